@@ -1,0 +1,20 @@
+"""The Transformer of "Attention Is All You Need" as a Hugging Face model."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from .configuration_aiayn import AiaynConfig
+from .modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AiaynConfig",
+    "AiaynEncoderModel",
+    "AiaynForConditionalGeneration",
+    "AiaynModel",
+]
+
+AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
+# Of the two, AutoModel takes the one that config.architectures names.
+AutoModel.register(AiaynConfig, (AiaynModel, AiaynEncoderModel), exist_ok=True)
+AutoModelForSeq2SeqLM.register(AiaynConfig, AiaynForConditionalGeneration, exist_ok=True)

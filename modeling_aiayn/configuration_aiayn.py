@@ -1,0 +1,239 @@
+"""The numbers of Table 3, and what makes them a valid Transformer."""
+
+import copy
+import difflib
+from dataclasses import fields
+from typing import Any, Literal, Self
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "d_model": 128,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 256,
+        "decoder_ffn_dim": 256,
+        "dropout": 0.3,
+    },
+    "base": {},
+    "big": {
+        "d_model": 1024,
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096,
+        "decoder_ffn_dim": 4096,
+        "dropout": 0.3,
+    },
+}
+
+# A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
+MISSPELT_SIMILARITY = 0.8
+
+
+@strict
+class AiaynConfig(PreTrainedConfig):
+    """Configuration of the Transformer; the defaults are the base model of Table 3.
+
+    Args:
+        vocab_size: Entries of the vocabulary, shared by source and target (section 5.1).
+        decoder_vocab_size: Entries of the target vocabulary where it is another one; None: shared.
+        d_model: Width of the residual stream.
+        encoder_layers: Layers of the encoder, N.
+        decoder_layers: Layers of the decoder, N.
+        encoder_attention_heads: Heads of the encoder's attention, h.
+        decoder_attention_heads: Heads of the decoder's attention, h.
+        encoder_ffn_dim: Width inside the encoder's feed-forward networks, d_ff.
+        decoder_ffn_dim: Width inside the decoder's feed-forward networks, d_ff.
+        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, the paper's.
+            d_model gives the wide heads of the seed documents.
+        dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
+        attention_dropout: Rate on the attention weights.
+        activation_dropout: Rate inside the feed-forward networks.
+        classifier_dropout: Rate before the classification head.
+        classifier_pooling: How the classifier pools the encoder's states, "mean" or "max".
+        activation_function: Activation of the feed-forward networks, a name of transformers' ACT2FN.
+        position_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
+        max_position_embeddings: Rows of the learned table. Sinusoids have no limit and ignore it.
+        position_base: Base of the sinusoids' wavelengths.
+        position_offset: Position of the first token.
+        norm_first: Normalise each sub-layer's input (pre-norm) instead of its output (post-norm).
+        final_norm: Normalise the output of both stacks. None: as norm_first, which needs it.
+        layer_norm_eps: Added to the variance in layer normalisation.
+        attention_bias: Give the four projections of attention a bias.
+        lm_head_bias: Give the output projection a bias.
+        scale_embedding: Multiply embeddings by sqrt(d_model) (section 3.4).
+        tie_word_embeddings: Share one matrix between both embeddings and the output projection.
+        use_cache: Keep keys and values between decoding steps.
+        bos_token_id: Id of `<s>`.
+        pad_token_id: Id of `<pad>`.
+        eos_token_id: Id of `</s>`.
+        decoder_start_token_id: Id that the decoder starts from.
+        is_encoder_decoder: True; the library asks for it.
+
+    Raises:
+        StrictDataclassFieldValidationError: A value has the wrong type.
+        StrictDataclassClassValidationError: Values out of range, or that do not fit each other.
+        ValueError: A keyword looks like a misspelt field.
+
+    Departs from the paper: nothing by default; layer_norm_eps, which it does not give, is
+    Tensor2Tensor's.
+    """
+
+    model_type = "aiayn"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (an annotation makes it a field)
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    head_dim: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    classifier_dropout: float | int = 0.1
+    classifier_pooling: Literal["mean", "max"] = "mean"
+    activation_function: str = "relu"
+    position_type: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_position_embeddings: int = 512
+    position_base: float | int = 10000.0
+    position_offset: int = 0
+    norm_first: bool = False
+    final_norm: bool | None = None
+    layer_norm_eps: float = 1e-6
+    attention_bias: bool = False
+    lm_head_bias: bool = False
+    scale_embedding: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 0
+    is_encoder_decoder: bool = True
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> Self:
+        """The preset called name ("tiny", "base", "big"), with single fields overridden.
+
+        Raises:
+            ValueError: There is no such preset.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"preset must be one of {sorted(PRESETS)}, got {name!r}.")
+        return cls(**(PRESETS[name] | overrides))
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_misspelt(kwargs)
+        super().__post_init__(**kwargs)
+
+    def _refuse_misspelt(self, keywords: dict[str, Any]) -> None:
+        """Refuse what resembles a field; the library passes other keywords of its own."""
+        names = [field.name for field in fields(self)]
+        for keyword in keywords.keys() - self.attribute_map.keys():
+            similar = difflib.get_close_matches(keyword, names, n=1, cutoff=MISSPELT_SIMILARITY)
+            if similar:
+                raise ValueError(
+                    f"AiaynConfig has no field {keyword!r}, did you mean {similar[0]!r}?"
+                )
+
+    def get_text_config(
+        self, decoder: bool | None = None, encoder: bool | None = None
+    ) -> PreTrainedConfig:
+        """One half's view of this config, in which decoder_layers is num_hidden_layers and so on.
+
+        The library reads the target vocabulary's size from decoder_vocab_size, which may be None.
+
+        Args:
+            decoder: Whether to view the decoder.
+            encoder: Whether to view the encoder.
+
+        Returns:
+            This config, or a copy with one half's numbers under the library's names.
+        """
+        if decoder == encoder:
+            return self
+        shared = copy.copy(self)
+        shared.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        return super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
+
+    def validate_architecture(self) -> None:
+        """Check ranges, and that the numbers fit each other.
+
+        Raises:
+            ValueError: One does not; the message names field, value and allowed range.
+        """
+        super().validate_architecture()
+        self._validate_ranges()
+        self._validate_heads()
+        self._validate_token_range()
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function must be one of {', '.join(sorted(ACT2FN))}, "
+                f"got {self.activation_function!r}."
+            )
+        if self.position_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                "d_model must be even with position_type='sinusoidal' (a sine and a cosine per "
+                f"frequency), got d_model={self.d_model}."
+            )
+
+    def _validate_ranges(self) -> None:
+        for name in (
+            "vocab_size",
+            "decoder_vocab_size",
+            "d_model",
+            "encoder_layers",
+            "decoder_layers",
+            "encoder_attention_heads",
+            "decoder_attention_heads",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+            "head_dim",
+            "max_position_embeddings",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}.")
+        for name in ("layer_norm_eps", "position_base"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name} must be greater than 0, got {value}.")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset must be at least 0, got {self.position_offset}.")
+
+    def _validate_heads(self) -> None:
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            heads = getattr(self, name)
+            if self.head_dim is None and self.d_model % heads:
+                raise ValueError(
+                    f"d_model must be a multiple of {name} where head_dim is None, "
+                    f"got d_model={self.d_model} and {name}={heads}."
+                )
+
+    def _validate_token_range(self) -> None:
+        """Source and target both hold pad and eos, so both vocabularies must."""
+        smaller = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
+        for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < smaller:
+                    raise ValueError(f"{name} must be in [0, {smaller}), got {token_id}.")

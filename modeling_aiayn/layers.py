@@ -1,0 +1,290 @@
+"""Sections 3.1, 3.3 and 3.5: positions, feed-forward networks, encoder and decoder layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import EncoderDecoderCache
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import MultiHeadAttention
+
+
+def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0) -> Tensor:
+    """Section 3.5: PE(p, 2i) = sin(p / base^(2i / d_model)), PE(p, 2i + 1) = cos(the same).
+
+    Args:
+        positions: Positions, [...], of any length: nothing is looked up.
+        d_model: Width, D, even.
+        base: Base of the wavelengths, which go from 2 pi to base * 2 pi.
+
+    Returns:
+        Encodings, [..., D], in float32.
+
+    Raises:
+        ValueError: d_model is odd.
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model must be even: a sine and a cosine each; got d_model={d_model}.")
+    # An angle of 1000 has four digits left in float32; Apple's GPUs have nothing wider.
+    dtype = torch.float32 if positions.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=dtype) / d_model
+    angles = positions[..., None].to(dtype) / base**exponents  # [..., D / 2]
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()  # [..., D]
+
+
+class SinusoidalPositions(nn.Module):
+    """Section 3.5 as a module: `sinusoidal_positions` counted from an offset.
+
+    Args:
+        d_model: Width, D.
+        base: Base of the wavelengths.
+        offset: Position of the first token.
+    """
+
+    max_length = None  # nothing is looked up, so nothing is too long
+
+    def __init__(self, d_model: int, base: float = 10000.0, offset: int = 0) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.base = base
+        self.offset = offset
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Encodings, [B, T, D], of positions counted from 0, [B, T]."""
+        return sinusoidal_positions(position_ids + self.offset, self.d_model, self.base)
+
+
+class LearnedPositions(nn.Embedding):
+    """Table 3, row E: a trained table of positions.
+
+    Args:
+        max_length: Positions in the table.
+        d_model: Width, D.
+        offset: Position of the first token.
+    """
+
+    def __init__(self, max_length: int, d_model: int, offset: int = 0) -> None:
+        super().__init__(max_length + offset, d_model)
+        self.max_length = max_length
+        self.offset = offset
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Embeddings, [B, T, D], of positions counted from 0 and below max_length, [B, T]."""
+        return super().forward(position_ids + self.offset)
+
+
+def feed_forward(
+    hidden_states: Tensor,
+    fc1: Callable[[Tensor], Tensor],
+    fc2: Callable[[Tensor], Tensor],
+    activation: Callable[[Tensor], Tensor] = functional.relu,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Equation 2: max(0, x W1 + b1) W2 + b2.
+
+    Args:
+        hidden_states: States, [B, T, D].
+        fc1: Affine map from D to F.
+        fc2: Affine map from F to D.
+        activation: Non-linearity between them.
+        dropout: Rate on the activations.
+
+    Returns:
+        States, [B, T, D].
+    """
+    return fc2(functional.dropout(activation(fc1(hidden_states)), dropout))
+
+
+class AddNorm(nn.LayerNorm):
+    """Section 3.1: the residual connection and normalisation around a sub-layer.
+
+    Post-norm, as in the paper, is LayerNorm(x + Sublayer(x)); pre-norm is
+    x + Sublayer(LayerNorm(x)). A layer calls `before`, the sub-layer, then `after`.
+
+    Args:
+        d_model: Width, D.
+        eps: Added to the variance.
+        dropout: Rate on the sub-layer's output (section 5.4).
+        norm_first: Pre-norm instead of post-norm.
+    """
+
+    def __init__(self, d_model: int, eps: float, dropout: float, norm_first: bool) -> None:
+        super().__init__(d_model, eps=eps)
+        self.dropout = dropout
+        self.norm_first = norm_first
+
+    def before(self, hidden_states: Tensor) -> Tensor:
+        """What the sub-layer sees of hidden_states, [B, T, D] both."""
+        return self(hidden_states) if self.norm_first else hidden_states
+
+    def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to what came in, [B, T, D] all three."""
+        output = functional.dropout(output, self.dropout, self.training)
+        hidden_states = hidden_states + output
+        return hidden_states if self.norm_first else self(hidden_states)
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """The numbers that an encoder or a decoder layer is built from; names as in AiaynConfig.
+
+    Args:
+        d_model: Width, D.
+        num_heads: Heads, H.
+        ffn_dim: Width inside the feed-forward network, F.
+        head_dim: Width of a head, K. None: D / H.
+        dropout: Rate on each sub-layer's output.
+        attention_dropout: Rate on the attention weights.
+        activation_dropout: Rate inside the feed-forward network.
+        activation_function: A name of transformers' ACT2FN.
+        norm_first: Pre-norm instead of post-norm.
+        layer_norm_eps: Added to the variance.
+        attention_bias: Give the projections of attention a bias.
+    """
+
+    d_model: int
+    num_heads: int
+    ffn_dim: int
+    head_dim: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    activation_function: str = "relu"
+    norm_first: bool = False
+    layer_norm_eps: float = 1e-6
+    attention_bias: bool = False
+
+    def attention(self, is_causal: bool = False) -> MultiHeadAttention:
+        """A multi-head attention of these sizes."""
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            self.head_dim,
+            self.attention_dropout,
+            self.attention_bias,
+            is_causal,
+        )
+
+    def add_norm(self) -> AddNorm:
+        """A residual connection of these sizes."""
+        return AddNorm(self.d_model, self.layer_norm_eps, self.dropout, self.norm_first)
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Figure 1, left: self-attention, then a feed-forward network.
+
+    Args:
+        sizes: The layer's numbers.
+        is_causal: Whether self-attention looks only back, as the decoder's does.
+    """
+
+    def __init__(self, sizes: LayerSizes, is_causal: bool = False) -> None:
+        super().__init__()
+        self.self_attn = sizes.attention(is_causal)
+        self.self_attn_layer_norm = sizes.add_norm()
+        self.fc1 = nn.Linear(sizes.d_model, sizes.ffn_dim)
+        self.fc2 = nn.Linear(sizes.ffn_dim, sizes.d_model)
+        self.final_layer_norm = sizes.add_norm()
+        self.activation = ACT2FN[sizes.activation_function]
+        self.activation_dropout = sizes.activation_dropout
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        """Run the layer.
+
+        Args:
+            hidden_states: States, [B, S, D].
+            attention_mask: In the form that the attention implementation takes.
+            **kwargs: Handed to attention.
+
+        Returns:
+            States, [B, S, D].
+        """
+        states = self.self_attn_layer_norm.before(hidden_states)
+        key, value = self.self_attn.project_keys_values(states)
+        attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
+        hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
+        return self._feed_forward(hidden_states)
+
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
+        states = self.final_layer_norm.before(hidden_states)
+        dropout = self.activation_dropout if self.training else 0.0
+        states = feed_forward(states, self.fc1, self.fc2, self.activation, dropout)
+        return self.final_layer_norm.after(hidden_states, states)
+
+
+class DecoderLayer(EncoderLayer):
+    """Figure 1, right: an encoder layer with a third sub-layer, attention over the encoder's output.
+
+    Args:
+        sizes: The layer's numbers.
+        layer_idx: Which layer of the stack this is; the cache keeps keys and values by it.
+    """
+
+    def __init__(self, sizes: LayerSizes, layer_idx: int) -> None:
+        super().__init__(sizes, is_causal=True)
+        self.layer_idx = layer_idx
+        self.encoder_attn = sizes.attention()
+        self.encoder_attn_layer_norm = sizes.add_norm()
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Run the layer.
+
+        Args:
+            hidden_states: States of the target, [B, T, D].
+            encoder_hidden_states: The encoder's output, [B, S, D].
+            attention_mask: For self-attention, in the form that the implementation takes.
+            encoder_attention_mask: For attention over the source, in the same form.
+            past_key_values: Keys and values of earlier steps, brought up to date here.
+            **kwargs: Handed to attention.
+
+        Returns:
+            States, [B, T, D].
+        """
+        states = self.self_attn_layer_norm.before(hidden_states)
+        key, value = self._target_keys_values(states, past_key_values)
+        attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
+        hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
+
+        states = self.encoder_attn_layer_norm.before(hidden_states)
+        key, value = self._source_keys_values(encoder_hidden_states, past_key_values)
+        attended, _ = self.encoder_attn(states, key, value, encoder_attention_mask, **kwargs)
+        hidden_states = self.encoder_attn_layer_norm.after(hidden_states, attended)
+
+        return self._feed_forward(hidden_states)
+
+    def _target_keys_values(
+        self, states: Tensor, cache: EncoderDecoderCache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the target so far; each step adds its own to the cache."""
+        key, value = self.self_attn.project_keys_values(states)
+        if cache is None:
+            return key, value
+        return cache.self_attention_cache.update(key, value, self.layer_idx)
+
+    def _source_keys_values(
+        self, encoder_hidden_states: Tensor, cache: EncoderDecoderCache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, which never change: projected once, then kept."""
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            kept = cache.cross_attention_cache.layers[self.layer_idx]
+            return kept.keys, kept.values
+        key, value = self.encoder_attn.project_keys_values(encoder_hidden_states)
+        if cache is None:
+            return key, value
+        cache.is_updated[self.layer_idx] = True
+        return cache.cross_attention_cache.update(key, value, self.layer_idx)
