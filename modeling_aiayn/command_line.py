@@ -1,0 +1,78 @@
+"""What every script does: read arguments, run, and end with one line where something is wrong."""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import HfArgumentParser
+
+logger = logging.getLogger(__name__)
+
+
+def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]:
+    """Arguments as dataclasses, from flags, and before them from a recipe.
+
+    `script.py recipe.yaml --seed 2` reads the recipe's lines as flags; later flags win.
+
+    Args:
+        description: The script's docstring, for --help.
+        *dataclass_types: What to fill.
+
+    Returns:
+        The filled dataclasses.
+
+    Raises:
+        OSError: The recipe cannot be read.
+        ValueError: It is no YAML mapping.
+    """
+    parser = HfArgumentParser(dataclass_types, description=description)
+    arguments = sys.argv[1:]
+    if arguments and arguments[0].endswith((".yaml", ".yml")):
+        arguments = [*_flags_of(arguments[0]), *arguments[1:]]
+    return tuple(parser.parse_args_into_dataclasses(arguments))
+
+
+def _flags_of(path: str) -> list[str]:
+    with open(path, encoding="utf-8") as file:
+        try:
+            recipe = yaml.safe_load(file)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path}: not valid YAML ({error}).") from error
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
+    flags = []
+    for name, value in recipe.items():
+        # A nested mapping is a YAML text to its flag, as config_overrides is.
+        text = yaml.safe_dump(value, default_flow_style=True) if isinstance(value, dict) else value
+        flags += [f"--{name}", str(text).strip()]
+    return flags
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a script's main; what a user can mend ends in one line on stderr and exit code 1.
+
+    With --debug among the arguments the traceback comes too.
+
+    Args:
+        main: The script.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    is_debugging = "--debug" in sys.argv
+    if is_debugging:
+        sys.argv.remove("--debug")
+    try:
+        main()
+    except BrokenPipeError:
+        # The reader went away; nothing more can be said to it.
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError, StrictDataclassError) as error:
+        if is_debugging:
+            raise
+        cause = error.__cause__ if isinstance(error, StrictDataclassError) else error
+        sys.stderr.write(f"error: {' '.join(str(cause or error).split())}\n")
+        sys.exit(1)

@@ -1,0 +1,286 @@
+"""Text in: sentence pairs from files, from the Hub, or from the embedded grammar; and checks.
+
+Every reader gives a `datasets.Dataset` with the columns "source" and "target", stripped of
+surrounding blanks. What is wrong with a file is said with its path and line.
+"""
+
+import gzip
+import json
+import logging
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, load_dataset
+
+from .embedded_corpus import generate_pairs
+
+logger = logging.getLogger(__name__)
+
+
+def read_lines(path: str | Path) -> list[str]:
+    r"""Lines of a UTF-8 text file, plain or .gz, split at \n alone and stripped of \r.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its lines, without line ends and without a byte-order mark.
+
+    Raises:
+        OSError: The file cannot be read, or is a truncated or damaged .gz.
+        ValueError: A line is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(f"{path}: truncated or damaged .gz file ({error}).") from error
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [_decode(line, path, number) for number, line in enumerate(lines, start=1)]
+
+
+def _decode(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}:{number}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
+            f"{error.start} of the line). Convert the file to UTF-8."
+        ) from error
+
+
+def read_parallel(source_path: str | Path, target_path: str | Path) -> Dataset:
+    """Pairs from two files, line i of one translating line i of the other.
+
+    Args:
+        source_path: File of source sentences, plain or .gz.
+        target_path: File of target sentences, plain or .gz.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The files have different numbers of lines, or are not UTF-8.
+    """
+    source, target = read_lines(source_path), read_lines(target_path)
+    if len(source) != len(target):
+        raise ValueError(
+            f"Line-aligned files must have the same number of lines, got {len(source)} in "
+            f"{source_path} and {len(target)} in {target_path}."
+        )
+    return _pairs(zip(source, target, strict=True))
+
+
+def read_tsv(path: str | Path, columns: tuple[str, str], source: str, target: str) -> Dataset:
+    """Pairs from a file with a tab between the two sentences of a line; nothing is quoted.
+
+    Args:
+        path: The file, plain or .gz, without a header.
+        columns: Languages of the first and the second column.
+        source: Language to translate from, one of columns.
+        target: Language to translate to, the other one.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line has not exactly two columns, or the languages are not those of columns.
+    """
+    if {source, target} != set(columns):
+        raise ValueError(
+            f"{path}: source_lang and target_lang must be the two of columns {columns}, got "
+            f"{source!r} and {target!r}."
+        )
+    rows = []
+    for number, line in enumerate(read_lines(path), start=1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise ValueError(f"{path}:{number}: a line must have 2 columns, got {len(cells)}.")
+        rows.append(cells)
+    first = columns.index(source)
+    return _pairs((row[first], row[1 - first]) for row in rows)
+
+
+def read_jsonl(path: str | Path, source: str, target: str) -> Dataset:
+    """Pairs from a file with a JSON object a line, languages as keys or under "translation".
+
+    Args:
+        path: The file, plain or .gz.
+        source: Key of the sentence to translate.
+        target: Key of its translation.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line is no JSON object, or has no text under one of the keys.
+    """
+    rows = []
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not valid JSON ({error}).") from error
+        rows.append(_languages(record, source, target, f"{path}:{number}"))
+    return _pairs(rows)
+
+
+def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, str]:
+    if isinstance(record, dict) and isinstance(record.get("translation"), dict):
+        record = record["translation"]
+    keys = record.keys() if isinstance(record, dict) else ()
+    for key in (source, target):
+        if key not in keys or not isinstance(record[key], str):
+            raise ValueError(
+                f"{where}: a record must have a text under {key!r}, got "
+                f"{f'the keys {sorted(keys)}' if keys else type(record).__name__}."
+            )
+    return record[source], record[target]
+
+
+def read_hub(
+    name: str, config_name: str | None, split: str, source: str, target: str
+) -> Dataset:
+    """Pairs from a dataset on the Hub, by name.
+
+    Args:
+        name: The dataset's name, as in datasets.load_dataset.
+        config_name: One of its configurations, or None.
+        split: One of its splits.
+        source: Column, or key of the column "translation", of the sentence to translate.
+        target: The same of its translation.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        OSError: The dataset cannot be had.
+        ValueError: It has no text under one of the languages.
+    """
+    dataset = load_dataset(name, config_name, split=split)
+    return _pairs(
+        _languages(record, source, target, f"{name}[{split}] record {number}")
+        for number, record in enumerate(dataset)
+    )
+
+
+def read_pairs(
+    path: str, source: str, target: str, columns: tuple[str, str] | None = None
+) -> Dataset:
+    """Pairs from whichever kind of file is at path.
+
+    Args:
+        path: A .tsv or .jsonl file (or either with .gz), or what two line-aligned files have in
+            common: "data/train" for data/train.en and data/train.de, plain or .gz.
+        source: Language to translate from.
+        target: Language to translate to.
+        columns: Languages of a .tsv file's columns. None: source, then target.
+
+    Returns:
+        The pairs, those with an empty side left out and counted in the log.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        ValueError: It is not what its name says, or holds no pair.
+    """
+    kind = Path(path.removesuffix(".gz")).suffix
+    if kind == ".tsv":
+        pairs = read_tsv(path, columns or (source, target), source, target)
+    elif kind == ".jsonl":
+        pairs = read_jsonl(path, source, target)
+    else:
+        pairs = read_parallel(_side(path, source), _side(path, target))
+    return without_empty(pairs, path)
+
+
+def _side(prefix: str, language: str) -> Path:
+    plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
+    for path in (plain, zipped):
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"No such file: {plain} (or {zipped.name}).")
+
+
+def without_empty(pairs: Dataset, name: str) -> Dataset:
+    """The pairs that have text on both sides; how many have not goes to the log.
+
+    Args:
+        pairs: Pairs.
+        name: What to call them in messages.
+
+    Returns:
+        The pairs with text on both sides.
+
+    Raises:
+        ValueError: There is none.
+    """
+    kept = pairs.filter(lambda source, target: bool(source and target), input_columns=_COLUMNS)
+    if not kept:
+        raise ValueError(f"{name}: no pair with text on both sides, in {len(pairs)} lines.")
+    if len(kept) < len(pairs):
+        logger.warning(
+            "%s: left out %d of %d pairs with an empty side.",
+            name,
+            len(pairs) - len(kept),
+            len(pairs),
+        )
+    return kept
+
+
+def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
+    """Pairs of the embedded grammar (`embedded_corpus`) in either direction.
+
+    Args:
+        split: "train", "validation" or "test".
+        size: Number of pairs.
+        source: "en" or "de".
+        target: The other one.
+        seed: Draws other pairs.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: The languages are not these two.
+    """
+    if {source, target} != {"en", "de"}:
+        raise ValueError(f"The embedded corpus has en and de, got {source!r} and {target!r}.")
+    pairs = [(pair.source, pair.target) for pair in generate_pairs(split, size, seed)]
+    return _pairs(pairs if source == "en" else [(german, english) for english, german in pairs])
+
+
+def warn_of_repeats(train: Dataset, held_out: Dataset, name: str) -> None:
+    """Say in the log how many pairs stand twice in train, and how many held-out sources are there.
+
+    Args:
+        train: Pairs to train on.
+        held_out: Pairs to score on.
+        name: What to call the latter.
+    """
+    distinct = len(set(zip(train["source"], train["target"], strict=True)))
+    if distinct < len(train):
+        logger.warning("Training data: %d of %d pairs are repeats.", len(train) - distinct, len(train))
+    seen = set(train["source"])
+    shared = sum(source in seen for source in held_out["source"])
+    if shared:
+        logger.warning(
+            "%s: %d of %d source sentences are in the training data.", name, shared, len(held_out)
+        )
+
+
+_COLUMNS = ["source", "target"]
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Dataset:
+    source, target = [], []
+    for source_text, target_text in rows:
+        source.append(source_text.strip())
+        target.append(target_text.strip())
+    return Dataset.from_dict(dict(zip(_COLUMNS, (source, target), strict=True)))

@@ -1,0 +1,134 @@
+"""Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without code of ours."""
+
+import json
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from transformers import PreTrainedTokenizerFast
+
+# In the order of their ids. Padding is not 0: beam search fills with eos where it is.
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# Where a model folder keeps the target's tokenizer, if the vocabulary is not shared.
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int = 10_000) -> PreTrainedTokenizerFast:
+    """Section 5.1's byte-pair encoding, shared by source and target.
+
+    Characters that the texts do not have are spelt in bytes, so nothing is unknown and every text
+    but one with the space sign U+2581 in it comes back as it was.
+
+    Args:
+        texts: Sentences of both languages.
+        vocab_size: Entries at most, special tokens and the 256 bytes included.
+
+    Returns:
+        A tokenizer that ends what it encodes in `</s>` and takes special tokens in user text for
+        text.
+
+    Raises:
+        ValueError: vocab_size leaves no room for the characters of the texts, or there are none.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(SPACE, behavior="merged_with_next"),
+            pre_tokenizers.Punctuation(behavior="isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    trainer = BpeTrainer(
+        vocab_size=vocab_size - len(BYTE_TOKENS),
+        special_tokens=SPECIAL_TOKENS,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
+        raise ValueError("Training a vocabulary needs text, got none.")
+    if tokenizer.get_vocab_size() + len(BYTE_TOKENS) > vocab_size:
+        raise ValueError(
+            f"vocab_size must hold special tokens, bytes and every character of the texts, at "
+            f"least {tokenizer.get_vocab_size() + len(BYTE_TOKENS)} entries, got {vocab_size}."
+        )
+    tokenizer.model = _with_byte_fallback(tokenizer)
+    return _wrap(tokenizer)
+
+
+def train_word_tokenizer(
+    texts: Iterable[str], min_frequency: int = 2, lowercase: bool = True
+) -> PreTrainedTokenizerFast:
+    """The seed documents' vocabulary: lower-case words seen often enough, `<unk>` for others.
+
+    Args:
+        texts: Sentences. For a vocabulary of its own on either side, train one on each.
+        min_frequency: How often a word must occur to have an entry.
+        lowercase: Whether case is given up.
+
+    Returns:
+        A tokenizer that ends what it encodes in `</s>` and takes special tokens in user text for
+        text.
+
+    Raises:
+        ValueError: There is no text, or no word is frequent enough.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))  # noqa: S106 (not a password)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    trainer = WordLevelTrainer(
+        vocab_size=2**31,
+        min_frequency=min_frequency,
+        special_tokens=SPECIAL_TOKENS,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
+        raise ValueError(
+            f"Training a vocabulary needs words that occur at least min_frequency={min_frequency} "
+            "times, got none."
+        )
+    return _wrap(tokenizer)
+
+
+def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
+    """The trained model with an entry for each byte; the trainer itself knows none."""
+    trained = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
+    first_learned = len(SPECIAL_TOKENS)
+    tokens[first_learned:first_learned] = BYTE_TOKENS
+    return models.BPE(
+        vocab={token: index for index, token in enumerate(tokens)},
+        merges=[tuple(merge) for merge in trained["merges"]],
+        unk_token="<unk>",  # noqa: S106
+        byte_fallback=True,
+    )
+
+
+def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    eos, eos_id = "</s>", SPECIAL_TOKENS.index("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token=eos,
+        unk_token="<unk>",
+        split_special_tokens=True,
+    )
+

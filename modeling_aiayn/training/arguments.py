@@ -1,0 +1,130 @@
+"""What a training run is told: section 5's numbers as defaults, the library's names."""
+
+from dataclasses import dataclass, field
+
+from transformers import SchedulerType, Seq2SeqTrainingArguments
+
+# With noam the learning rate is a factor on equation 3, and the paper has none.
+NOAM_FACTOR = 1.0
+
+
+@dataclass
+class AiaynTrainingArguments(Seq2SeqTrainingArguments):
+    """Seq2SeqTrainingArguments with the paper's optimiser, schedule and smoothing as defaults.
+
+    Raises:
+        ValueError: There is no such schedule, or it needs a learning rate of its own.
+
+    Departs from the paper: batches hold a fixed number of sentences, not of tokens.
+    """
+
+    lr_scheduler_type: str = field(
+        default="noam",
+        metadata={"help": "noam (equation 3) or one of the library's schedules."},
+    )
+    learning_rate: float = field(
+        default=NOAM_FACTOR,
+        metadata={"help": "With noam a factor on equation 3, else the peak learning rate."},
+    )
+    warmup_steps: float = field(
+        default=4000, metadata={"help": "Updates over which the learning rate rises."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
+    max_grad_norm: float = field(
+        default=0.0, metadata={"help": "Norm that gradients are clipped to; 0, the paper's: none."}
+    )
+    label_smoothing_factor: float = field(
+        default=0.1, metadata={"help": "Label smoothing (section 5.4); padding has no part in it."}
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "group_by_length puts sentences of like length into a batch."},
+    )
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Translate during evaluation, for BLEU."}
+    )
+    generation_num_beams: int | None = field(
+        default=1, metadata={"help": "Beams during evaluation; 1 is greedy and the fastest."}
+    )
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "Evaluations without a better score before stopping; 0: none."}
+    )
+    resume: str | None = field(
+        default=None,
+        metadata={"help": "'auto' for the newest checkpoint in output_dir, or a checkpoint."},
+    )
+
+    def __post_init__(self) -> None:
+        schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
+        if self.lr_scheduler_type not in schedules:
+            raise ValueError(
+                f"lr_scheduler_type must be one of {', '.join(schedules)}, "
+                f"got {self.lr_scheduler_type!r}."
+            )
+        is_noam = self.lr_scheduler_type == "noam"
+        if not is_noam and self.learning_rate == NOAM_FACTOR:
+            raise ValueError(
+                f"lr_scheduler_type={self.lr_scheduler_type!r} needs a learning_rate; the default "
+                f"{NOAM_FACTOR} is noam's factor."
+            )
+        # The library knows no noam, and refuses names that it does not know.
+        self.lr_scheduler_type = "constant" if is_noam else self.lr_scheduler_type
+        super().__post_init__()
+        self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
+
+
+@dataclass
+class DataArguments:
+    """Where sentence pairs come from; without a file or a name, from the embedded grammar."""
+
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    train_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
+            "data/train for data/train.en and data/train.de; each plain or .gz."
+        },
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "The same, to stop by."})
+    test_file: str | None = field(default=None, metadata={"help": "The same, to score at the end."})
+    columns: str | None = field(
+        default=None,
+        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A dataset on the Hub, in the place of files."}
+    )
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "Which of the dataset's configurations."}
+    )
+    embedded_train_size: int = field(
+        default=20_000, metadata={"help": "Pairs that the embedded grammar writes to train on."}
+    )
+    max_length: int = field(
+        default=256,
+        metadata={"help": "Pairs with a side of more tokens are left out, and counted in the log."},
+    )
+
+
+@dataclass
+class ModelArguments:
+    """Which model to train: a preset, single fields of AiaynConfig, and a vocabulary."""
+
+    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Fields of AiaynConfig, as YAML: 'd_model: 256, dropout: 0.2'."},
+    )
+    vocabulary: str = field(
+        default="bpe",
+        metadata={
+            "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
+            "lower-cased words, a vocabulary for each language (the seed documents)."
+        },
+    )
+    vocab_size: int = field(default=10_000, metadata={"help": "Entries of the bpe vocabulary."})
+    min_frequency: int = field(
+        default=2, metadata={"help": "How often a word must occur for the word vocabulary."}
+    )

@@ -1,0 +1,54 @@
+"""The course of a run as a picture: losses and BLEU over updates."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+CURVES_FILE = "curves.png"
+
+
+def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
+    """Draw training loss, validation loss and BLEU over updates.
+
+    Args:
+        log_history: A trainer's log.
+        path: The PNG to write.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    losses, scores = figure.subplots(1, 2)
+    for axes, key, label in (
+        (losses, "loss", "training, smoothed labels"),
+        (losses, "eval_loss", "validation"),
+        (scores, "eval_bleu", "validation"),
+    ):
+        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+        if points:
+            updates, values = zip(*points, strict=True)
+            axes.plot(updates, values, marker="." if len(points) < 50 else "", label=label)
+    losses.set(title="Loss", xlabel="updates", ylabel="nats per target token")
+    scores.set(title="BLEU (greedy)", xlabel="updates", ylabel="sacreBLEU", ylim=(0, None))
+    for axes in (losses, scores):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+class CurvesCallback(TrainerCallback):
+    """Draws the curves into the run's folder after each evaluation."""
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Draw what has been logged so far."""
+        if state.is_world_process_zero:
+            draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)

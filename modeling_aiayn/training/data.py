@@ -1,0 +1,121 @@
+"""Section 5.1: from where a run's arguments say to the ids that it trains on."""
+
+import logging
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from ..corpus import embedded_pairs, read_hub, read_pairs, warn_of_repeats
+from .arguments import DataArguments
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED_HELD_OUT_SIZE = 1000
+
+
+def load_splits(data: DataArguments) -> DatasetDict:
+    """The splits that data names, of files, of a dataset on the Hub, or of the embedded grammar.
+
+    Args:
+        data: Where pairs come from.
+
+    Returns:
+        Pairs as "train" and "validation", and as "test" where there is one.
+
+    Raises:
+        OSError: A file or dataset cannot be had.
+        ValueError: It is not what it should be, or the arguments do not fit each other.
+    """
+    if data.dataset_name is not None and data.train_file is not None:
+        raise ValueError("Give either dataset_name or train_file, not both.")
+    if data.dataset_name is not None:
+        splits = _hub_splits(data)
+    elif data.train_file is not None:
+        splits = _file_splits(data)
+    else:
+        splits = _embedded_splits(data)
+    for name in splits.keys() - {"train"}:
+        warn_of_repeats(splits["train"], splits[name], name)
+    return DatasetDict(splits)
+
+
+def _file_splits(data: DataArguments) -> dict[str, Dataset]:
+    if data.validation_file is None:
+        raise ValueError("train_file needs a validation_file beside it: checkpoints go by its score.")
+    columns = None
+    if data.columns is not None:
+        first, separator, second = data.columns.partition(",")
+        if not separator:
+            raise ValueError(f"columns must be two languages, as in en,de; got {data.columns!r}.")
+        columns = (first.strip(), second.strip())
+    paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
+    return {
+        name: read_pairs(path, data.source_lang, data.target_lang, columns)
+        for name, path in paths.items()
+        if path is not None
+    }
+
+
+def _hub_splits(data: DataArguments) -> dict[str, Dataset]:
+    return {
+        name: read_hub(
+            str(data.dataset_name), data.dataset_config, name, data.source_lang, data.target_lang
+        )
+        for name in ("train", "validation", "test")
+    }
+
+
+def _embedded_splits(data: DataArguments) -> dict[str, Dataset]:
+    sizes = {
+        "train": data.embedded_train_size,
+        "validation": EMBEDDED_HELD_OUT_SIZE,
+        "test": EMBEDDED_HELD_OUT_SIZE,
+    }
+    return {
+        name: embedded_pairs(name, size, data.source_lang, data.target_lang)
+        for name, size in sizes.items()
+    }
+
+
+def encode_pairs(
+    pairs: Dataset,
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    name: str,
+) -> Dataset:
+    """Add the ids of both sides to pairs; leave out pairs that are too long.
+
+    Args:
+        pairs: Columns "source" and "target".
+        source_tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target.
+        max_length: Tokens that a side may have, `</s>` counted.
+        name: What to call the pairs in messages.
+
+    Returns:
+        The pairs with "input_ids", "labels" and "length" (tokens of the longer side).
+
+    Raises:
+        ValueError: No pair is short enough.
+    """
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]] | list[int]]:
+        input_ids = source_tokenizer(batch["source"], return_attention_mask=False).input_ids
+        labels = target_tokenizer(batch["target"], return_attention_mask=False).input_ids
+        lengths = [max(len(a), len(b)) for a, b in zip(input_ids, labels, strict=True)]
+        return {"input_ids": input_ids, "labels": labels, "length": lengths}
+
+    encoded = pairs.map(encode, batched=True, desc=f"Encoding {name}")
+    kept = encoded.filter(lambda length: length <= max_length, input_columns="length")
+    if not kept:
+        raise ValueError(f"{name}: every pair has a side of more than max_length={max_length} tokens.")
+    if len(kept) < len(encoded):
+        logger.warning(
+            "%s: left out %d of %d pairs with a side of more than max_length=%d tokens.",
+            name,
+            len(encoded) - len(kept),
+            len(encoded),
+            max_length,
+        )
+    return kept

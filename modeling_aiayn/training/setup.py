@@ -1,0 +1,76 @@
+"""What a run trains: vocabularies from its training text, and a model that fits them."""
+
+import yaml
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ..configuration_aiayn import AiaynConfig
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..tokenization import train_bpe_tokenizer, train_word_tokenizer
+from .arguments import ModelArguments
+
+# Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
+NUM_BEAMS = 4
+
+
+def build_tokenizers(
+    model: ModelArguments, train: Dataset
+) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """Train the vocabulary that model names on the training text and nothing else.
+
+    Args:
+        model: Which model to train.
+        train: Training pairs.
+
+    Returns:
+        Tokenizers of source and target; one and the same where the vocabulary is shared.
+
+    Raises:
+        ValueError: There is no such vocabulary, or its numbers do not fit the text.
+    """
+    source, target = list(train["source"]), list(train["target"])
+    if model.vocabulary == "bpe":
+        shared = train_bpe_tokenizer(source + target, model.vocab_size)
+        return shared, shared
+    if model.vocabulary == "word":
+        return (
+            train_word_tokenizer(source, model.min_frequency),
+            train_word_tokenizer(target, model.min_frequency),
+        )
+    raise ValueError(f"vocabulary must be bpe or word, got {model.vocabulary!r}.")
+
+
+def build_model(
+    model: ModelArguments,
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+) -> AiaynForConditionalGeneration:
+    """A fresh model of the preset and overrides that model names.
+
+    Args:
+        model: Which model to train.
+        source_tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target.
+
+    Returns:
+        The model, set to translate with four beams.
+
+    Raises:
+        ValueError: config_overrides is no YAML mapping, or there is no such preset.
+    """
+    overrides = yaml.safe_load(model.config_overrides or "{}")
+    if not isinstance(overrides, dict):
+        raise ValueError(
+            "config_overrides must be fields of AiaynConfig as YAML, as in 'd_model: 256', "
+            f"got {model.config_overrides!r}."
+        )
+    is_shared = target_tokenizer is source_tokenizer
+    config = AiaynConfig.from_preset(
+        model.preset,
+        vocab_size=len(source_tokenizer),
+        decoder_vocab_size=None if is_shared else len(target_tokenizer),
+        **overrides,
+    )
+    translation_model = AiaynForConditionalGeneration(config)
+    translation_model.generation_config.num_beams = NUM_BEAMS
+    return translation_model

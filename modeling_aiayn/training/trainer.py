@@ -1,0 +1,165 @@
+"""Section 5 on the library's engine: a Seq2SeqTrainer whose loss and schedule are the paper's."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from ..modeling_aiayn import IGNORED_LABEL
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..translation.metrics import TranslationScores
+from .arguments import AiaynTrainingArguments
+from .schedule import noam_schedule
+
+
+class AiaynTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer with the model's own smoothed loss, equation 3, and token-weighted evaluation.
+
+    Args:
+        target_tokenizer: Tokenizer of the target where it is not the source's; saved beside it.
+        **kwargs: As for Seq2SeqTrainer, with AiaynTrainingArguments.
+    """
+
+    args: AiaynTrainingArguments
+
+    def __init__(
+        self, *, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.target_tokenizer = target_tokenizer
+        # The model smooths labels itself; the library's smoother would take them away from it.
+        self.label_smoother = None
+        self._evaluation_sums = torch.zeros(2, dtype=torch.float64)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: Optimizer | None = None
+    ) -> LRScheduler:
+        """The schedule that lr_scheduler_type names, noam among them.
+
+        Args:
+            num_training_steps: Updates of the whole run.
+            optimizer: The optimiser, if it is not the trainer's own.
+
+        Returns:
+            The schedule.
+        """
+        if self.args.lr_scheduler_type != "noam" or self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        warmup_updates = self.args.get_warmup_steps(num_training_steps)
+        self.lr_scheduler = noam_schedule(
+            optimizer or self.optimizer, self.model.config.d_model, warmup_updates
+        )
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor | tuple[Tensor, Any]:
+        """The model's own loss, smoothed in training and plain in evaluation.
+
+        Args:
+            model: The model, or what wraps it.
+            inputs: A batch.
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            The loss in nats per target token; the outputs too where they are asked for.
+        """
+        if model.training:
+            inputs = inputs | {"label_smoothing": self.args.label_smoothing_factor}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Score and translate a batch, and count its target tokens.
+
+        Args:
+            model: The model, or what wraps it.
+            inputs: A batch.
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            Loss, generated ids, labels.
+        """
+        generation_config = self.model.generation_config
+        # The library writes its own defaults, a limit of 20 tokens among them, into this one.
+        self.model.generation_config = copy.deepcopy(generation_config)
+        try:
+            loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
+        finally:
+            self.model.generation_config = generation_config
+        if loss is not None:
+            tokens = (inputs["labels"] != IGNORED_LABEL).sum().double().cpu()
+            self._evaluation_sums += torch.stack((loss.double().cpu() * tokens, tokens))
+        return loss, generated, labels
+
+    def evaluation_loop(
+        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        """Evaluate; the loss is a mean over target tokens, whatever the batches.
+
+        Args:
+            *args: As for Seq2SeqTrainer.
+            metric_key_prefix: Put before the metrics' names.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            Predictions and metrics, perplexity per target token among them.
+        """
+        self._evaluation_sums.zero_()
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        sums = self.accelerator.reduce(self._evaluation_sums.to(self.args.device))
+        if sums[1] > 0:
+            loss = (sums[0] / sums[1]).item()
+            output.metrics[f"{metric_key_prefix}_loss"] = loss
+            output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
+        return output
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+        """In order, so that references can be kept beside the predictions."""
+        if self.args.world_size > 1:
+            return None
+        return SequentialSampler(eval_dataset)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.target_tokenizer is not None:
+            folder = Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER_FOLDER
+            self.target_tokenizer.save_pretrained(folder)
+
+
+def translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, references: list[str]
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """What AiaynTrainer takes as compute_metrics: BLEU and chrF against the text itself.
+
+    Args:
+        tokenizer: Tokenizer of the target.
+        references: Translations, in the order of the evaluation data.
+
+    Returns:
+        A function from generated ids to scores.
+    """
+    scores = TranslationScores()
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        ids = prediction.predictions
+        ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        result = scores.compute(predictions=texts, references=references)
+        return {name: value for name, value in result.items() if isinstance(value, float)}
+
+    return compute
