@@ -14,6 +14,11 @@ __all__ = [
     "AiaynModel",
 ]
 
+AiaynConfig.register_for_auto_class()
+AiaynModel.register_for_auto_class("AutoModel")
+AiaynEncoderModel.register_for_auto_class("AutoModel")
+AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+
 AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
 # Of the two, AutoModel takes the one that config.architectures names.
 AutoModel.register(AiaynConfig, (AiaynModel, AiaynEncoderModel), exist_ok=True)

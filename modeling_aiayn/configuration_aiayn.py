@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import os
 from dataclasses import fields
 from typing import Any, Literal, Self
 
@@ -31,6 +32,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# What a saved folder tells the auto classes, where this package is not installed.
+AUTO_MAP = {
+    "AutoConfig": "configuration_aiayn.AiaynConfig",
+    "AutoModel": "modeling_aiayn.AiaynModel",
+    "AutoModelForSeq2SeqLM": "modeling_aiayn.AiaynForConditionalGeneration",
+}
+
 # A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
 MISSPELT_SIMILARITY = 0.8
 
@@ -49,14 +57,14 @@ class AiaynConfig(PreTrainedConfig):
         decoder_attention_heads: Heads of the decoder's attention, h.
         encoder_ffn_dim: Width inside the encoder's feed-forward networks, d_ff.
         decoder_ffn_dim: Width inside the decoder's feed-forward networks, d_ff.
-        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, the paper's.
-            d_model gives the wide heads of the seed documents.
+        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, as in the
+            paper. d_model gives the wide heads of the seed documents.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
         attention_dropout: Rate on the attention weights.
         activation_dropout: Rate inside the feed-forward networks.
         classifier_dropout: Rate before the classification head.
         classifier_pooling: How the classifier pools the encoder's states, "mean" or "max".
-        activation_function: Activation of the feed-forward networks, a name of transformers' ACT2FN.
+        activation_function: Activation of the feed-forward networks, a key of ACT2FN.
         position_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
         max_position_embeddings: Rows of the learned table. Sinusoids have no limit and ignore it.
         position_base: Base of the sinusoids' wavelengths.
@@ -121,9 +129,9 @@ class AiaynConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     bos_token_id: int | None = 0
-    pad_token_id: int | None = 1
+    pad_token_id: int = 1
     eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 0
+    decoder_start_token_id: int = 0
     is_encoder_decoder: bool = True
 
     @classmethod
@@ -150,6 +158,21 @@ class AiaynConfig(PreTrainedConfig):
                 raise ValueError(
                     f"AiaynConfig has no field {keyword!r}, did you mean {similar[0]!r}?"
                 )
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Save config.json such that the folder opens through every auto class.
+
+        Args:
+            save_directory: The folder.
+            push_to_hub: Whether to push it to the Hub too.
+            **kwargs: As for PreTrainedConfig.save_pretrained.
+        """
+        # Entries with a "--" lead to the repository that this config came from.
+        own = getattr(self, "auto_map", None) or {}
+        self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def get_text_config(
         self, decoder: bool | None = None, encoder: bool | None = None

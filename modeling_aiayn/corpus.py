@@ -37,19 +37,35 @@ def read_lines(path: str | Path) -> list[str]:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise OSError(f"{path}: truncated or damaged .gz file ({error}).") from error
+    return lines_of(data, str(path))
+
+
+def lines_of(data: bytes, name: str) -> list[str]:
+    """Lines of UTF-8 text, as `read_lines` has them of a file.
+
+    Args:
+        data: The text.
+        name: What to call it in messages.
+
+    Returns:
+        Its lines.
+
+    Raises:
+        ValueError: A line is not UTF-8.
+    """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()
-    return [_decode(line, path, number) for number, line in enumerate(lines, start=1)]
+    return [_decode(line, name, number) for number, line in enumerate(lines, start=1)]
 
 
-def _decode(line: bytes, path: Path, number: int) -> str:
+def _decode(line: bytes, name: str, number: int) -> str:
     try:
         return line.decode("utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}:{number}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
-            f"{error.start} of the line). Convert the file to UTF-8."
+            f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
+            f"{error.start} of the line). Convert it to UTF-8."
         ) from error
 
 
@@ -107,6 +123,26 @@ def read_tsv(path: str | Path, columns: tuple[str, str], source: str, target: st
     return _pairs((row[first], row[1 - first]) for row in rows)
 
 
+def parse_columns(columns: str | None) -> tuple[str, str] | None:
+    """Two languages from a flag such as "en,de".
+
+    Args:
+        columns: The flag's value, or None.
+
+    Returns:
+        Both languages, or None.
+
+    Raises:
+        ValueError: It is not two languages with a comma between them.
+    """
+    if columns is None:
+        return None
+    languages = [language.strip() for language in columns.split(",")]
+    if len(languages) != 2 or not all(languages):
+        raise ValueError(f"columns must be two languages, as in en,de; got {columns!r}.")
+    return languages[0], languages[1]
+
+
 def read_jsonl(path: str | Path, source: str, target: str) -> Dataset:
     """Pairs from a file with a JSON object a line, languages as keys or under "translation".
 
@@ -145,9 +181,7 @@ def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, 
     return record[source], record[target]
 
 
-def read_hub(
-    name: str, config_name: str | None, split: str, source: str, target: str
-) -> Dataset:
+def read_hub(name: str, config_name: str | None, split: str, source: str, target: str) -> Dataset:
     """Pairs from a dataset on the Hub, by name.
 
     Args:
@@ -266,7 +300,9 @@ def warn_of_repeats(train: Dataset, held_out: Dataset, name: str) -> None:
     """
     distinct = len(set(zip(train["source"], train["target"], strict=True)))
     if distinct < len(train):
-        logger.warning("Training data: %d of %d pairs are repeats.", len(train) - distinct, len(train))
+        logger.warning(
+            "Training data: %d of %d pairs are repeats.", len(train) - distinct, len(train)
+        )
     seen = set(train["source"])
     shared = sum(source in seen for source in held_out["source"])
     if shared:

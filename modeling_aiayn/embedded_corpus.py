@@ -310,7 +310,7 @@ class _Sentence:
         return finite, self.word(verb.english, verb.german)
 
     def objects(self, is_ditransitive: bool) -> _Phrase:
-        """ "the book to the woman" is "der Frau das Buch"."""
+        """In German the receiver comes first: "der Frau das Buch"."""
         if not is_ditransitive:
             return self.noun_phrase(_BEINGS + _THINGS, "accusative")
         thing = self.noun_phrase(_THINGS, "accusative")

@@ -175,15 +175,15 @@ class LayerSizes:
         return AddNorm(self.d_model, self.layer_norm_eps, self.dropout, self.norm_first)
 
 
-class EncoderLayer(GradientCheckpointingLayer):
-    """Figure 1, left: self-attention, then a feed-forward network.
+class TransformerLayer(GradientCheckpointingLayer):
+    """The two sub-layers that encoder and decoder layers share.
 
     Args:
         sizes: The layer's numbers.
-        is_causal: Whether self-attention looks only back, as the decoder's does.
+        is_causal: Whether self-attention looks only back.
     """
 
-    def __init__(self, sizes: LayerSizes, is_causal: bool = False) -> None:
+    def __init__(self, sizes: LayerSizes, is_causal: bool) -> None:
         super().__init__()
         self.self_attn = sizes.attention(is_causal)
         self.self_attn_layer_norm = sizes.add_norm()
@@ -192,6 +192,23 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.final_layer_norm = sizes.add_norm()
         self.activation = ACT2FN[sizes.activation_function]
         self.activation_dropout = sizes.activation_dropout
+
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
+        states = self.final_layer_norm.before(hidden_states)
+        dropout = self.activation_dropout if self.training else 0.0
+        states = feed_forward(states, self.fc1, self.fc2, self.activation, dropout)
+        return self.final_layer_norm.after(hidden_states, states)
+
+
+class EncoderLayer(TransformerLayer):
+    """Figure 1, left: self-attention, then a feed-forward network.
+
+    Args:
+        sizes: The layer's numbers.
+    """
+
+    def __init__(self, sizes: LayerSizes) -> None:
+        super().__init__(sizes, is_causal=False)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
@@ -212,15 +229,9 @@ class EncoderLayer(GradientCheckpointingLayer):
         hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
         return self._feed_forward(hidden_states)
 
-    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        states = self.final_layer_norm.before(hidden_states)
-        dropout = self.activation_dropout if self.training else 0.0
-        states = feed_forward(states, self.fc1, self.fc2, self.activation, dropout)
-        return self.final_layer_norm.after(hidden_states, states)
 
-
-class DecoderLayer(EncoderLayer):
-    """Figure 1, right: an encoder layer with a third sub-layer, attention over the encoder's output.
+class DecoderLayer(TransformerLayer):
+    """Figure 1, right: self-attention, attention over the source, a feed-forward network.
 
     Args:
         sizes: The layer's numbers.

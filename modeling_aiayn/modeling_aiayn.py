@@ -1,6 +1,7 @@
 """Section 3 as PreTrainedModels: the paper's Transformer behind Hugging Face's interface."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,14 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
 from .configuration_aiayn import AiaynConfig
-from .layers import DecoderLayer, EncoderLayer, LayerSizes, LearnedPositions, SinusoidalPositions
+from .layers import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerSizes,
+    LearnedPositions,
+    SinusoidalPositions,
+    TransformerLayer,
+)
 
 # What losses leave out, by the convention of torch and of transformers' collators.
 IGNORED_LABEL = -100
@@ -194,7 +202,9 @@ class AiaynStack(AiaynPreTrainedModel):
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: AiaynConfig, vocab_size: int, layers: list[EncoderLayer]) -> None:
+    def __init__(
+        self, config: AiaynConfig, vocab_size: int, layers: Sequence[TransformerLayer]
+    ) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_positions: SinusoidalPositions | LearnedPositions
@@ -240,15 +250,17 @@ class AiaynStack(AiaynPreTrainedModel):
         hidden_states = inputs_embeds * self.embed_scale + encodings
         return functional.dropout(hidden_states, self.config.dropout, self.training)
 
-    def _check_lengths(
-        self, batch_size: int, length: int, attention_mask: Tensor | None
-    ) -> None:
-        if attention_mask is not None and attention_mask.dim() == 2:
-            if attention_mask.shape != (batch_size, length):
-                raise ValueError(
-                    "The attention mask must have one entry per token, got a mask of shape "
-                    f"{tuple(attention_mask.shape)} for tokens of shape {(batch_size, length)}."
-                )
+    def _check_lengths(self, batch_size: int, length: int, attention_mask: Tensor | None) -> None:
+        shape = (batch_size, length)
+        if (
+            attention_mask is not None
+            and attention_mask.dim() == 2
+            and attention_mask.shape != shape
+        ):
+            raise ValueError(
+                "The attention mask must have one entry per token, got a mask of shape "
+                f"{tuple(attention_mask.shape)} for tokens of shape {shape}."
+            )
         max_length = self.embed_positions.max_length
         if max_length is not None and length > max_length:
             raise ValueError(
@@ -425,19 +437,19 @@ def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
 
 
 def source_mask(
-    input_ids: Tensor | None, attention_mask: Tensor | None, pad_token_id: int | None
+    input_ids: Tensor | None, attention_mask: Tensor | None, pad_token_id: int
 ) -> Tensor | None:
     """The mask that was given, else one that leaves pad out.
 
     Args:
         input_ids: Source ids, [B, S], or None where embeddings were given.
         attention_mask: 1 for real tokens, [B, S], or None.
-        pad_token_id: Id of padding, or None where there is none.
+        pad_token_id: Id of padding.
 
     Returns:
         1 for real tokens, [B, S], or None where nothing tells them.
     """
-    if attention_mask is None and input_ids is not None and pad_token_id is not None:
+    if attention_mask is None and input_ids is not None:
         return (input_ids != pad_token_id).long()
     return attention_mask
 
@@ -462,11 +474,11 @@ class AiaynModel(AiaynPreTrainedModel):
         self.decoder = AiaynDecoder(config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The source embedding."""
         return self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Put another source embedding in; a tied decoder follows with the next tie_weights."""
         self.encoder.embed_tokens = value
 
@@ -503,15 +515,16 @@ class AiaynModel(AiaynPreTrainedModel):
         """
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
+            source = self.encoder(
                 input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif isinstance(encoder_outputs, tuple):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        else:
+            is_tuple = isinstance(encoder_outputs, tuple)
+            source = BaseModelOutput(*encoder_outputs) if is_tuple else encoder_outputs
         decoder_outputs = self.decoder(
             decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=source.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -524,9 +537,9 @@ class AiaynModel(AiaynPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=source.last_hidden_state,
+            encoder_hidden_states=source.hidden_states,
+            encoder_attentions=source.attentions,
         )
 
 
@@ -545,11 +558,11 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
     # A checkpoint of the whole model has a decoder and a head, which is no cause for a report.
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]  # noqa: RUF012
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The source embedding."""
         return self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Put another source embedding in."""
         self.encoder.embed_tokens = value
 
@@ -594,11 +607,11 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         )
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The source embedding."""
         return self.model.get_input_embeddings()
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Put another source embedding in."""
         self.model.set_input_embeddings(value)
 
@@ -663,9 +676,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
-            loss = label_smoothed_cross_entropy(
-                logits, labels, num_items_in_batch, label_smoothing
-            )
+            loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -84,7 +84,7 @@ def train_word_tokenizer(
     Raises:
         ValueError: There is no text, or no word is frequent enough.
     """
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))  # noqa: S106 (not a password)
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -113,7 +113,7 @@ def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
     return models.BPE(
         vocab={token: index for index, token in enumerate(tokens)},
         merges=[tuple(merge) for merge in trained["merges"]],
-        unk_token="<unk>",  # noqa: S106
+        unk_token="<unk>",
         byte_fallback=True,
     )
 
@@ -131,4 +131,3 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         split_special_tokens=True,
     )
-

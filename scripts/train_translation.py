@@ -1,12 +1,11 @@
 """Train a translation model from scratch.
 
-    python scripts/train_translation.py recipes/multi30k_tiny.yaml --output_dir runs/multi30k
+    python scripts/train_translation.py recipes/multi30k_tiny.yaml --output_dir runs/multi30k \
+        --train_file data/train --validation_file data/val --test_file data/test_2016_flickr
 
 Without files or a dataset's name it trains on the embedded corpus.
 """
 
-import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -18,13 +17,13 @@ from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
-from modeling_aiayn.training.model_card import fill_model_card
+from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.setup import build_model, build_tokenizers
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
 
-MODEL_CARD_TEMPLATE = Path(__file__).parent.parent / "model_card.md"
+MODEL_CARD = Path(__file__).parent.parent / "model_card.md"
 
 
 def main() -> None:
@@ -37,49 +36,31 @@ def main() -> None:
     splits = load_splits(data)
     source, target = build_tokenizers(model_arguments, splits["train"])
     model = build_model(model_arguments, source, target)
-    encoded = {
-        name: encode_pairs(splits[name], source, target, data.max_length, name)
+    train, validation = (
+        encode_pairs(splits[name], source, target, data.max_length, name)
         for name in ("train", "validation")
-    }
-    callbacks = [CurvesCallback()]
-    if args.early_stopping_patience:
-        callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
+    )
     trainer = AiaynTrainer(
         model=model,
         args=args,
         data_collator=DataCollatorForSeq2Seq(source, model=model),
-        train_dataset=encoded["train"],
-        eval_dataset=encoded["validation"],
+        train_dataset=train,
+        eval_dataset=validation,
         processing_class=source,
         target_tokenizer=None if target is source else target,
-        compute_metrics=translation_metrics(target, list(encoded["validation"]["target"])),
-        callbacks=callbacks,
+        compute_metrics=translation_metrics(target, list(validation["target"])),
+        callbacks=[CurvesCallback()],
     )
+    if args.early_stopping_patience:
+        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     if trainer.is_world_process_zero():
         held_out = splits["test" if "test" in splits else "validation"]
         scores, _ = evaluate_translation(Translator(model, source, target), held_out)
-        report(trainer, data, scores)
-
-
-def report(trainer: AiaynTrainer, data: DataArguments, scores: dict) -> None:
-    """Write scores and model card into the run's folder, and show the scores."""
-    folder = Path(trainer.args.output_dir)
-    facts = {
-        "source_lang": data.source_lang,
-        "target_lang": data.target_lang,
-        "model_name": folder.name,
-        "dataset": data.dataset_name or Path(data.train_file or "embedded grammar").parent.name,
-        "command": shlex.join(["python", *sys.argv]),
-        "config": trainer.model.config,
-        "args": trainer.args,
-        "state": trainer.state,
-        "table": score_table(scores),
-    }
-    (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
-    fill_model_card(MODEL_CARD_TEMPLATE, scores, facts).save(folder / "README.md")
-    sys.stdout.write(f"{score_table(scores)}\n")
+        facts = run_facts(trainer, data, splits, sys.argv)
+        write_report(args.output_dir, MODEL_CARD, scores, facts)
+        sys.stdout.write(f"{score_table(scores)}\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import logging
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from ..corpus import embedded_pairs, read_hub, read_pairs, warn_of_repeats
+from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
 from .arguments import DataArguments
 
 logger = logging.getLogger(__name__)
@@ -41,16 +41,12 @@ def load_splits(data: DataArguments) -> DatasetDict:
 
 def _file_splits(data: DataArguments) -> dict[str, Dataset]:
     if data.validation_file is None:
-        raise ValueError("train_file needs a validation_file beside it: checkpoints go by its score.")
-    columns = None
-    if data.columns is not None:
-        first, separator, second = data.columns.partition(",")
-        if not separator:
-            raise ValueError(f"columns must be two languages, as in en,de; got {data.columns!r}.")
-        columns = (first.strip(), second.strip())
+        raise ValueError(
+            "train_file needs a validation_file beside it: checkpoints go by its score."
+        )
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
     return {
-        name: read_pairs(path, data.source_lang, data.target_lang, columns)
+        name: read_pairs(path, data.source_lang, data.target_lang, parse_columns(data.columns))
         for name, path in paths.items()
         if path is not None
     }
@@ -109,7 +105,9 @@ def encode_pairs(
     encoded = pairs.map(encode, batched=True, desc=f"Encoding {name}")
     kept = encoded.filter(lambda length: length <= max_length, input_columns="length")
     if not kept:
-        raise ValueError(f"{name}: every pair has a side of more than max_length={max_length} tokens.")
+        raise ValueError(
+            f"{name}: every pair has a side of more than max_length={max_length} tokens."
+        )
     if len(kept) < len(encoded):
         logger.warning(
             "%s: left out %d of %d pairs with a side of more than max_length=%d tokens.",

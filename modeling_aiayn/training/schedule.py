@@ -17,7 +17,7 @@ def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
     Returns:
         The learning rate.
     """
-    return d_model**-0.5 * min(update**-0.5, update * warmup_updates**-1.5)
+    return float(d_model**-0.5 * min(update**-0.5, update * warmup_updates**-1.5))
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:

@@ -53,14 +53,14 @@ class AiaynTrainer(Seq2SeqTrainer):
         Returns:
             The schedule.
         """
-        if self.args.lr_scheduler_type != "noam" or self.lr_scheduler is not None:
-            return super().create_scheduler(num_training_steps, optimizer)
-        warmup_updates = self.args.get_warmup_steps(num_training_steps)
-        self.lr_scheduler = noam_schedule(
-            optimizer or self.optimizer, self.model.config.d_model, warmup_updates
-        )
-        self._created_lr_scheduler = True
-        return self.lr_scheduler
+        if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
+            self.lr_scheduler: LRScheduler | None = noam_schedule(
+                optimizer or self.optimizer,
+                self.model.config.d_model,
+                self.args.get_warmup_steps(num_training_steps),
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -128,13 +128,15 @@ class AiaynTrainer(Seq2SeqTrainer):
             output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
         return output
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
         """In order, so that references can be kept beside the predictions."""
         if self.args.world_size > 1:
             return None
         return SequentialSampler(eval_dataset)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
         super()._save(output_dir, state_dict)
         if self.target_tokenizer is not None:
             folder = Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER_FOLDER

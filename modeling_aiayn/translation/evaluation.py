@@ -60,24 +60,21 @@ def evaluate_translation(
     translations = translator(
         pairs["source"], batch_size=batch_size, show_progress=True, **generation_options
     )
-    scores = TranslationScores().compute(
-        predictions=translations, references=list(pairs["target"])
-    )
+    scores = TranslationScores().compute(predictions=translations, references=list(pairs["target"]))
     return {**scores, "perplexity": perplexity(translator, pairs, batch_size)}, translations
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as a Markdown table with a signature to each.
+    """Scores as aligned lines of plain text, each with its signature.
 
     Args:
         scores: As `evaluate_translation` gives them.
 
     Returns:
-        The table.
+        The lines.
     """
-    rows = [
-        f"| {name} | {value:.2f} | {scores.get(f'{name}_signature', '')} |"
+    return "\n".join(
+        f"{name:<20} {value:6.2f}  {scores.get(f'{name}_signature', '')}".rstrip()
         for name, value in scores.items()
         if isinstance(value, float)
-    ]
-    return "\n".join(["| metric | score | signature |", "|---|---|---|", *rows])
+    )

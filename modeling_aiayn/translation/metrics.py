@@ -4,7 +4,7 @@ from typing import Any
 
 import datasets
 import evaluate
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu import BLEU, CHRF
 
 CITATION = """\
 @inproceedings{post-2018-call,

@@ -53,9 +53,7 @@ class Translator:
                 )
 
     @classmethod
-    def from_pretrained(
-        cls, path: str | Path, *, hub: bool = False, **model_options: Any
-    ) -> Self:
+    def from_pretrained(cls, path: str | Path, *, hub: bool = False, **model_options: Any) -> Self:
         """Load a model's folder, or with hub a repository.
 
         Args:

@@ -1,0 +1,39 @@
+# Two commands for everybody, `make demo` and `make test`; each makes .venv first if it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: demo test check format clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	rm -rf runs/demo
+	$(BIN)/python scripts/train_translation.py recipes/demo.yaml --output_dir runs/demo
+	$(BIN)/python scripts/translate.py --model runs/demo --text $(DEMO_SENTENCES)
+	$(BIN)/python scripts/draw_attention.py --model runs/demo --output runs/demo/attention.png \
+		--text "Today the old man gives a red book to the child."
+	$(BIN)/python scripts/check_reload.py --model runs/demo --text $(DEMO_SENTENCES)
+	@echo "Trained model, scores, card and pictures are in runs/demo."
+
+DEMO_SENTENCES := "Today the old man gives a red book to the child." \
+	"The girls have seen my black cat because the dog can hear the horse." \
+	"We must bring these flowers to a friend in the small garden."
+
+test: $(INSTALLED)
+	$(BIN)/pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv runs build *.egg-info

@@ -1,0 +1,1 @@
+"""Looking inside: what attention looks at."""

@@ -1,0 +1,113 @@
+"""What a finished run leaves for people: scores and a model card."""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import DatasetDict
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from ..translation.evaluation import score_table
+from .arguments import DataArguments
+from .trainer import AiaynTrainer
+
+
+def run_facts(
+    trainer: AiaynTrainer, data: DataArguments, splits: DatasetDict, command: Sequence[str]
+) -> dict[str, Any]:
+    """What the card says of a run; no path, user or machine of where it was made.
+
+    Args:
+        trainer: The trainer, after training.
+        data: Where the pairs came from.
+        splits: The pairs.
+        command: The program's name and arguments.
+
+    Returns:
+        Facts by their names in the template.
+    """
+    args, state = trainer.args, trainer.state
+    held_out = splits["test" if "test" in splits else "validation"]
+    dataset = data.dataset_name or "the embedded English-German grammar"
+    if data.train_file is not None:
+        dataset = Path(data.train_file).resolve().parent.name
+    return {
+        "source_lang": data.source_lang,
+        "target_lang": data.target_lang,
+        "model_name": Path(args.output_dir).resolve().name,
+        "parameters": f"{trainer.model.num_parameters():,}",
+        "config": trainer.model.config,
+        "example": held_out["source"][0],
+        "has_target_tokenizer": trainer.target_tokenizer is not None,
+        "dataset": dataset,
+        "train_pairs": f"{len(splits['train']):,}",
+        "command": shlex.join(["python", *(_without_folders(word) for word in command)]),
+        "updates": f"{state.global_step:,}",
+        "epochs": state.epoch or 0.0,
+        "minutes": round(_seconds(state.log_history) / 60),
+        "hardware": _hardware(),
+        "seed": args.seed,
+        "best_metric": args.metric_for_best_model or "none (the last one)",
+        "best_value": "-" if state.best_metric is None else f"{state.best_metric:.2f}",
+        "scored_pairs": f"{len(held_out):,}",
+        "num_beams": trainer.model.generation_config.num_beams,
+    }
+
+
+def write_report(
+    folder: str | Path, template: str | Path, scores: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    """Write scores.json, and the template filled with scores and facts as README.md.
+
+    Args:
+        folder: The run's folder.
+        template: The card's template, Jinja.
+        scores: Scores by name, their signatures beside them.
+        facts: As `run_facts` gives them.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=facts["dataset"],
+            dataset_name=facts["dataset"],
+            metric_type=name,
+            metric_value=round(value, 2),
+        )
+        for name, value in scores.items()
+        if isinstance(value, float)
+    ]
+    metadata = ModelCardData(
+        language=[facts["source_lang"], facts["target_lang"]],
+        license="apache-2.0",
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["aiayn", "attention-is-all-you-need"],
+        model_name=facts["model_name"],
+        eval_results=results,
+    )
+    # The library wants the template to begin with the place of the metadata.
+    text = "---\n{{ card_data }}\n---\n" + Path(template).read_text("utf-8")
+    card = ModelCard.from_template(metadata, template_str=text, table=score_table(scores), **facts)
+    card.save(Path(folder) / "README.md")
+    (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
+
+
+def _without_folders(word: str) -> str:
+    return "/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word
+
+
+def _seconds(log_history: list[dict[str, Any]]) -> float:
+    return sum(entry.get("train_runtime", 0.0) for entry in log_history)
+
+
+def _hardware() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{os.cpu_count()} CPU cores ({torch.get_num_threads()} threads)"

@@ -1,0 +1,59 @@
+"""Score a model on sentence pairs: sacreBLEU and chrF with signatures, and perplexity.
+
+python scripts/evaluate_translation.py --model runs/multi30k --file data/test_2016_flickr
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.corpus import parse_columns, read_pairs
+from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
+
+
+@dataclass
+class PairArguments:
+    """What to score on, and where to put the outcome."""
+
+    file: str = field(
+        metadata={
+            "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
+            "data/test for data/test.en and data/test.de; each plain or .gz."
+        }
+    )
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    columns: str | None = field(
+        default=None,
+        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
+    )
+    scores: str | None = field(default=None, metadata={"help": "A JSON file for the scores."})
+    translations: str | None = field(
+        default=None, metadata={"help": "A file for the translations."}
+    )
+
+
+def main() -> None:
+    """Read, translate, score, report."""
+    arguments, pair_arguments = parse_arguments(__doc__, TranslatorArguments, PairArguments)
+    pairs = read_pairs(
+        pair_arguments.file,
+        pair_arguments.source_lang,
+        pair_arguments.target_lang,
+        parse_columns(pair_arguments.columns),
+    )
+    scores, translations = evaluate_translation(
+        arguments.load(), pairs, arguments.batch_size, **arguments.generation_options
+    )
+    if pair_arguments.translations is not None:
+        Path(pair_arguments.translations).write_text("\n".join([*translations, ""]), "utf-8")
+    if pair_arguments.scores is not None:
+        Path(pair_arguments.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
+    sys.stdout.write(f"{score_table(scores)}\n")
+
+
+if __name__ == "__main__":
+    run_script(main)

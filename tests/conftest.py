@@ -1,0 +1,68 @@
+"""What the tests share: small models of pairwise different sizes, and where real data would be."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ROOT = Path(__file__).parent.parent
+MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
+
+
+def small_config(**overrides):
+    """A config in which no two sizes are equal where they may differ."""
+    sizes = {
+        "vocab_size": 31,
+        "d_model": 12,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 3,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 13,
+        "decoder_ffn_dim": 17,
+    }
+    return AiaynConfig(**(sizes | overrides))
+
+
+def small_model(**overrides):
+    """A model for tests, with random weights (biases and norms too) and without dropout."""
+    torch.manual_seed(0)
+    model = AiaynForConditionalGeneration(small_config(**overrides)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def model():
+    return small_model()
+
+
+@pytest.fixture
+def batch():
+    """Two sources of 5 and 7 tokens, two targets of 4 and 3, padded on the right."""
+    return {
+        "input_ids": torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2]]),
+        "labels": torch.tensor([[15, 16, 17, 2], [18, 19, 2, -100]]),
+    }
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """Pairs of the embedded grammar."""
+    return generate_pairs("train", 200, seed=7)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pairs):
+    """A BPE tokenizer of both of the grammar's languages."""
+    return train_bpe_tokenizer([text for pair in pairs for text in (pair.source, pair.target)], 600)

@@ -1,0 +1,179 @@
+"""Section 3.2 against hand-computed values and the definition."""
+
+import math
+
+import pytest
+import torch
+from conftest import small_model
+
+from modeling_aiayn.attention import MultiHeadAttention, scaled_dot_product_attention
+
+B, T, S, D, H, K = 2, 5, 7, 12, 3, 4
+
+
+def heads(length, width=K):
+    return torch.randn(B, H, length, width)
+
+
+def test_equation_1_of_the_seed_s_numbers():
+    """Seed 001: integer inputs, scores worked out by hand, softmax over each row."""
+    scores = torch.tensor(
+        [[4.0, 4, 8, 4], [6, 8, 14, 8], [10, 12, 22, 12], [0, 0, 0, 0]], dtype=torch.float64
+    )
+    inputs = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
+    query = inputs @ torch.tensor([[2.0, 0], [2, 2], [0, 0]], dtype=torch.float64)
+    key = inputs @ torch.tensor([[2.0, 1], [2, 2], [2, 2]], dtype=torch.float64)
+    value = inputs @ torch.tensor([[0.0, 2, 1], [0, 1, 1], [1, 1, 0]], dtype=torch.float64)
+    torch.testing.assert_close(query @ key.T, scores)
+    attended, weights = scaled_dot_product_attention(query, key, value)
+    expected = [
+        [0.050204, 2.748981, 1.799185],
+        [0.013921, 2.940932, 1.954853],
+        [0.000848, 2.996403, 1.997251],
+        [0.25, 1.75, 1.0],
+    ]
+    torch.testing.assert_close(
+        attended, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, dtype=torch.float64))
+
+
+def test_two_keys_can_be_checked_by_hand():
+    query = torch.tensor([[1.0]])
+    key, value = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0]])
+    attended, _ = scaled_dot_product_attention(query, key, value)
+    assert attended.item() == pytest.approx(math.e / (1 + math.e))
+
+
+def test_scores_are_scaled_by_the_width_of_a_head():
+    query, key = heads(T), heads(S)
+    _, weights = scaled_dot_product_attention(query, key, heads(S))
+    expected = torch.einsum("bhtk,bhsk->bhts", query, key).div(2).softmax(-1)
+    torch.testing.assert_close(weights, expected)
+
+
+def test_values_may_have_another_width_than_keys():
+    attended, _ = scaled_dot_product_attention(heads(T), heads(S), heads(S, 9))
+    assert attended.shape == (B, H, T, 9)
+
+
+def test_masked_keys_get_no_weight_and_the_rest_all():
+    mask = torch.zeros(B, 1, 1, S)
+    mask[0, ..., 3:] = torch.finfo(torch.float32).min
+    _, weights = scaled_dot_product_attention(heads(T), heads(S), heads(S), mask)
+    assert (weights[0, ..., 3:] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_of_padding_alone_stays_finite(dtype):
+    mask = torch.full((B, 1, T, S), torch.finfo(dtype).min, dtype=dtype)
+    query, key, value = (tensor.to(dtype) for tensor in (heads(T), heads(S), heads(S)))
+    attended, weights = scaled_dot_product_attention(query, key, value, mask)
+    assert attended.isfinite().all()
+    assert weights.isfinite().all()
+
+
+def test_dropout_falls_on_weights_and_keeps_their_mean():
+    torch.manual_seed(0)
+    query, key = torch.zeros(1, 1, 1000, K), torch.zeros(1, 1, S, K)
+    value = torch.ones(1, 1, S, 1)
+    attended, weights = scaled_dot_product_attention(query, key, value, dropout=0.5)
+    torch.testing.assert_close(weights, torch.full_like(weights, 1 / S))
+    assert len(attended.unique()) > 2
+    assert attended.mean() == pytest.approx(1.0, abs=0.05)
+
+
+def test_attention_is_permutation_equivariant():
+    attention = MultiHeadAttention(D, H)
+    states = torch.randn(B, S, D)
+    order = torch.randperm(S)
+    plain, _ = attention(states, *attention.project_keys_values(states))
+    moved, _ = attention(states[:, order], *attention.project_keys_values(states[:, order]))
+    torch.testing.assert_close(moved, plain[:, order])
+
+
+@pytest.mark.parametrize(("head_dim", "width"), [(None, 4), (D, D), (5, 5)])
+def test_heads_equal_a_loop_over_heads(head_dim, width):
+    """Narrow by default, wide with head_dim = d_model, or any width (Table 3, row B)."""
+    attention = MultiHeadAttention(D, H, head_dim, bias=True)
+    states, source = torch.randn(B, T, D), torch.randn(B, S, D)
+    output, _ = attention(states, *attention.project_keys_values(source))
+    expected = attention.out_proj.bias.expand(B, T, D).clone()
+    for head in range(H):
+        rows = slice(head * width, (head + 1) * width)
+        query, key, value = (
+            tensor @ projection.weight[rows].T + projection.bias[rows]
+            for tensor, projection in (
+                (states, attention.q_proj),
+                (source, attention.k_proj),
+                (source, attention.v_proj),
+            )
+        )
+        attended, _ = scaled_dot_product_attention(query, key, value)
+        expected += attended @ attention.out_proj.weight[:, rows].T
+    torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "parameters"),
+    [(None, 4 * 512 * 512 + 512), (512, 3 * 512 * 8 * 512 + 8 * 512 * 512 + 512)],
+)
+def test_parameter_counts_of_the_seed(head_dim, parameters):
+    """Seed 000 counts 1,049,088 for narrow and 8,389,120 for wide heads, output bias included."""
+    attention = MultiHeadAttention(512, 8, head_dim)
+    count = sum(parameter.numel() for parameter in attention.parameters())
+    assert count + 512 == parameters
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "out_proj"])
+def test_each_projection_matters_and_learns(name):
+    attention = MultiHeadAttention(D, H)
+    states = torch.randn(B, T, D)
+
+    def run():
+        return attention(states, *attention.project_keys_values(states))[0]
+
+    before = run()
+    before.square().sum().backward()
+    projection = getattr(attention, name)
+    assert projection.weight.grad.abs().min() > 0
+    with torch.no_grad():
+        projection.weight[1, 2] += 1
+    assert not torch.allclose(run(), before)
+
+
+def test_width_that_heads_do_not_divide_is_refused():
+    with pytest.raises(ValueError, match="d_model=25 and num_heads=8"):
+        MultiHeadAttention(25, 8)
+
+
+def test_attention_dropout_is_off_in_evaluation():
+    attention = MultiHeadAttention(D, H, dropout=0.9)
+    states = torch.randn(B, T, D)
+    key, value = attention.project_keys_values(states)
+    training, _ = attention(states, key, value)
+    attention.eval()
+    evaluation, _ = attention(states, key, value)
+    again, _ = attention(states, key, value)
+    assert not torch.allclose(training, evaluation)
+    torch.testing.assert_close(evaluation, again)
+
+
+def test_hand_written_attention_is_the_default():
+    assert small_model().config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("overrides", [{}, {"head_dim": 5}, {"attention_bias": True}])
+def test_sdpa_gives_the_same_outputs_and_gradients(batch, overrides):
+    model = small_model(**overrides)
+    eager = model(**batch)
+    eager.loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model.set_attn_implementation("sdpa")
+    sdpa = model(**batch)
+    sdpa.loss.backward()
+    torch.testing.assert_close(sdpa.logits, eager.logits, atol=1e-5, rtol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4)

@@ -1,0 +1,201 @@
+"""AiaynConfig: the paper's numbers by default, and refusal of what cannot be built."""
+
+import json
+
+import pytest
+from conftest import small_config
+from huggingface_hub.errors import (
+    StrictDataclassClassValidationError,
+    StrictDataclassFieldValidationError,
+)
+from transformers import AutoConfig
+from transformers.activations import ACT2FN
+
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.configuration_aiayn import PRESETS
+
+
+def test_defaults_are_the_base_model_of_table_3():
+    config = AiaynConfig()
+    assert (config.d_model, config.encoder_layers, config.decoder_layers) == (512, 6, 6)
+    assert (config.encoder_ffn_dim, config.encoder_attention_heads) == (2048, 8)
+    assert (config.dropout, config.norm_first, config.position_type) == (0.1, False, "sinusoidal")
+    assert (config.bos_token_id, config.pad_token_id, config.eos_token_id) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("base", 63), ("big", 214)])
+def test_presets_have_the_parameters_of_table_3(preset, millions):
+    """Table 3 says 65 and 213 million; the vocabulary is "about 37000", and tied three ways."""
+    import torch
+
+    with torch.device("meta"):
+        model = AiaynForConditionalGeneration(AiaynConfig.from_preset(preset))
+        model.tie_weights()
+    assert round(model.num_parameters() / 1e6) == pytest.approx(millions, abs=1)
+
+
+def test_tiny_preset_is_transformer_tiny():
+    config = AiaynConfig.from_preset("tiny", vocab_size=9712)
+    assert PRESETS["tiny"].items() <= config.to_dict().items()
+    assert AiaynForConditionalGeneration(config).num_parameters() == pytest.approx(2.6e6, rel=0.03)
+
+
+def test_unknown_preset_is_refused():
+    with pytest.raises(
+        ValueError, match=r"preset must be one of \['base', 'big', 'tiny'\].*'huge'"
+    ):
+        AiaynConfig.from_preset("huge")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "field"),
+    [
+        ("dmodel", "d_model"),
+        ("droput", "dropout"),
+        ("num_encoder_layers", "encoder_layers"),
+        ("encoder_atention_heads", "encoder_attention_heads"),
+        ("vocabsize", "vocab_size"),
+    ],
+)
+def test_misspelt_keyword_is_refused_by_name(keyword, field):
+    with pytest.raises(ValueError, match=f"no field '{keyword}', did you mean '{field}'"):
+        AiaynConfig(**{keyword: 3})
+
+
+def test_misspelt_key_of_a_file_is_refused(tmp_path):
+    small_config().save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["droput"] = content.pop("dropout")
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="did you mean 'dropout'"):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    ["num_labels", "attn_implementation", "name_or_path", "max_length", "output_attentions"],
+)
+def test_keywords_of_the_library_are_accepted(keyword):
+    value = {"attn_implementation": "eager", "name_or_path": "x", "output_attentions": False}
+    AiaynConfig(**{keyword: value.get(keyword, 5)})
+
+
+def test_library_names_lead_to_the_paper_s():
+    config = AiaynConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4)
+    assert (config.d_model, config.encoder_layers, config.encoder_attention_heads) == (64, 3, 4)
+    assert config.hidden_size == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("d_model", 32.0),
+        ("dropout", "0.1"),
+        ("encoder_layers", True),
+        ("position_type", "rotary"),
+        ("classifier_pooling", "cls"),
+        ("norm_first", 1),
+        ("pad_token_id", None),
+    ],
+)
+def test_wrong_types_are_refused(field, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=field):
+        AiaynConfig(**{field: value})
+
+
+POSITIVE = [
+    "vocab_size",
+    "decoder_vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "head_dim",
+    "max_position_embeddings",
+]
+RATES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropout"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(({name: value}, f"{name} must be at least 1, got {value}") for name in POSITIVE for value in (0, -1)),
+        *(({name: -0.1}, rf"{name} must be in \[0, 1\), got -0.1") for name in RATES),
+        *(({name: 1}, rf"{name} must be in \[0, 1\), got 1") for name in RATES),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps must be greater than 0, got 0.0"),
+        ({"position_base": -1}, "position_base must be greater than 0, got -1"),
+        ({"position_offset": -1}, "position_offset must be at least 0, got -1"),
+        ({"d_model": 30}, "encoder_attention_heads.*d_model=30 and encoder_attention_heads=8"),
+        (
+            {"decoder_attention_heads": 5},
+            "decoder_attention_heads.*d_model=512 and decoder_attention_heads=5",
+        ),
+        ({"d_model": 13, "head_dim": 4}, "d_model must be even.*d_model=13"),
+        ({"activation_function": "foo"}, "activation_function must be one of .*relu.*got 'foo'"),
+        ({"pad_token_id": 37000}, r"pad_token_id must be in \[0, 37000\), got 37000"),
+        ({"eos_token_id": [2, -3]}, r"eos_token_id must be in \[0, 37000\), got -3"),
+        ({"decoder_vocab_size": 2}, r"eos_token_id must be in \[0, 2\), got 2"),
+        ({"decoder_start_token_id": 40000}, "decoder_start_token_id must be"),
+    ],
+)  # fmt: skip
+def test_impossible_values_are_refused(values, message):
+    with pytest.raises(StrictDataclassClassValidationError, match=message):
+        AiaynConfig(**values)
+
+
+def test_head_dim_frees_d_model_from_the_heads():
+    assert AiaynConfig(d_model=30, head_dim=30).head_dim == 30
+
+
+def test_odd_width_is_fine_with_learned_positions():
+    assert AiaynConfig(d_model=15, head_dim=4, position_type="learned").d_model == 15
+
+
+def test_every_activation_of_the_library_is_accepted():
+    assert AiaynConfig(activation_function=sorted(ACT2FN)[0])
+
+
+def test_round_trip_keeps_every_field(tmp_path):
+    config = small_config(
+        decoder_vocab_size=29,
+        head_dim=5,
+        position_type="learned",
+        position_base=9000,
+        position_offset=2,
+        norm_first=True,
+        final_norm=False,
+        layer_norm_eps=1e-4,
+        eos_token_id=[2, 4],
+        tie_word_embeddings=False,
+    )
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is AiaynConfig
+    ours, theirs = config.to_dict(), loaded.to_dict()
+    for name in ("transformers_version", "_name_or_path"):
+        ours.pop(name, None), theirs.pop(name, None)
+    assert ours == theirs
+
+
+def test_saved_folder_names_no_other_repository(tmp_path):
+    config = small_config()
+    config.auto_map = {
+        "AutoModel": "someone/else--modeling_aiayn.AiaynModel",
+        "AutoModelForSeq2SeqLM": "own.Model",
+    }
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert saved["AutoModel"] == "modeling_aiayn.AiaynModel"
+    assert saved["AutoModelForSeq2SeqLM"] == "own.Model"
+
+
+@pytest.mark.parametrize(("decoder_vocab_size", "expected"), [(None, 31), (29, 29)])
+def test_decoder_s_view_has_the_decoder_s_numbers(decoder_vocab_size, expected):
+    config = small_config(decoder_vocab_size=decoder_vocab_size)
+    view = config.get_text_config(decoder=True)
+    assert (view.num_hidden_layers, view.num_attention_heads, view.vocab_size) == (3, 2, expected)
+    assert config.get_text_config() is config
+    assert config.decoder_vocab_size == decoder_vocab_size

@@ -1,0 +1,175 @@
+"""A saved folder is complete: it opens where the package is absent, and says what it needs."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, small_config, small_model
+
+import modeling_aiayn
+from modeling_aiayn import AiaynEncoderModel
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+
+PACKAGE = Path(modeling_aiayn.__file__).parent
+HUB_SET = {"configuration_aiayn.py", "attention.py", "layers.py", "modeling_aiayn.py"}
+ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names)
+
+
+def imports(path):
+    """(level, module) of each import of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module
+
+
+def test_hub_set_is_closed_and_imports_nothing_else():
+    reached, waiting = set(), ["modeling_aiayn.py"]
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        for level, module in imports(PACKAGE / name):
+            if level:
+                assert level == 1, f"{name}: only files beside it"
+                assert module, f"{name}: `from . import` is not copied into saved folders"
+                assert "." not in module, f"{name}: no sub-packages"
+                if f"{module}.py" not in reached:
+                    waiting.append(f"{module}.py")
+            else:
+                assert module.split(".")[0] in ALLOWED, f"{name} imports {module}"
+    assert reached == HUB_SET
+
+
+def test_imports_point_one_way():
+    for path in PACKAGE.rglob("*.py"):
+        modules = [module or "" for level, module in imports(path) if level == 0]
+        assert not any(module.startswith(("scripts", "tests")) for module in modules), path
+        if path.name in HUB_SET:
+            assert not any(module.startswith("modeling_aiayn") for module in modules), path
+
+
+def run(code, *, home, package=False, cwd=None):
+    """Run code in a fresh process; without the package nothing of it is importable."""
+    hide = "" if package else "import sys; sys.modules['modeling_aiayn'] = None\n"
+    environment = {
+        **os.environ,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONWARNINGS": "error",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", hide + code],
+        env=environment,
+        cwd=cwd or home,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    tokenizer = train_bpe_tokenizer(["the cat", "die Katze"], 300)
+    model = small_model(vocab_size=len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_saved_folder_holds_the_hub_set_whole(folder):
+    assert HUB_SET <= {path.name for path in folder.iterdir()}
+    for name in HUB_SET:
+        assert (folder / name).read_bytes() == (PACKAGE / name).read_bytes()
+    auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
+    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+
+
+def test_fresh_process_without_the_package_opens_the_folder(folder, tmp_path):
+    """Every auto class, the same logits and tokens, and a second save that opens again."""
+    model = modeling_aiayn.AiaynForConditionalGeneration.from_pretrained(folder).eval()
+    ids = torch.tensor([[5, 6, 2]])
+    expected = model(ids, labels=ids).logits[0, 0, :5].tolist()
+    output = run(
+        f"""
+import json, torch, transformers
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+options = {{"trust_remote_code": True}}
+folder = {str(folder)!r}
+config = AutoConfig.from_pretrained(folder, **options)
+base = AutoModel.from_pretrained(folder, **options)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+ids = torch.tensor([[5, 6, 2]])
+logits = model(ids, labels=ids).logits[0, 0, :5].tolist()
+model.generate(**tokenizer(["the cat"], return_tensors="pt"), num_beams=2)
+model.save_pretrained({str(tmp_path / "again")!r})
+again = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / "again")!r}, **options).eval()
+assert torch.equal(again(ids, labels=ids).logits, model(ids, labels=ids).logits)
+print(json.dumps([type(base).__name__, type(model).__name__, len(tokenizer), logits]))
+""",
+        home=tmp_path,
+    )
+    base, head, size, logits = json.loads(output.splitlines()[-1])
+    assert (base, head, size) == (
+        "AiaynModel",
+        "AiaynForConditionalGeneration",
+        model.config.vocab_size,
+    )
+    assert logits == pytest.approx(expected, abs=1e-5)
+
+
+def test_saved_encoder_opens_as_an_encoder(tmp_path):
+    AiaynEncoderModel(small_config()).save_pretrained(tmp_path / "encoder")
+    output = run(
+        "from transformers import AutoModel\n"
+        f"model = AutoModel.from_pretrained({str(tmp_path / 'encoder')!r}, trust_remote_code=True)\n"
+        "print(type(model).__name__)",
+        home=tmp_path,
+    )
+    assert output.splitlines()[-1] == "AiaynEncoderModel"
+
+
+def test_with_the_package_no_remote_code_is_asked_for(folder, tmp_path):
+    output = run(
+        "import modeling_aiayn\n"
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
+        f"model = AutoModelForSeq2SeqLM.from_pretrained({str(folder)!r})\n"
+        f"AutoTokenizer.from_pretrained({str(folder)!r})\n"
+        "print(type(model).__module__)",
+        home=tmp_path,
+        package=True,
+        cwd=ROOT,
+    )
+    assert output.splitlines()[-1] == "modeling_aiayn.modeling_aiayn"
+
+
+def test_import_registers_and_does_nothing_else(tmp_path):
+    """No file, no thread, and none of the workshop."""
+    output = run(
+        "import sys, threading, transformers\n"
+        "threads = threading.active_count()\n"
+        "import modeling_aiayn\n"
+        "assert threading.active_count() == threads\n"
+        "print(sorted(name for name in sys.modules if name.startswith('modeling_aiayn')))",
+        home=tmp_path,
+        package=True,
+        cwd=ROOT,
+    )
+    assert ast.literal_eval(output.splitlines()[-1]) == [
+        "modeling_aiayn",
+        "modeling_aiayn.attention",
+        "modeling_aiayn.configuration_aiayn",
+        "modeling_aiayn.layers",
+        "modeling_aiayn.modeling_aiayn",
+    ]
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,428 @@
+"""Section 3 as PreTrainedModels: what goes in, what comes out, what learns."""
+
+import pytest
+import torch
+from conftest import small_config, small_model
+from torch.nn import functional
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
+from modeling_aiayn.modeling_aiayn import label_smoothed_cross_entropy, shift_right
+
+# Every option of the config that changes what the model computes, each switched on.
+OPTIONS = [
+    {},
+    {"decoder_vocab_size": 29},
+    {"head_dim": 12},
+    {"activation_function": "gelu"},
+    {"position_type": "learned", "max_position_embeddings": 19},
+    {"position_base": 77.0, "position_offset": 2},
+    {"norm_first": True},
+    {"norm_first": True, "final_norm": False},
+    {"final_norm": True},
+    {"layer_norm_eps": 0.1},
+    {"attention_bias": True},
+    {"lm_head_bias": True},
+    {"scale_embedding": False},
+    {"tie_word_embeddings": False},
+    {"tie_word_embeddings": False, "decoder_vocab_size": 29},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_parameter_learns(batch, options):
+    """Seed 000's best regression test: there, keys and values had no gradient at all."""
+    model = small_model(**options)
+    model(**batch).loss.backward()
+    for name, parameter in model.named_parameters():
+        # A bias on the keys adds the same to all scores of a query: softmax does not see it.
+        if not name.endswith("k_proj.bias"):
+            assert parameter.grad.abs().max() > 1e-9, name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [options for options in OPTIONS[1:] if options != {"tie_word_embeddings": False}],
+    ids=str,
+)
+def test_every_option_changes_the_output(batch, options):
+    changed, plain = small_model(**options), small_model()
+    matching = {
+        name: weight
+        for name, weight in plain.state_dict().items()
+        if name in changed.state_dict() and weight.shape == changed.state_dict()[name].shape
+    }
+    changed.load_state_dict(matching, strict=False)
+    outputs = [model(**batch).loss for model in (changed, plain)]
+    assert not torch.allclose(*outputs, rtol=1e-6), options
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_save_and_load_give_the_same_model(batch, options, tmp_path):
+    model = small_model(**options)
+    model.save_pretrained(tmp_path / "first")
+    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "first", output_loading_info=True
+    )
+    assert not any(info.values())
+    torch.testing.assert_close(loaded.eval()(**batch).logits, model(**batch).logits)
+    loaded.save_pretrained(tmp_path / "second")
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
+        assert first == second, name
+
+
+def test_three_way_tie_has_one_matrix(model, tmp_path):
+    weight = model.model.encoder.embed_tokens.weight
+    assert model.lm_head.weight is weight
+    assert model.model.decoder.embed_tokens.weight is weight
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight
+    assert loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
+
+
+def test_own_target_vocabulary_ties_the_target_s_two():
+    model = small_model(decoder_vocab_size=29)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert model.model.encoder.embed_tokens.weight.shape == (31, 12)
+    assert model.lm_head.weight.shape == (29, 12)
+
+
+def test_nothing_is_tied_where_it_is_not_asked_for():
+    model = small_model(tie_word_embeddings=False)
+    assert len({id(w) for n, w in model.named_parameters() if "embed" in n or "lm_head" in n}) == 3
+
+
+def test_notebook_6_has_its_parameters():
+    """Seed 002: 9,038,341 parameters."""
+    with torch.device("meta"):
+        model = AiaynForConditionalGeneration(
+            small_config(
+                vocab_size=7853,
+                decoder_vocab_size=5893,
+                d_model=256,
+                encoder_layers=3,
+                decoder_layers=3,
+                encoder_attention_heads=8,
+                decoder_attention_heads=8,
+                encoder_ffn_dim=512,
+                decoder_ffn_dim=512,
+                position_type="learned",
+                max_position_embeddings=100,
+                attention_bias=True,
+                lm_head_bias=True,
+                tie_word_embeddings=False,
+            )
+        )
+    assert model.num_parameters() == 9_038_341
+
+
+def test_parameter_names_are_the_public_ones(model):
+    names = {name for name, _ in model.named_parameters()}
+    for attention in ("encoder.layers.1.self_attn", "decoder.layers.2.encoder_attn"):
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            assert f"model.{attention}.{projection}.weight" in names
+    for module in ("self_attn_layer_norm", "encoder_attn_layer_norm", "fc1", "fc2"):
+        assert f"model.decoder.layers.0.{module}.bias" in names
+    assert "model.encoder.layers.0.final_layer_norm.weight" in names
+    assert "model.encoder.embed_tokens.weight" in names
+
+
+def test_base_model_and_encoder_load_from_the_whole_one(model, batch, tmp_path):
+    model.save_pretrained(tmp_path)
+    expected = model(**batch)
+    for cls in (AiaynModel, AiaynEncoderModel):
+        part, info = cls.from_pretrained(tmp_path, output_loading_info=True)
+        assert not info["missing_keys"]
+        states = part.eval()(
+            batch["input_ids"],
+            **(
+                {"decoder_input_ids": batch["labels"][:1].expand(2, -1)}
+                if cls is AiaynModel
+                else {}
+            ),
+        )
+        source = states[0] if cls is AiaynEncoderModel else states.encoder_last_hidden_state
+        torch.testing.assert_close(source, expected.encoder_last_hidden_state)
+    assert type(AutoModel.from_pretrained(tmp_path)) is AiaynModel
+    AiaynEncoderModel.from_pretrained(tmp_path).save_pretrained(tmp_path / "encoder")
+    assert type(AutoModel.from_pretrained(tmp_path / "encoder")) is AiaynEncoderModel
+
+
+def test_future_tokens_are_invisible_and_past_ones_are_not(model, batch):
+    ids = torch.tensor([[0, 15, 16, 17, 18], [0, 19, 20, 21, 22]])
+    plain = model(batch["input_ids"], decoder_input_ids=ids).logits
+    for changed in range(1, 5):
+        other = ids.clone()
+        other[:, changed] = 30
+        logits = model(batch["input_ids"], decoder_input_ids=other).logits
+        torch.testing.assert_close(logits[:, :changed], plain[:, :changed])
+        assert ((logits - plain)[:, changed:].abs().amax(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("options", [{}, {"position_type": "learned"}], ids=str)
+def test_padding_changes_no_row(implementation, options):
+    model = small_model(**options)
+    model.set_attn_implementation(implementation)
+    source, target = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[15, 16, 2]])
+    alone = model(source, labels=target)
+    padded_target = functional.pad(target, (0, 4), value=-100)
+    for left, right in ((0, 3), (3, 0), (2, 1)):
+        padded = functional.pad(source, (left, right), value=1)
+        beside = torch.cat([padded, torch.arange(5, 12)[None]])
+        labels = torch.cat([padded_target, torch.arange(12, 19)[None]])
+        for mask in ((beside != 1).long(), None):
+            output = model(beside, attention_mask=mask, labels=labels)
+            torch.testing.assert_close(output.logits[0, :3], alone.logits[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                output.encoder_last_hidden_state[0, left : left + 4],
+                alone.encoder_last_hidden_state[0],
+                atol=1e-5,
+                rtol=1e-5,
+            )
+
+
+def test_a_source_of_padding_alone_is_finite_and_hurts_no_neighbour(model):
+    sources = torch.tensor([[5, 6, 2], [1, 1, 1]])
+    labels = torch.tensor([[7, 2], [8, 2]])
+    both = model(sources, labels=labels)
+    assert both.logits.isfinite().all()
+    alone = model(sources[:1], labels=labels[:1])
+    torch.testing.assert_close(both.logits[0], alone.logits[0], atol=1e-6, rtol=0)
+
+
+def test_dropout_is_on_the_sum_of_embedding_and_position():
+    """Seed 002 dropped before it added positions, so that they were always there."""
+    encoder = small_model(dropout=0.99).model.encoder
+    embedded = encoder.train().embed(torch.zeros(1, 9, 12), None)
+    assert (embedded == 0).float().mean() > 0.8
+
+
+def test_embeddings_are_scaled_and_positions_are_not(model):
+    encoder = model.model.encoder
+    nothing = encoder.embed(torch.zeros(1, 3, 12), None)
+    something = encoder.embed(torch.ones(1, 3, 12), None)
+    torch.testing.assert_close(something - nothing, torch.full((1, 3, 12), 12**0.5))
+
+
+def test_initial_embeddings_have_norm_1_when_scaled():
+    torch.manual_seed(0)
+    config = small_config(vocab_size=2000, d_model=60, encoder_attention_heads=3)
+    weight = AiaynForConditionalGeneration(config).model.encoder.embed_tokens.weight
+    assert weight.std().item() * 60**0.5 == pytest.approx(1.0, rel=0.02)
+
+
+def test_embeddings_in_place_of_ids_give_the_same(model, batch):
+    expected = model(**batch)
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    output = model(
+        inputs_embeds=embeds,
+        attention_mask=(batch["input_ids"] != 1).long(),
+        labels=batch["labels"],
+    )
+    torch.testing.assert_close(output.logits, expected.logits)
+    decoder_ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    output = model(
+        batch["input_ids"], decoder_inputs_embeds=model.get_input_embeddings()(decoder_ids)
+    )
+    torch.testing.assert_close(output.logits, expected.logits)
+
+
+def test_new_embeddings_are_put_in(model):
+    new = torch.nn.Embedding(31, 12)
+    model.set_input_embeddings(new)
+    assert model.get_input_embeddings() is new
+    model.tie_weights()
+    assert model.lm_head.weight is new.weight
+    encoder = AiaynEncoderModel(small_config())
+    encoder.set_input_embeddings(new)
+    assert encoder.get_input_embeddings() is new
+
+
+def test_encoder_outputs_may_be_given_as_output_or_tuple(model, batch):
+    expected = model(**batch)
+    states = expected.encoder_last_hidden_state
+    mask = (batch["input_ids"] != 1).long()
+    for given in (BaseModelOutput(last_hidden_state=states), (states,)):
+        output = model(encoder_outputs=given, attention_mask=mask, labels=batch["labels"])
+        torch.testing.assert_close(output.logits, expected.logits)
+
+
+def test_tuples_come_out_where_they_are_asked_for(model, batch):
+    loss, logits, *_ = model(**batch, return_dict=False)
+    torch.testing.assert_close(loss, model(**batch).loss)
+    assert logits.shape == (2, 4, 31)
+
+
+def test_declared_outputs_are_recorded(model, batch):
+    output = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert [w.shape for w in output.encoder_attentions] == [(2, 3, 7, 7)] * 2
+    assert [w.shape for w in output.decoder_attentions] == [(2, 2, 4, 4)] * 3
+    assert [w.shape for w in output.cross_attentions] == [(2, 2, 4, 7)] * 3
+    assert [h.shape for h in output.encoder_hidden_states] == [(2, 7, 12)] * 3
+    assert [h.shape for h in output.decoder_hidden_states] == [(2, 4, 12)] * 4
+    for weights in (
+        *output.encoder_attentions,
+        *output.decoder_attentions,
+        *output.cross_attentions,
+    ):
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert (output.cross_attentions[0][0, ..., 5:] == 0).all()
+    assert (output.decoder_attentions[0].triu(1) == 0).all()
+
+
+def test_logits_to_keep_keeps_the_last(model, batch):
+    ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    logits = model(batch["input_ids"], decoder_input_ids=ids).logits
+    kept = model(batch["input_ids"], decoder_input_ids=ids, logits_to_keep=2).logits
+    torch.testing.assert_close(kept, logits[:, -2:])
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(batch):
+    model = small_model().train()
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = 0.0
+    model.config.dropout = 0.0
+    model(**batch).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    for options in ({"use_reentrant": False}, {"use_reentrant": True}):
+        model.zero_grad()
+        model.activation_checkpointing_enable(options)
+        model(**batch, use_cache=False).loss.backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_finite_and_near(batch, dtype):
+    model = small_model()
+    expected = model(**batch).logits
+    output = model.to(dtype)(**batch)
+    assert output.logits.dtype == dtype
+    assert output.loss.isfinite()
+    torch.testing.assert_close(output.logits.float(), expected, atol=0.1, rtol=0.1)
+
+
+def test_positions_do_not_depend_on_the_dtype_that_is_loaded(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    positions = loaded.model.encoder.embed_positions(torch.arange(9)[None])
+    torch.testing.assert_close(
+        positions, model.model.encoder.embed_positions(torch.arange(9)[None])
+    )
+
+
+def test_training_forward_compiles_whole(batch):
+    model = small_model()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(**batch).loss, model(**batch).loss)
+
+
+def test_loss_is_cross_entropy_per_real_token():
+    logits = torch.randn(2, 4, 31)
+    labels = torch.tensor([[15, 16, 17, 2], [18, 19, 2, -100]])
+    log_probabilities = logits.log_softmax(-1)
+    losses = [
+        -log_probabilities[b, t, labels[b, t]]
+        for b in range(2)
+        for t in range(4)
+        if labels[b, t] >= 0
+    ]
+    torch.testing.assert_close(label_smoothed_cross_entropy(logits, labels), sum(losses) / 7)
+    torch.testing.assert_close(label_smoothed_cross_entropy(logits, labels, 21), sum(losses) / 21)
+
+
+def test_label_smoothing_is_its_closed_form_and_ignores_padding():
+    """Cross-entropy against (1 - e) times the label plus e / V everywhere."""
+    logits = torch.randn(2, 4, 31)
+    labels = torch.tensor([[15, 16, 17, 2], [18, 19, 2, -100]])
+    real = labels >= 0
+    target = 0.9 * functional.one_hot(labels.clamp(min=0), 31) + 0.1 / 31
+    expected = -(target * logits.log_softmax(-1)).sum(-1)[real].mean()
+    loss = label_smoothed_cross_entropy(logits, labels, label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
+    wider = functional.pad(labels, (0, 3), value=-100)
+    padded = functional.pad(logits, (0, 0, 0, 3), value=9.0)
+    torch.testing.assert_close(
+        label_smoothed_cross_entropy(padded, wider, label_smoothing=0.1), expected
+    )
+
+
+def test_loss_does_not_depend_on_how_a_step_is_cut(model, batch):
+    model(**batch, label_smoothing=0.1).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for row in range(2):
+        piece = {name: tensor[row : row + 1] for name, tensor in batch.items()}
+        model(**piece, label_smoothing=0.1, num_items_in_batch=torch.tensor(7)).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-4)
+
+
+def test_a_batch_without_targets_has_loss_0_and_no_gradient(model, batch):
+    loss = model(batch["input_ids"], labels=torch.full((2, 4), -100)).loss
+    loss.backward()
+    assert loss == 0
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+def test_labels_are_shifted_right_and_left_as_they_are():
+    labels = torch.tensor([[15, 16, 2], [17, 2, -100]])
+    before = labels.clone()
+    assert shift_right(labels, 0, 1).tolist() == [[0, 15, 16], [0, 17, 2]]
+    assert shift_right(torch.tensor([[7, -100, 2]]), 3, 1).tolist() == [[3, 7, 1]]
+    torch.testing.assert_close(labels, before)
+
+
+def test_empty_batch_gives_an_empty_result(model):
+    output = model(
+        torch.zeros(0, 5, dtype=torch.long), decoder_input_ids=torch.zeros(0, 3, dtype=int)
+    )
+    assert output.logits.shape == (0, 3, 31)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "encoder needs either input_ids or inputs_embeds"),
+        ({"input_ids": torch.tensor([[5, 2]])}, "decoder needs decoder_input_ids or labels"),
+        (
+            {
+                "input_ids": torch.tensor([[5, 6, 2]]),
+                "attention_mask": torch.ones(1, 2, dtype=torch.long),
+                "labels": torch.tensor([[7, 2]]),
+            },
+            r"mask of shape \(1, 2\) for tokens of shape \(1, 3\)",
+        ),
+    ],
+)  # fmt: skip
+def test_calls_that_cannot_be_are_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        model(**arguments)
+
+
+def test_decoder_without_a_source_is_refused(model):
+    with pytest.raises(ValueError, match="needs encoder_hidden_states"):
+        model.model.decoder(torch.tensor([[0]]))
+
+
+def test_input_beyond_a_learned_table_is_refused():
+    model = small_model(position_type="learned", max_position_embeddings=4)
+    fits = torch.tensor([[5, 6, 7, 2]])
+    model(fits, labels=fits)
+    longer = torch.tensor([[5, 6, 7, 8, 2]])
+    message = "max_position_embeddings=4 positions, got an input of 5 tokens"
+    with pytest.raises(ValueError, match=message):
+        model(longer, labels=fits)
+    with pytest.raises(ValueError, match=message):
+        model(fits, labels=longer)
+
+
+def test_sinusoids_have_no_limit(model):
+    model.config.max_position_embeddings = 4
+    source = torch.randint(4, 31, (1, 600))
+    assert model(source, labels=source).loss.isfinite()
