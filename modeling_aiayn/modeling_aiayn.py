@@ -176,16 +176,19 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for what multiplies; embeddings such that times sqrt(d_model) they have norm 1.
+        """Xavier for what multiplies; learned positions as large as the embeddings they meet.
 
         There is no buffer to rebuild: positions are computed at each call.
         """
+        embedding_std = self.config.d_model**-0.5
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, LearnedPositions):
+            init.normal_(module.weight, std=1.0 if self.config.scale_embedding else embedding_std)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.d_model**-0.5)
+            init.normal_(module.weight, std=embedding_std)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)

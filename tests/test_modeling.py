@@ -208,11 +208,20 @@ def test_embeddings_are_scaled_and_positions_are_not(model):
     torch.testing.assert_close(something - nothing, torch.full((1, 3, 12), 12**0.5))
 
 
-def test_initial_embeddings_have_norm_1_when_scaled():
+@pytest.mark.parametrize(("scale", "expected"), [(True, 1.0), (False, 60**-0.5)])
+def test_initial_positions_are_as_large_as_the_embeddings_they_meet(scale, expected):
     torch.manual_seed(0)
-    config = small_config(vocab_size=2000, d_model=60, encoder_attention_heads=3)
-    weight = AiaynForConditionalGeneration(config).model.encoder.embed_tokens.weight
-    assert weight.std().item() * 60**0.5 == pytest.approx(1.0, rel=0.02)
+    config = small_config(
+        vocab_size=2000,
+        d_model=60,
+        position_type="learned",
+        max_position_embeddings=1999,
+        scale_embedding=scale,
+    )
+    encoder = AiaynForConditionalGeneration(config).model.encoder
+    tokens = encoder.embed_tokens.weight.std().item() * encoder.embed_scale
+    assert tokens == pytest.approx(expected, rel=0.02)
+    assert encoder.embed_positions.weight.std().item() == pytest.approx(expected, rel=0.02)
 
 
 def test_embeddings_in_place_of_ids_give_the_same(model, batch):

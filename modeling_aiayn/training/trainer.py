@@ -19,6 +19,7 @@ from ..modeling_aiayn import IGNORED_LABEL
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
+from .sampling import LengthGroups
 from .schedule import noam_schedule
 
 
@@ -127,6 +128,17 @@ class AiaynTrainer(Seq2SeqTrainer):
             output.metrics[f"{metric_key_prefix}_loss"] = loss
             output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
         return output
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
+        """Batches of like length in random order, where that is the strategy."""
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroups(
+            list(dataset[self.args.length_column_name]),
+            self.args.train_batch_size * self.args.gradient_accumulation_steps,
+            self.args.seed,
+        )
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
         """In order, so that references can be kept beside the predictions."""

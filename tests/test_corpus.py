@@ -1,0 +1,188 @@
+"""Text in: every kind of file, and every way in which one can be wrong (RELIABILITY A-DS)."""
+
+import gzip
+import json
+import logging
+
+import pytest
+from conftest import MULTI30K
+from datasets import Dataset
+
+from modeling_aiayn.corpus import (
+    embedded_pairs,
+    lines_of,
+    parse_columns,
+    read_hub,
+    read_lines,
+    read_pairs,
+    warn_of_repeats,
+    without_empty,
+)
+
+ENGLISH = ["A dog runs.", "Two men, one hat.", "NA", "1"]
+GERMAN = ["Ein Hund läuft.", "Zwei Männer, ein Hut.", "null", "nan"]
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    """Two line-aligned files, one of them zipped."""
+    (tmp_path / "data.en").write_text("\n".join(ENGLISH) + "\n", "utf-8")
+    with gzip.open(tmp_path / "data.de.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(GERMAN) + "\n")
+    return str(tmp_path / "data")
+
+
+def test_line_aligned_files_are_read_in_either_direction(prefix):
+    pairs = read_pairs(prefix, "en", "de")
+    assert (list(pairs["source"]), list(pairs["target"])) == (ENGLISH, GERMAN)
+    swapped = read_pairs(prefix, "de", "en")
+    assert (list(swapped["source"]), list(swapped["target"])) == (GERMAN, ENGLISH)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_tsv_keeps_cells_as_text(tmp_path, zipped):
+    text = "".join(f"{a}\t{b}\n" for a, b in zip(ENGLISH, GERMAN, strict=True)).encode()
+    path = tmp_path / ("pairs.tsv.gz" if zipped else "pairs.tsv")
+    path.write_bytes(gzip.compress(text) if zipped else text)
+    pairs = read_pairs(str(path), "en", "de")
+    assert (list(pairs["source"]), list(pairs["target"])) == (ENGLISH, GERMAN)
+    swapped = read_pairs(str(path), "de", "en", columns=("en", "de"))
+    assert (list(swapped["source"]), list(swapped["target"])) == (GERMAN, ENGLISH)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_jsonl_is_read_flat_or_under_translation(tmp_path, nested):
+    records = [{"en": a, "de": b} for a, b in zip(ENGLISH, GERMAN, strict=True)]
+    lines = [json.dumps({"translation": record} if nested else record) for record in records]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    pairs = read_pairs(str(tmp_path / "pairs.jsonl"), "de", "en")
+    assert (list(pairs["source"]), list(pairs["target"])) == (GERMAN, ENGLISH)
+
+
+def test_datasets_by_name_are_read(tmp_path):
+    """load_dataset itself, on a local folder in the place of a repository."""
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"en": "A dog.", "de": "Ein Hund."}))
+    pairs = read_hub(str(tmp_path), None, "test", "de", "en")
+    assert pairs[0] == {"source": "Ein Hund.", "target": "A dog."}
+    with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got the keys"):
+        read_hub(str(tmp_path), None, "test", "fr", "en")
+
+
+def test_windows_line_ends_and_byte_order_mark_change_nothing(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert read_lines(path) == ["one", "two"]
+
+
+def test_only_newlines_end_lines():
+    assert lines_of("a\u2028b\x0bc\x85d\n\ne".encode(), "x") == ["a\u2028b\x0bc\x85d", "", "e"]
+    assert lines_of(b"", "x") == []
+
+
+def test_sentences_are_stripped(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("  a dog \t ein Hund\n")
+    assert read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")[0]["source"] == "a dog"
+
+
+def test_unequal_line_counts_are_refused_with_both(prefix, tmp_path):
+    (tmp_path / "data.en").write_text("A dog.\n")
+    with pytest.raises(ValueError, match=r"got 1 in .*data\.en and 4 in .*data\.de\.gz"):
+        read_pairs(prefix, "en", "de")
+
+
+def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path, caplog):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n\tc\nd\t \ne\tf\n")
+    with caplog.at_level(logging.WARNING):
+        pairs = read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")
+    assert list(pairs["source"]) == ["a", "e"]
+    assert "left out 2 of 4 pairs with an empty side" in caplog.text
+
+
+def test_no_pair_at_all_is_refused(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("\tc\n")
+    with pytest.raises(
+        ValueError, match=r"pairs\.tsv: no pair with text on both sides, in 1 lines"
+    ):
+        read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")
+    with pytest.raises(ValueError, match="in 0 lines"):
+        without_empty(Dataset.from_dict({"source": [], "target": []}), "nothing")
+
+
+def test_a_cut_gz_is_refused_by_name(prefix, tmp_path):
+    path = tmp_path / "data.de.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(OSError, match=r"data\.de\.gz: truncated or damaged"):
+        read_pairs(prefix, "en", "de")
+    path.write_bytes(b"no gzip at all")
+    with pytest.raises(OSError, match=r"data\.de\.gz: truncated or damaged"):
+        read_pairs(prefix, "en", "de")
+
+
+def test_other_encodings_are_refused_by_line(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(ValueError, match=r"text:2: not UTF-8 \(byte 0xe9 at position 3"):
+        read_lines(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.en \(or none\.en\.gz\)"):
+        read_pairs(str(tmp_path / "none"), "en", "de")
+    with pytest.raises(FileNotFoundError, match=r"none\.tsv"):
+        read_pairs(str(tmp_path / "none.tsv"), "en", "de")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("pairs.tsv", "a\tb\nc\td\te\n", r"pairs\.tsv:2: a line must have 2 columns, got 3"),
+        ("pairs.tsv", "a b\n", r"pairs\.tsv:1: a line must have 2 columns, got 1"),
+        ("pairs.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', r"pairs\.jsonl:2: not valid JSON"),
+        ("pairs.jsonl", '{"en": "a"}\n', r"jsonl:1: .* text under 'de', got the keys \['en'\]"),
+        ("pairs.jsonl", '{"en": "a", "de": 5}\n', r"jsonl:1: .* text under 'de'"),
+        ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got list"),
+    ],
+)
+def test_malformed_lines_are_refused_by_number(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_pairs(str(tmp_path / name), "en", "de")
+
+
+def test_columns_must_be_the_languages(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    with pytest.raises(ValueError, match=r"two of columns \('en', 'de'\), got 'en' and 'fr'"):
+        read_pairs(str(tmp_path / "pairs.tsv"), "en", "fr", columns=("en", "de"))
+
+
+def test_columns_flag_is_two_languages():
+    assert parse_columns("en, de") == ("en", "de")
+    assert parse_columns(None) is None
+    for wrong in ("en", "en,de,fr", "en,"):
+        with pytest.raises(ValueError, match="two languages, as in en,de"):
+            parse_columns(wrong)
+
+
+def test_repeats_and_overlap_are_counted(caplog):
+    train = Dataset.from_dict({"source": ["a", "a", "b"], "target": ["x", "x", "y"]})
+    held_out = Dataset.from_dict({"source": ["b", "c"], "target": ["z", "w"]})
+    with caplog.at_level(logging.WARNING):
+        warn_of_repeats(train, held_out, "test")
+    assert "1 of 3 pairs are repeats" in caplog.text
+    assert "test: 1 of 2 source sentences are in the training data" in caplog.text
+
+
+def test_embedded_pairs_go_both_ways():
+    forward = embedded_pairs("test", 5, "en", "de")
+    backward = embedded_pairs("test", 5, "de", "en")
+    assert list(forward["source"]) == list(backward["target"])
+    with pytest.raises(ValueError, match="has en and de, got 'en' and 'fr'"):
+        embedded_pairs("test", 5, "en", "fr")
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not beside the project")
+def test_multi30k_is_read_whole():
+    pairs = read_pairs(str(MULTI30K / "train"), "en", "de")
+    assert len(pairs) == 29_000
+    assert pairs[0]["target"] == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."

@@ -1,0 +1,51 @@
+"""Scores against sacreBLEU itself and against values that are known."""
+
+import evaluate
+import pytest
+import sacrebleu
+
+from modeling_aiayn.translation import metrics
+from modeling_aiayn.translation.metrics import TranslationScores
+
+HYPOTHESES = ["Two dogs, running in the grass.", "A man sits on a red T-shirt ."]
+REFERENCES = ["Two dogs run in the grass.", "a man sits on a red t-shirt."]
+
+
+def test_scores_are_sacrebleu_s():
+    scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
+    for name, options in (
+        ("bleu", {}),
+        ("bleu_lowercase", {"lowercase": True}),
+        ("bleu_lowercase_intl", {"lowercase": True, "tokenize": "intl"}),
+    ):
+        expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], **options).score
+        assert scores[name] == pytest.approx(expected)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
+    assert scores["bleu"] < scores["bleu_lowercase"]
+
+
+def test_signatures_say_how():
+    scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
+    assert "case:mixed" in scores["bleu_signature"]
+    assert "case:lc" in scores["bleu_lowercase_signature"]
+    assert "tok:intl" in scores["bleu_lowercase_intl_signature"]
+    assert f"version:{sacrebleu.__version__}" in scores["chrf_signature"]
+
+
+def test_a_perfect_translation_has_100():
+    scores = TranslationScores().compute(predictions=REFERENCES, references=REFERENCES)
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+
+
+def test_it_is_a_metric_that_evaluate_loads_from_a_file():
+    metric = evaluate.load(metrics.__file__)
+    metric.add_batch(predictions=HYPOTHESES[:1], references=REFERENCES[:1])
+    metric.add_batch(predictions=HYPOTHESES[1:], references=REFERENCES[1:])
+    expected = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
+    assert metric.compute() == expected
+
+
+def test_nothing_to_score_is_refused():
+    with pytest.raises(ValueError, match="at least one translation"):
+        TranslationScores().compute(predictions=[], references=[])

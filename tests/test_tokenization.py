@@ -1,0 +1,138 @@
+"""Section 5.1's vocabularies: nothing unknown, nothing lost, nothing special in user text."""
+
+import random
+
+import pytest
+from transformers import AutoTokenizer
+
+from modeling_aiayn.tokenization import (
+    BYTE_TOKENS,
+    SPECIAL_TOKENS,
+    train_bpe_tokenizer,
+    train_word_tokenizer,
+)
+
+TEXTS = ["Der Hund sieht die Katze.", "The dog sees the cat.", "The dogs, they see a cat!"] * 2
+
+
+@pytest.fixture(params=["trained", "reloaded"])
+def bpe(request, tmp_path):
+    tokenizer = train_bpe_tokenizer(TEXTS, 340)
+    if request.param == "reloaded":
+        tokenizer.save_pretrained(tmp_path)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    return tokenizer
+
+
+@pytest.fixture(params=["trained", "reloaded"])
+def words(request, tmp_path):
+    tokenizer = train_word_tokenizer(TEXTS, min_frequency=3)
+    if request.param == "reloaded":
+        tokenizer.save_pretrained(tmp_path)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    return tokenizer
+
+
+def test_special_ids_are_0_to_3(bpe, words):
+    for tokenizer in (bpe, words):
+        assert tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS) == [0, 1, 2, 3]
+        ids = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        assert ids == (0, 1, 2)
+        assert tokenizer.unk_token_id == 3
+        assert tokenizer.padding_side == "right"
+
+
+def test_eos_ends_every_sequence_and_survives_truncation(bpe, words):
+    for tokenizer in (bpe, words):
+        assert tokenizer("the dog sees").input_ids[-1] == 2
+        assert tokenizer("").input_ids == [2]
+        cut = tokenizer(["the dog sees the cat and more of it"], truncation=True, max_length=4)
+        assert len(cut.input_ids[0]) == 4
+        assert cut.input_ids[0][-1] == 2
+        assert set(cut) == {"input_ids", "attention_mask"}
+
+
+def test_special_tokens_in_user_text_are_text(bpe, words):
+    for text in ("the </s> cat", "<s><pad><unk>", "<0x41>"):
+        ids = bpe(text).input_ids
+        assert ids.count(2) == 1
+        assert not {0, 1, 3} & set(ids)
+        assert bpe.decode(ids, skip_special_tokens=True) == text
+    assert words("the </s> cat").input_ids.count(2) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a\x00b", "a\nb\tc", " two  blanks ", "漢字漢字", "👩‍👩‍👧", "ß\r", ""]
+)
+def test_any_text_comes_back(bpe, text):
+    ids = bpe(text).input_ids
+    assert bpe.unk_token_id not in ids
+    assert bpe.decode(ids, skip_special_tokens=True) == text
+
+
+def test_random_unicode_comes_back(bpe):
+    """RELIABILITY A-T10, without surrogates (no text) and the space sign itself."""
+    generator = random.Random(0)
+    ranges = ((0, 0x7F), (0x80, 0x2580), (0x2582, 0xD7FF), (0xE000, 0x10FFFF))
+    for _ in range(1000):
+        characters = (chr(generator.randint(*generator.choice(ranges))) for _ in range(12))
+        text = "".join(characters)
+        assert bpe.decode(bpe(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_bytes_have_entries_of_their_own(bpe):
+    assert bpe.convert_tokens_to_ids(BYTE_TOKENS) == list(range(4, 260))
+    assert len(bpe) <= 340
+
+
+def test_punctuation_is_no_part_of_words(bpe):
+    assert bpe.tokenize("cat.")[-1] == "."
+    assert bpe.tokenize("the, cat")[1:2] == [","]
+
+
+def test_training_twice_gives_the_same_bytes(tmp_path):
+    for folder in ("first", "second"):
+        train_bpe_tokenizer(TEXTS, 330).save_pretrained(tmp_path / folder / "bpe")
+        train_word_tokenizer(TEXTS).save_pretrained(tmp_path / folder / "word")
+    for path in (tmp_path / "first").rglob("*.json"):
+        other = tmp_path / "second" / path.relative_to(tmp_path / "first")
+        assert path.read_bytes() == other.read_bytes()
+
+
+def test_words_are_lower_case_and_frequent(words):
+    vocabulary = words.get_vocab()
+    assert {"the", "dog", "cat", "see", ".", "die"} & vocabulary.keys() == {"the", "cat", "."}
+    ids = words("THE unheard cat.").input_ids
+    assert words.convert_ids_to_tokens(ids) == ["the", "<unk>", "cat", ".", "</s>"]
+    assert words.decode(ids, skip_special_tokens=True) == "the cat."
+
+
+def test_case_is_kept_where_it_is_asked_for():
+    tokenizer = train_word_tokenizer(TEXTS, lowercase=False)
+    assert {"The", "the"} <= tokenizer.get_vocab().keys()
+
+
+def test_pairs_of_texts_have_two_ends(bpe):
+    assert bpe("the cat", "die Katze").input_ids.count(2) == 2
+
+
+def test_empty_input_gives_an_empty_batch(bpe):
+    assert bpe([]).input_ids == []
+
+
+@pytest.mark.parametrize("texts", [[], [""]])
+def test_training_without_text_is_refused(texts):
+    with pytest.raises(ValueError, match="needs text"):
+        train_bpe_tokenizer(texts, 400)
+    with pytest.raises(ValueError, match="at least min_frequency=2"):
+        train_word_tokenizer(texts)
+
+
+def test_vocabulary_without_room_for_characters_is_refused():
+    with pytest.raises(ValueError, match=r"at least \d+ entries, got 270"):
+        train_bpe_tokenizer(TEXTS, 270)
+
+
+def test_vocabulary_without_frequent_words_is_refused():
+    with pytest.raises(ValueError, match="min_frequency=99"):
+        train_word_tokenizer(TEXTS, min_frequency=99)
