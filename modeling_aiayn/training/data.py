@@ -90,20 +90,23 @@ def encode_pairs(
         name: What to call the pairs in messages.
 
     Returns:
-        The pairs with "input_ids", "labels" and "length" (tokens of the longer side).
+        The pairs with "input_ids" and "labels".
 
     Raises:
         ValueError: No pair is short enough.
     """
 
-    def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]] | list[int]]:
-        input_ids = source_tokenizer(batch["source"], return_attention_mask=False).input_ids
-        labels = target_tokenizer(batch["target"], return_attention_mask=False).input_ids
-        lengths = [max(len(a), len(b)) for a, b in zip(input_ids, labels, strict=True)]
-        return {"input_ids": input_ids, "labels": labels, "length": lengths}
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        return {
+            "input_ids": source_tokenizer(batch["source"], return_attention_mask=False).input_ids,
+            "labels": target_tokenizer(batch["target"], return_attention_mask=False).input_ids,
+        }
 
     encoded = pairs.map(encode, batched=True, desc=f"Encoding {name}")
-    kept = encoded.filter(lambda length: length <= max_length, input_columns="length")
+    kept = encoded.filter(
+        lambda input_ids, labels: max(len(input_ids), len(labels)) <= max_length,
+        input_columns=["input_ids", "labels"],
+    )
     if not kept:
         raise ValueError(
             f"{name}: every pair has a side of more than max_length={max_length} tokens."

@@ -135,7 +135,10 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroups(
-            list(dataset[self.args.length_column_name]),
+            [
+                max(map(len, sides))
+                for sides in zip(dataset["input_ids"], dataset["labels"], strict=True)
+            ],
             self.args.train_batch_size * self.args.gradient_accumulation_steps,
             self.args.seed,
         )
