@@ -32,7 +32,10 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
     arguments = sys.argv[1:]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_flags_of(arguments[0]), *arguments[1:]]
-    return tuple(parser.parse_args_into_dataclasses(arguments))
+    *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return tuple(filled)
 
 
 def _flags_of(path: str) -> list[str]:

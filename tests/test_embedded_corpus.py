@@ -9,7 +9,7 @@ from modeling_aiayn.embedded_corpus import SPLITS, as_text, generate_pairs
 
 @pytest.fixture(scope="module")
 def many():
-    return generate_pairs("train", 5000)
+    return generate_pairs("train", 20_000)
 
 
 def test_more_than_100_000_distinct_pairs_are_possible():
@@ -19,7 +19,7 @@ def test_more_than_100_000_distinct_pairs_are_possible():
 
 def test_splits_share_no_sentence_whatever_the_seed():
     texts = {
-        split: {text for seed in (0, 1) for pair in generate_pairs(split, 2000, seed) for text in (pair.source, pair.target)}
+        split: {text for seed in (0, 1) for pair in generate_pairs(split, 500, seed) for text in (pair.source, pair.target)}
         for split in SPLITS
     }  # fmt: skip
     assert not texts["train"] & texts["test"]
@@ -44,7 +44,7 @@ def find(pairs, pattern):
 
 
 def test_articles_agree_in_gender_case_and_number(many):
-    for pair in find(many, r"^The old (man|woman|child) sees"):
+    for pair in find(many, r"^The old (man|woman|child) "):
         noun = {"man": "Der alte Mann", "woman": "Die alte Frau", "child": "Das alte Kind"}
         assert pair.target.startswith(noun[pair.source.split()[2]])
     for pair in find(many, r"the dog (and|\.|in|behind|near|before|because|while|although)"):
@@ -76,7 +76,7 @@ def test_english_says_an_before_a_vowel(many):
 def test_the_finite_verb_is_second_in_main_and_last_in_subordinate_clauses(many):
     for pair in find(many, r"^(Today|Now) he sees"):
         assert re.match(r"(Heute|Jetzt) sieht er\b", pair.target)
-    for pair in find(many, r"because he sees [^.]*\.$"):
+    for pair in find(many, r"because he sees "):
         assert pair.target.endswith("sieht.")
     for pair in find(many, r"^We have (seen|found) .*\.$"):
         if "," not in pair.target:
@@ -87,8 +87,8 @@ def test_the_finite_verb_is_second_in_main_and_last_in_subordinate_clauses(many)
 
 
 def test_receivers_come_first_in_german(many):
-    for pair in find(many, r"gives the book to the woman"):
-        assert "der Frau das Buch" in pair.target
+    for pair in find(many, r"(gives|shows) the book to (the|a) "):
+        assert re.search(r"(de[rmn]|eine[rm]) (\w+ )?\w+ das Buch", pair.target)
 
 
 def test_gold_alignment_links_translations(many):

@@ -75,7 +75,7 @@ def test_base_and_offset_move_the_sinusoids():
 
 
 def test_odd_width_is_refused():
-    with pytest.raises(ValueError, match="d_model must be even.*d_model=13"):
+    with pytest.raises(ValueError, match=r"d_model must be even.*d_model=13"):
         sinusoidal_positions(torch.arange(3), 13)
 
 

@@ -116,10 +116,6 @@ def test_pairs_of_texts_have_two_ends(bpe):
     assert bpe("the cat", "die Katze").input_ids.count(2) == 2
 
 
-def test_empty_input_gives_an_empty_batch(bpe):
-    assert bpe([]).input_ids == []
-
-
 @pytest.mark.parametrize("texts", [[], [""]])
 def test_training_without_text_is_refused(texts):
     with pytest.raises(ValueError, match="needs text"):

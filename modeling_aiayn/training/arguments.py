@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 
 # With noam the learning rate is a factor on equation 3, and the paper has none.
@@ -46,6 +47,10 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     )
     generation_num_beams: int | None = field(
         default=1, metadata={"help": "Beams during evaluation; 1 is greedy and the fastest."}
+    )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.accelerator.is_available,
+        metadata={"help": "Keep batches where a GPU reads them fastest; default: if there is one."},
     )
     early_stopping_patience: int = field(
         default=0, metadata={"help": "Evaluations without a better score before stopping; 0: none."}

@@ -149,6 +149,12 @@ class AiaynTrainer(Seq2SeqTrainer):
             return None
         return SequentialSampler(eval_dataset)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Tied weights are saved once, under one name: the other names are not missing."""
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:

@@ -31,6 +31,9 @@ class Translator:
 
     Raises:
         ValueError: A tokenizer has more entries than the model.
+
+    Departs from the paper: the library's beam search divides scores by a power of the length, where
+    the paper's length penalty is that of Wu et al. 2016.
     """
 
     def __init__(

@@ -1,0 +1,95 @@
+"""Public names are fixed: others load by them."""
+
+import dataclasses
+import inspect
+
+import pytest
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+import modeling_aiayn
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, AiaynModel
+
+CONFIG_FIELDS = [
+    "vocab_size",
+    "decoder_vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "head_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "classifier_dropout",
+    "classifier_pooling",
+    "activation_function",
+    "position_type",
+    "max_position_embeddings",
+    "position_base",
+    "position_offset",
+    "norm_first",
+    "final_norm",
+    "layer_norm_eps",
+    "attention_bias",
+    "lm_head_bias",
+    "scale_embedding",
+    "tie_word_embeddings",
+    "use_cache",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "is_encoder_decoder",
+]
+
+
+def test_names_of_the_package():
+    assert sorted(modeling_aiayn.__all__) == [
+        "AiaynConfig",
+        "AiaynEncoderModel",
+        "AiaynForConditionalGeneration",
+        "AiaynModel",
+    ]
+    assert all(hasattr(modeling_aiayn, name) for name in modeling_aiayn.__all__)
+
+
+def test_names_of_the_workshop():
+    from modeling_aiayn.tokenization import train_bpe_tokenizer, train_word_tokenizer
+    from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
+    from modeling_aiayn.translation import Translator
+
+    names = (train_bpe_tokenizer, train_word_tokenizer)
+    names += (AiaynTrainer, AiaynTrainingArguments, Translator)
+    assert all(inspect.getdoc(name) for name in names)
+
+
+def test_fields_of_the_config():
+    own = [name for name in AiaynConfig.__annotations__ if not name.startswith("_")]
+    assert own == CONFIG_FIELDS
+    assert set(own) <= {field.name for field in dataclasses.fields(AiaynConfig)}
+
+
+def test_every_field_is_documented():
+    documented = inspect.getdoc(AiaynConfig)
+    assert [name for name in CONFIG_FIELDS if f"  {name}: " not in documented] == []
+
+
+def test_auto_classes_know_us():
+    config = AiaynConfig(d_model=8, encoder_layers=1, decoder_layers=1, vocab_size=9)
+    assert AiaynConfig.model_type == "aiayn"
+    assert type(AutoConfig.for_model("aiayn")) is AiaynConfig
+    assert type(AutoModel.from_config(config)) is AiaynModel
+    assert type(AutoModelForSeq2SeqLM.from_config(config)) is AiaynForConditionalGeneration
+
+
+@pytest.mark.parametrize("cls", [AiaynModel, AiaynForConditionalGeneration])
+def test_arguments_of_forward_are_the_library_s(cls):
+    from transformers import MarianModel, MarianMTModel
+
+    peer = MarianModel if cls is AiaynModel else MarianMTModel
+    ours, theirs = (inspect.signature(model.forward).parameters for model in (cls, peer))
+    missing = theirs.keys() - ours.keys()
+    assert missing <= {"self"}

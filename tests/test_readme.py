@@ -1,0 +1,89 @@
+"""The README is run: Python as it stands, commands as far as they can without an hour's training."""
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, small_model
+
+from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.training import AiaynTrainingArguments
+from modeling_aiayn.training.arguments import DataArguments, ModelArguments
+
+README = (ROOT / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", README, flags=re.S)
+    for line in block.replace("\\\n", " ").splitlines()
+]
+
+
+@pytest.fixture
+def workplace(tmp_path, tokenizer, monkeypatch):
+    """A folder with what the README talks of: runs/demo, and files to translate."""
+    monkeypatch.chdir(tmp_path)
+    small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
+    tokenizer.save_pretrained("runs/demo")
+    Path("sentences.en").write_text("The dog sees.\nWe see.\n")
+    Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_python_blocks_run(workplace, number):
+    exec(compile(PYTHON[number], f"README block {number}", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(workplace, monkeypatch, command):
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        done = subprocess.run(
+            ["make", "-n", *arguments], cwd=ROOT, capture_output=True, check=False
+        )
+        assert done.returncode == 0
+    elif program == "pip":
+        assert (ROOT / arguments[arguments.index("--constraint") + 1]).exists()
+    else:
+        assert program == "python"
+        monkeypatch.setattr(sys, "argv", arguments)
+        if arguments[0].endswith("train_translation.py"):
+            monkeypatch.setattr(
+                sys, "argv", [arguments[0], str(ROOT / arguments[1]), *arguments[2:]]
+            )
+            parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+        else:
+            runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_table_names_what_there_is():
+    for path, names in re.findall(r"\[`([^`]+)`\]\([^)]+\) \| ((?:`[^`]+`(?:, )?)+) \|", README):
+        text = (ROOT / "modeling_aiayn" / path).read_text()
+        for name in re.findall(r"`([^`]+)`", names):
+            if f"{path}" == "training/data.py" and name.startswith("train_"):
+                text += (ROOT / "modeling_aiayn" / "tokenization.py").read_text()
+            assert re.search(rf"(def|class) {name.split('.')[-1]}\b|^{name}\b", text, flags=re.M), (
+                name
+            )
+
+
+def test_departures_are_those_of_the_docstrings():
+    """Each file that departs is listed, and none that does not."""
+    section = README.split("## Departures from the paper")[1].split("##")[0]
+    listed = set(re.findall(r"\(`([^`]+)`\)", section))
+    departing = {
+        str(path.relative_to(ROOT / "modeling_aiayn"))
+        for path in (ROOT / "modeling_aiayn").rglob("*.py")
+        if "Departs from the paper:" in path.read_text()
+    }
+    assert listed == departing

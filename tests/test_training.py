@@ -1,0 +1,436 @@
+"""Section 5 on the library's engine: schedule, loss, batches, evaluation, resume, report."""
+
+import json
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import ROOT, small_config
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
+
+from modeling_aiayn import AiaynForConditionalGeneration
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
+from modeling_aiayn.training.arguments import DataArguments, ModelArguments
+from modeling_aiayn.training.checkpoints import checkpoint_to_resume
+from modeling_aiayn.training.curves import CurvesCallback
+from modeling_aiayn.training.data import encode_pairs, load_splits
+from modeling_aiayn.training.report import run_facts, write_report
+from modeling_aiayn.training.sampling import LengthGroups
+from modeling_aiayn.training.schedule import noam_rate, noam_schedule
+from modeling_aiayn.training.setup import build_model, build_tokenizers
+from modeling_aiayn.training.trainer import translation_metrics
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.evaluation import evaluate_translation
+
+
+@pytest.fixture(scope="module")
+def dataset(pairs):
+    return Dataset.from_dict(
+        {"source": [pair.source for pair in pairs], "target": [pair.target for pair in pairs]}
+    )
+
+
+@pytest.fixture(scope="module")
+def encoded(dataset, tokenizer):
+    return encode_pairs(dataset, tokenizer, tokenizer, 256, "pairs")
+
+
+def arguments(folder, **options):
+    defaults = {
+        "output_dir": str(folder),
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 0.5,
+        "warmup_steps": 3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return AiaynTrainingArguments(**(defaults | options))
+
+
+def make_trainer(folder, encoded, tokenizer, dropout=0.1, held_out=20, **options):
+    torch.manual_seed(0)
+    model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer), dropout=dropout))
+    validation = encoded.select(range(held_out))
+    return AiaynTrainer(
+        model=model,
+        args=arguments(folder, **options),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        train_dataset=encoded,
+        eval_dataset=validation,
+        processing_class=tokenizer,
+        compute_metrics=translation_metrics(tokenizer, list(validation["target"])),
+    )
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def test_noam_is_equation_3():
+    assert noam_rate(1, 512, 4000) == pytest.approx(512**-0.5 * 4000**-1.5)
+    assert noam_rate(4000, 512, 4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert noam_rate(16000, 512, 4000) == pytest.approx(noam_rate(4000, 512, 4000) / 2)
+
+
+def test_first_update_is_the_formula_s_first_and_not_zero(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer.train()
+    expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
+    assert logged(trainer, "learning_rate") == pytest.approx(expected)
+
+
+def test_schedule_goes_by_updates_and_not_by_batches(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, gradient_accumulation_steps=3)
+    trainer.train()
+    expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
+    assert logged(trainer, "learning_rate") == pytest.approx(expected)
+
+
+def test_noam_without_warmup_is_refused():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(ValueError, match="warmup_steps of at least 1, got 0"):
+        noam_schedule(optimizer, 12, 0)
+
+
+def test_defaults_are_section_5(tmp_path):
+    args = AiaynTrainingArguments(output_dir=str(tmp_path))
+    assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (args.label_smoothing_factor, args.warmup_steps, args.max_grad_norm) == (0.1, 4000, 0)
+    assert (args.lr_scheduler_type, args.learning_rate, args.weight_decay) == ("noam", 1.0, 0)
+    assert isinstance(args, Seq2SeqTrainingArguments)
+
+
+def test_library_schedules_are_there_too(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(
+        tmp_path, encoded, tokenizer, lr_scheduler_type="linear", learning_rate=0.01, warmup_steps=0
+    )
+    trainer.train()
+    assert logged(trainer, "learning_rate") == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+
+
+def test_unknown_schedule_and_missing_rate_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"one of noam, linear, .*, got 'nome'"):
+        arguments(tmp_path, lr_scheduler_type="nome")
+    with pytest.raises(ValueError, match="'linear' needs a learning_rate"):
+        AiaynTrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer, smoothing):
+    """RELIABILITY A-M13: the same 8 sentences at once, or 2 by 2."""
+    eight = encoded.select(range(8))
+    runs = []
+    for size, accumulation in ((8, 1), (2, 4)):
+        trainer = make_trainer(
+            tmp_path,
+            eight,
+            tokenizer,
+            dropout=0.0,
+            held_out=8,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=accumulation,
+            label_smoothing_factor=smoothing,
+            max_grad_norm=1.0,
+            optim="sgd",
+        )
+        trainer.train()
+        runs.append(trainer)
+    for key, tolerance in (("loss", 1e-5), ("grad_norm", 1e-4)):
+        assert logged(runs[0], key) == pytest.approx(logged(runs[1], key), rel=tolerance)
+    for first, second in zip(*(run.model.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-4)
+
+
+def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, dropout=0.0, label_smoothing_factor=0.4)
+    batch = trainer.data_collator(
+        [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(3)]
+    )
+    losses = {}
+    for smoothing in (0.0, 0.4):
+        losses[smoothing] = trainer.model(**batch, label_smoothing=smoothing).loss.item()
+    assert losses[0.0] != pytest.approx(losses[0.4], rel=1e-3)
+    trainer.model.train()
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.4])
+    trainer.model.eval()
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
+
+
+def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, tokenizer):
+    metrics = []
+    for size in (1, 7, 20):
+        trainer = make_trainer(tmp_path, encoded, tokenizer, per_device_eval_batch_size=size)
+        metrics.append(trainer.evaluate())
+    model, total, tokens = trainer.model.eval(), 0.0, 0
+    for row in encoded.select(range(20)):
+        labels = torch.tensor([row["labels"]])
+        logits = model(torch.tensor([row["input_ids"]]), labels=labels).logits
+        total += torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
+        tokens += labels.numel()
+    for metric in metrics:
+        assert metric["eval_loss"] == pytest.approx(total / tokens, rel=1e-5)
+        assert metric["eval_perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-5)
+        assert metric["eval_bleu"] == pytest.approx(metrics[0]["eval_bleu"])
+
+
+def test_evaluation_leaves_the_generation_config_alone(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    before = trainer.model.generation_config.to_dict()
+    trainer.evaluate()
+    assert trainer.model.generation_config.to_dict() == before
+    assert before["max_length"] is None
+
+
+def test_batches_have_like_lengths_in_random_order():
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 60, (1003,), generator=generator).tolist()
+    sampler = LengthGroups(lengths, batch_size=10, seed=5)
+    indices = list(sampler)
+    assert sorted(indices) == list(range(1003)) and len(sampler) == 1003
+    batches = [[lengths[i] for i in indices[s : s + 10]] for s in range(0, 1003, 10)]
+    spans = [max(batch) - min(batch) for batch in batches[:-1]]
+    assert np.mean(spans) < 5
+    means = [np.mean(batch) for batch in batches]
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
+    assert indices == list(LengthGroups(lengths, batch_size=10, seed=5))
+    sampler.set_epoch(1)
+    assert indices != list(sampler)
+
+
+def test_each_epoch_has_another_order(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=-1, num_train_epochs=2)
+    seen = []
+    collate = trainer.data_collator
+    trainer.data_collator = lambda rows: (
+        seen.append([tuple(r["labels"]) for r in rows]) or collate(rows)
+    )
+    trainer.train()
+    half = len(seen) // 2
+    first, second = (sorted(chain.from_iterable(epoch)) for epoch in (seen[:half], seen[half:]))
+    assert first == second
+    assert seen[:half] != seen[half:]
+
+
+def test_random_sampling_is_there_too(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, train_sampling_strategy="random")
+    assert not isinstance(trainer._get_train_sampler(), LengthGroups)
+
+
+def test_the_copy_task_is_learnt(tmp_path, tokenizer):
+    """The first proof of life: target = source, exactly, for sequences never seen."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [[*torch.randint(4, 14, (5,), generator=generator).tolist(), 2] for _ in range(2000)]
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    torch.manual_seed(1)
+    model = AiaynForConditionalGeneration(
+        small_config(
+            vocab_size=14,
+            d_model=32,
+            encoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            encoder_layers=1,
+            decoder_layers=1,
+            dropout=0.0,
+        )
+    )
+    trainer = AiaynTrainer(
+        model=model,
+        args=arguments(
+            tmp_path,
+            max_steps=400,
+            per_device_train_batch_size=64,
+            learning_rate=0.7,
+            warmup_steps=100,
+            logging_steps=100,
+            predict_with_generate=False,
+        ),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        train_dataset=data,
+    )
+    trainer.train()
+    new = torch.randint(4, 14, (50, 5), generator=generator)
+    source = torch.cat([new, torch.full((50, 1), 2)], dim=1)
+    output = model.eval().generate(source, num_beams=1)
+    assert (output[:, 1:7] == source).all(dim=1).float().mean() > 0.95
+
+
+def test_resume_gives_the_weights_of_the_uninterrupted_run(tmp_path, encoded, tokenizer):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    whole = make_trainer(tmp_path / "whole", encoded, tokenizer, **options)
+    whole.train()
+    make_trainer(tmp_path / "cut", encoded, tokenizer, **options).train()
+    resumed = make_trainer(tmp_path / "cut", encoded, tokenizer, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-3"))
+    for first, second in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_the_best_model_comes_back_and_nothing_is_missing(tmp_path, encoded, tokenizer, caplog):
+    trainer = make_trainer(
+        tmp_path,
+        encoded,
+        tokenizer,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        learning_rate=9.0,
+    )
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    losses = logged(trainer, "eval_loss")
+    assert losses.index(min(losses)) != len(losses) - 1
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses))
+    assert "missing keys" not in caplog.text
+
+
+def test_bf16_trains_on_this_processor(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, bf16=True)
+    trainer.train()
+    assert all(math.isfinite(loss) for loss in logged(trainer, "loss"))
+    assert next(trainer.model.parameters()).dtype == torch.float32
+
+
+def test_checkpoint_to_resume(tmp_path):
+    folder = tmp_path / "run"
+    assert checkpoint_to_resume(arguments(folder)) is None
+    assert checkpoint_to_resume(arguments(folder, resume="auto")) is None
+    for step in (4, 12):
+        (folder / f"checkpoint-{step}").mkdir(parents=True)
+    newest = str(folder / "checkpoint-12")
+    assert checkpoint_to_resume(arguments(folder, resume="auto")) == newest
+    older = str(folder / "checkpoint-4")
+    assert checkpoint_to_resume(arguments(folder, resume=older)) == older
+    with pytest.raises(ValueError, match="holds the checkpoints of another run"):
+        checkpoint_to_resume(arguments(folder))
+    with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
+        checkpoint_to_resume(arguments(folder, resume=str(folder / "checkpoint-5")))
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
+        checkpoint_to_resume(arguments(tmp_path / "file"))
+
+
+def test_long_pairs_are_left_out_and_counted(dataset, tokenizer, caplog):
+    kept = encode_pairs(dataset, tokenizer, tokenizer, 20, "pairs")
+    assert 0 < len(kept) < len(dataset)
+    assert all(len(row["input_ids"]) <= 20 and len(row["labels"]) <= 20 for row in kept)
+    assert f"left out {len(dataset) - len(kept)} of 200 pairs" in caplog.text
+    assert kept[0]["labels"][-1] == tokenizer.eos_token_id
+    with pytest.raises(ValueError, match="every pair has a side of more than max_length=2 tokens"):
+        encode_pairs(dataset, tokenizer, tokenizer, 2, "pairs")
+
+
+def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
+    embedded = load_splits(DataArguments(embedded_train_size=30))
+    assert {name: len(split) for name, split in embedded.items()} == {
+        "train": 30,
+        "validation": 1000,
+        "test": 1000,
+    }
+    for name in ("train", "validation", "test"):
+        (tmp_path / f"{name}.tsv").write_text(f"a {name}\tein {name}\n")
+        (tmp_path / f"{name}.jsonl").write_text(
+            json.dumps({"en": f"a {name}", "de": f"ein {name}"})
+        )
+    files = {f"{name}_file": str(tmp_path / f"{name}.tsv") for name in ("train", "validation")}
+    splits = load_splits(
+        DataArguments(**files, source_lang="de", target_lang="en", columns="en,de")
+    )
+    assert splits.keys() == {"train", "validation"}
+    assert splits["train"][0] == {"source": "ein train", "target": "a train"}
+    for name in ("train", "validation", "test"):
+        (tmp_path / f"{name}.tsv").unlink()
+    hub = load_splits(DataArguments(dataset_name=str(tmp_path)))
+    assert hub["test"][0] == {"source": "a test", "target": "ein test"}
+
+
+def test_splits_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="either dataset_name or train_file"):
+        load_splits(DataArguments(dataset_name="x", train_file="y"))
+    with pytest.raises(ValueError, match="train_file needs a validation_file"):
+        load_splits(DataArguments(train_file="y"))
+
+
+def test_vocabularies_and_model_fit_each_other(dataset):
+    shared = build_tokenizers(ModelArguments(vocab_size=600), dataset)
+    assert shared[0] is shared[1]
+    overrides = "{encoder_layers: 1, decoder_layers: 2}"
+    model = build_model(ModelArguments(preset="tiny", config_overrides=overrides), *shared)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(shared[0]), None)
+    assert (model.config.encoder_layers, model.config.decoder_layers) == (1, 2)
+    assert model.generation_config.num_beams == 4
+    own = build_tokenizers(ModelArguments(vocabulary="word"), dataset)
+    model = build_model(ModelArguments(preset="tiny"), *own)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(own[0]), len(own[1]))
+    assert "dog" in own[0].get_vocab() and "hund" in own[1].get_vocab()
+
+
+def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):
+    with pytest.raises(ValueError, match="vocabulary must be bpe or word, got 'char'"):
+        build_tokenizers(ModelArguments(vocabulary="char"), dataset)
+    with pytest.raises(ValueError, match="as YAML, as in 'd_model: 256', got 'tiny'"):
+        build_model(ModelArguments(config_overrides="tiny"), tokenizer, tokenizer)
+
+
+def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dataset):
+    """The whole way, with a vocabulary for each language."""
+    source, target = build_tokenizers(ModelArguments(vocabulary="word"), dataset)
+    overrides = "{encoder_layers: 1, decoder_layers: 1}"
+    model = build_model(ModelArguments(preset="tiny", config_overrides=overrides), source, target)
+    encoded = encode_pairs(dataset, source, target, 256, "pairs")
+    trainer = AiaynTrainer(
+        model=model,
+        args=arguments(
+            tmp_path,
+            eval_strategy="steps",
+            save_strategy="steps",
+            eval_steps=2,
+            save_steps=2,
+            load_best_model_at_end=True,
+            metric_for_best_model="bleu",
+        ),
+        data_collator=DataCollatorForSeq2Seq(source, model=model),
+        train_dataset=encoded,
+        eval_dataset=encoded,
+        processing_class=source,
+        target_tokenizer=target,
+        compute_metrics=translation_metrics(target, list(dataset["target"])),
+        callbacks=[CurvesCallback()],
+    )
+    trainer.train()
+    trainer.save_model()
+    splits = DatasetDict(train=dataset, test=dataset.select(range(9)))
+    scores, translations = evaluate_translation(
+        Translator.from_pretrained(tmp_path), splits["test"], max_new_tokens=5
+    )
+    assert len(translations) == 9
+    command = ["train.py", "--train_file", "/home/someone/data/train"]
+    facts = run_facts(trainer, DataArguments(train_file="data/corpus/train"), splits, command)
+    write_report(tmp_path, ROOT / "model_card.md", scores, facts)
+    card = (tmp_path / "README.md").read_text()
+    metadata = yaml.safe_load(card.split("---")[1])
+    assert metadata["language"] == ["en", "de"]
+    metrics = metadata["model-index"][0]["results"][0]["metrics"]
+    assert {"type": "bleu", "value": round(scores["bleu"], 2)} in metrics
+    assert scores["chrf_signature"] in card
+    assert "corpus, 200 training pairs" in card
+    assert "target_tokenizer" in card
+    assert "/home" not in card and "{{" not in card
+    assert json.loads((tmp_path / "scores.json").read_text()) == scores
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for folder in (tmp_path, tmp_path / "checkpoint-4"):
+        reloaded = AutoTokenizer.from_pretrained(folder / "target_tokenizer")
+        assert reloaded.get_vocab() == target.get_vocab()
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
