@@ -149,7 +149,7 @@ class AiaynConfig(PreTrainedConfig):
         self._refuse_misspelt(kwargs)
         super().__post_init__(**kwargs)
         # AutoModel chooses between model and encoder by this list, and cannot take None for one.
-        self.architectures = self.architectures or []
+        self.architectures: list[str] = self.architectures or []
 
     def _refuse_misspelt(self, keywords: dict[str, Any]) -> None:
         """Refuse what resembles a field; the library passes other keywords of its own."""

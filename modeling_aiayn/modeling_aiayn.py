@@ -176,19 +176,21 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for what multiplies; learned positions as large as the embeddings they meet.
+        """Xavier for every matrix but a tied embedding, which multiplies as output projection too.
 
-        There is no buffer to rebuild: positions are computed at each call.
+        Its entries are of d_model^-0.5, of 1 when scaled, and learned positions are as large: much
+        smaller ones are as good as absent. There is no buffer to rebuild: positions are computed.
         """
-        embedding_std = self.config.d_model**-0.5
+        is_embedding = isinstance(module, nn.Embedding)
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
-        elif isinstance(module, LearnedPositions):
-            init.normal_(module.weight, std=1.0 if self.config.scale_embedding else embedding_std)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=embedding_std)
+        elif is_embedding and not self.config.tie_word_embeddings:
+            init.xavier_uniform_(module.weight)
+        elif is_embedding:
+            is_unit = isinstance(module, LearnedPositions) and self.config.scale_embedding
+            init.normal_(module.weight, std=1.0 if is_unit else self.config.d_model**-0.5)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)

@@ -208,6 +208,21 @@ def test_embeddings_are_scaled_and_positions_are_not(model):
     torch.testing.assert_close(something - nothing, torch.full((1, 3, 12), 12**0.5))
 
 
+def test_initial_embeddings_that_nothing_ties_are_xavier_s():
+    torch.manual_seed(0)
+    config = small_config(
+        vocab_size=2000,
+        d_model=60,
+        position_type="learned",
+        max_position_embeddings=1999,
+        tie_word_embeddings=False,
+    )
+    encoder = AiaynForConditionalGeneration(config).model.encoder
+    for weight in (encoder.embed_tokens.weight, encoder.embed_positions.weight):
+        bound = (6 / (len(weight) + 60)) ** 0.5
+        assert weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+
+
 @pytest.mark.parametrize(("scale", "expected"), [(True, 1.0), (False, 60**-0.5)])
 def test_initial_positions_are_as_large_as_the_embeddings_they_meet(scale, expected):
     torch.manual_seed(0)
@@ -219,6 +234,9 @@ def test_initial_positions_are_as_large_as_the_embeddings_they_meet(scale, expec
         scale_embedding=scale,
     )
     encoder = AiaynForConditionalGeneration(config).model.encoder
+    assert encoder.layers[0].fc1.weight.std().item() == pytest.approx(
+        (2 / (60 + 13)) ** 0.5, rel=0.1
+    )
     tokens = encoder.embed_tokens.weight.std().item() * encoder.embed_scale
     assert tokens == pytest.approx(expected, rel=0.02)
     assert encoder.embed_positions.weight.std().item() == pytest.approx(expected, rel=0.02)
