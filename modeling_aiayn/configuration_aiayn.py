@@ -93,8 +93,9 @@ class AiaynConfig(PreTrainedConfig):
     """
 
     model_type = "aiayn"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (an annotation makes it a field)
-    attribute_map = {  # noqa: RUF012
+    # Without annotations these are the class's; with them they would be fields.
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
         "hidden_size": "d_model",
         "num_hidden_layers": "encoder_layers",
         "num_attention_heads": "encoder_attention_heads",

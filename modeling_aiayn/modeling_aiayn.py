@@ -44,7 +44,7 @@ from .layers import (
 # What losses leave out, by the convention of torch and of transformers' collators.
 IGNORED_LABEL = -100
 
-# Section 6.1: "we set the maximum output length during inference to input length + 50".
+# Section 6.1 lets an output be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
 
 
@@ -152,8 +152,8 @@ class AiaynPreTrainedModel(PreTrainedModel):
     config: AiaynConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012 (the library's own form)
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
@@ -282,7 +282,7 @@ class AiaynEncoder(AiaynStack):
         config: The model's configuration.
     """
 
-    _can_record_outputs = {  # noqa: RUF012
+    _can_record_outputs = {
         "hidden_states": EncoderLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
     }
@@ -338,7 +338,7 @@ class AiaynDecoder(AiaynStack):
         config: The model's configuration.
     """
 
-    _can_record_outputs = {  # noqa: RUF012
+    _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
@@ -402,7 +402,7 @@ class AiaynDecoder(AiaynStack):
             attention_mask=attention_mask,
             past_key_values=self_cache,
         )
-        source_mask = create_bidirectional_mask(
+        cross_mask = create_bidirectional_mask(
             config=self.config,
             inputs_embeds=hidden_states,
             attention_mask=encoder_attention_mask,
@@ -413,7 +413,7 @@ class AiaynDecoder(AiaynStack):
                 hidden_states,
                 encoder_hidden_states,
                 causal_mask,
-                source_mask,
+                cross_mask,
                 past_key_values=past_key_values,
                 attention_function=self.attention_function,
                 **kwargs,
@@ -467,9 +467,7 @@ class AiaynModel(AiaynPreTrainedModel):
     """
 
     # The encoder's matrix is the one that is kept, so that heads on the encoder alone find theirs.
-    _tied_weights_keys = {  # noqa: RUF012
-        "decoder.embed_tokens.weight": "encoder.embed_tokens.weight"
-    }
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
         super().__init__(config)
@@ -561,7 +559,7 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
         self.post_init()
 
     # A checkpoint of the whole model has a decoder and a head, which is no cause for a report.
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]  # noqa: RUF012
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The source embedding."""
@@ -592,9 +590,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         config: The model's configuration.
     """
 
-    _tied_weights_keys = {  # noqa: RUF012
-        "lm_head.weight": "model.encoder.embed_tokens.weight"
-    }
+    _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
         super().__init__(config)

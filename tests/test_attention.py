@@ -164,6 +164,16 @@ def test_hand_written_attention_is_the_default():
     assert small_model().config._attn_implementation == "eager"
 
 
+@pytest.mark.slow
+def test_flex_attention_gives_the_same_outputs(batch):
+    """Slow because it is compiled; on CPUs it has no gradient, and wants heads of 16 at least."""
+    model = small_model(head_dim=16)
+    expected = model(**batch).logits
+    model.set_attn_implementation("flex_attention")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("overrides", [{}, {"head_dim": 5}, {"attention_bias": True}])
 def test_sdpa_gives_the_same_outputs_and_gradients(batch, overrides):
     model = small_model(**overrides)
