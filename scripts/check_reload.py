@@ -7,6 +7,7 @@ The code beside the weights is used, and the package is hidden: so it is for who
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -17,7 +18,9 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="A trained model's folder.")
     parser.add_argument("--text", nargs="+", required=True, help="Sentences to translate.")
     arguments = parser.parse_args()
-    # Without it, an import of the package ends in an ImportError.
+    if not Path(arguments.model).is_dir():
+        parser.error(f"no such directory: {arguments.model}")
+    # With this an import of the package ends in an ImportError.
     sys.modules["modeling_aiayn"] = None
     model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model, trust_remote_code=True)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=True)

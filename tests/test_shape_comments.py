@@ -81,13 +81,13 @@ def visited():
     source = torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2]])
     target = torch.tensor([[15, 16, 17, 2], [18, 19, 2, -100]])
     model = small_model()
-    # A statement of several lines reports its first line again and again: that is no new visit.
+    previous = sys.gettrace()
     sys.settrace(global_trace)
     try:
         model(source, labels=target)
         model.generate(source, max_tokens_beyond_source=2)
     finally:
-        sys.settrace(None)
+        sys.settrace(previous)
     return statements, seen
 
 

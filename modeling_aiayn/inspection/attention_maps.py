@@ -70,7 +70,7 @@ def draw_cross_attention(attention: CrossAttention, path: str | Path) -> None:
     """
     layers = attention.weights.mean(dim=1)  # [layers, T, S]
     rows, columns = len(attention.target_tokens), len(attention.source_tokens)
-    size = (0.6 + len(layers) * (0.4 * columns + 1.6), 0.4 * rows + 2)
+    size = (0.6 + len(layers) * (0.4 * columns + 1.6), 0.4 * rows + 1.5)
     figure = Figure(figsize=size, layout="constrained")
     for index, axes in enumerate(figure.subplots(1, len(layers), squeeze=False)[0]):
         image = axes.imshow(layers[index].numpy(), vmin=0, vmax=1, cmap="Blues")

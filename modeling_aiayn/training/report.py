@@ -110,4 +110,4 @@ def _seconds(log_history: list[dict[str, Any]]) -> float:
 def _hardware() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"{os.cpu_count()} CPU cores ({torch.get_num_threads()} threads)"
+    return f"{torch.get_num_threads()} of {os.cpu_count()} CPU cores"
