@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
+DEMO_SENTENCES := "Today the old man gives a red book to the child." \
+	"The girls have seen my black cat because the dog can hear the horse." \
+	"We must bring these flowers to a friend in the small garden."
+
 .PHONY: demo test check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -18,10 +22,6 @@ demo: $(INSTALLED)
 		--text "Today the old man gives a red book to the child."
 	$(BIN)/python scripts/check_reload.py --model runs/demo --text $(DEMO_SENTENCES)
 	@echo "Trained model, scores, card and pictures are in runs/demo."
-
-DEMO_SENTENCES := "Today the old man gives a red book to the child." \
-	"The girls have seen my black cat because the dog can hear the horse." \
-	"We must bring these flowers to a friend in the small garden."
 
 test: $(INSTALLED)
 	$(BIN)/pytest

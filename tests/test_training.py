@@ -12,6 +12,7 @@ from conftest import ROOT, small_config
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
+from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
@@ -163,6 +164,17 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.4])
     trainer.model.eval()
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
+
+
+def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
+    """What a plain Seq2SeqTrainer with label_smoothing_factor does to our model."""
+    model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer))).eval()
+    rows = [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(5)]
+    batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
+    labels = batch.pop("labels")
+    expected = LabelSmoother(epsilon=0.1)(model(**batch), labels)
+    loss = model(**batch, labels=labels, label_smoothing=0.1).loss
+    torch.testing.assert_close(loss, expected)
 
 
 def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, tokenizer):
@@ -375,6 +387,7 @@ def test_vocabularies_and_model_fit_each_other(dataset):
     model = build_model(ModelArguments(preset="tiny"), *own)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(own[0]), len(own[1]))
     assert "dog" in own[0].get_vocab() and "hund" in own[1].get_vocab()
+    assert "hund" not in own[0].get_vocab() and "zebra" not in own[0].get_vocab()
 
 
 def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):
