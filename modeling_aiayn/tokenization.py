@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 # In the order of their ids. Padding is not 0: beam search fills with eos where it is.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -102,6 +102,28 @@ def train_word_tokenizer(
             "times, got none."
         )
     return _wrap(tokenizer)
+
+
+def decode_lines(
+    tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
+) -> list[str]:
+    """Generated ids as text, a line each; what a word vocabulary does not know stays `<unk>`.
+
+    The library's skip_special_tokens would drop `<unk>` too, and a hole would look like a sentence.
+
+    Args:
+        tokenizer: Tokenizer of the target.
+        sequences: Ids of each sentence, with or without start, end and padding.
+
+    Returns:
+        As many lines.
+    """
+    silent = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    texts = (
+        tokenizer.decode([token_id for token_id in sequence if token_id not in silent])
+        for sequence in sequences
+    )
+    return [" ".join(text.splitlines()) for text in texts]
 
 
 def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:

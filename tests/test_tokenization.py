@@ -8,6 +8,7 @@ from transformers import AutoTokenizer
 from modeling_aiayn.tokenization import (
     BYTE_TOKENS,
     SPECIAL_TOKENS,
+    decode_lines,
     train_bpe_tokenizer,
     train_word_tokenizer,
 )
@@ -105,6 +106,16 @@ def test_words_are_lower_case_and_frequent(words):
     ids = words("THE unheard cat.").input_ids
     assert words.convert_ids_to_tokens(ids) == ["the", "<unk>", "cat", ".", "</s>"]
     assert words.decode(ids, skip_special_tokens=True) == "the cat."
+
+
+def test_generated_ids_become_one_line_each_without_frame(bpe, words):
+    ids = bpe("the\ncat\u2028sees\r").input_ids
+    assert decode_lines(bpe, [[0, *ids, 1, 1], [0, 2]]) == ["the cat sees", ""]
+
+
+def test_what_is_unknown_stays_visible(words):
+    ids = words("the unheard cat.").input_ids
+    assert decode_lines(words, [[0, *ids, 1]]) == ["the <unk> cat."]
 
 
 def test_case_is_kept_where_it_is_asked_for():

@@ -44,13 +44,6 @@ def test_empty_texts_have_empty_translations_in_their_places(translator):
     assert translator([]) == []
 
 
-def test_a_translation_is_one_line(translator, monkeypatch):
-    monkeypatch.setattr(
-        type(translator.target_tokenizer), "batch_decode", lambda *_, **__: ["a\nb\u2028c\r"]
-    )
-    assert translator(["x"]) == ["a b c"]
-
-
 def test_text_that_is_no_text_is_translated_all_the_same(translator):
     assert len(translator(["a\ud800b", "\x00", "漢字 </s> <pad>"])) == 3
 

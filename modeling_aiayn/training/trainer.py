@@ -16,7 +16,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..modeling_aiayn import IGNORED_LABEL
-from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .sampling import LengthGroups
@@ -181,7 +181,7 @@ def translation_metrics(
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         ids = prediction.predictions
         ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = decode_lines(tokenizer, ids.tolist())
         result = scores.compute(predictions=texts, references=references)
         return {name: value for name, value in result.items() if isinstance(value, float)}
 

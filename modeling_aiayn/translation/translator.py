@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 
 logger = logging.getLogger(__name__)
 
@@ -135,5 +135,4 @@ class Translator:
     def _translate(self, sources: list[list[int]], generation_options: dict[str, Any]) -> list[str]:
         batch = self.source_tokenizer.pad({"input_ids": sources}, return_tensors="pt")
         output = self.model.generate(**batch.to(self.model.device), **generation_options)
-        lines = self.target_tokenizer.batch_decode(output, skip_special_tokens=True)
-        return [" ".join(line.splitlines()) for line in lines]
+        return decode_lines(self.target_tokenizer, output.tolist())
