@@ -122,7 +122,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         """
         self._evaluation_sums.zero_()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        sums = self.accelerator.reduce(self._evaluation_sums.to(self.args.device))
+        sums = self._evaluation_sums
+        if self.args.world_size > 1:
+            sums = self.accelerator.reduce(sums.to(self.args.device))
         if sums[1] > 0:
             loss = (sums[0] / sums[1]).item()
             output.metrics[f"{metric_key_prefix}_loss"] = loss
