@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from itertools import chain
 
 import numpy as np
@@ -429,7 +430,8 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         Translator.from_pretrained(tmp_path), splits["test"], max_new_tokens=5
     )
     assert len(translations) == 9
-    command = ["train.py", "--train_file", "/home/someone/data/train"]
+    command = ["train.py", "--train_file", "/home/someone/data/train", "--hub_token", "hf_SECRET"]
+    command += ["--hub_token=hf_SECRET", "--seed=3"]
     facts = run_facts(trainer, DataArguments(train_file="data/corpus/train"), splits, command)
     write_report(tmp_path, ROOT / "model_card.md", scores, facts)
     card = (tmp_path / "README.md").read_text()
@@ -440,7 +442,10 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert scores["chrf_signature"] in card
     assert "corpus, 200 training pairs" in card
     assert "target_tokenizer" in card
-    assert "/home" not in card and "{{" not in card
+    assert "/home" not in card and "{{" not in card and "hf_SECRET" not in card
+    assert "--train_file data/train --hub_token '***' '--hub_token=***' --seed=3" in card
+    for block in re.findall(r"```python\n(.*?)```", card, flags=re.S):
+        compile(block, "card", "exec")
     assert json.loads((tmp_path / "scores.json").read_text()) == scores
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     for folder in (tmp_path, tmp_path / "checkpoint-4"):

@@ -41,11 +41,11 @@ def run_facts(
         "model_name": Path(args.output_dir).resolve().name,
         "parameters": f"{trainer.model.num_parameters():,}",
         "config": trainer.model.config,
-        "example": held_out["source"][0],
+        "example": json.dumps(held_out["source"][0], ensure_ascii=False),
         "has_target_tokenizer": trainer.target_tokenizer is not None,
         "dataset": dataset,
         "train_pairs": f"{len(splits['train']):,}",
-        "command": shlex.join(["python", *(_without_folders(word) for word in command)]),
+        "command": _shareable(command),
         "updates": f"{state.global_step:,}",
         "epochs": state.epoch or 0.0,
         "minutes": round(_seconds(state.log_history) / 60),
@@ -99,8 +99,15 @@ def write_report(
     (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
 
 
-def _without_folders(word: str) -> str:
-    return "/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word
+def _shareable(command: Sequence[str]) -> str:
+    """The command without the token that it may hold, and without the folders of this machine."""
+    words = ["python"]
+    for word in command:
+        flag, separator, _ = word.partition("=")
+        if words[-1] == "--hub_token" or (flag == "--hub_token" and separator):
+            word = "***" if not separator else f"{flag}=***"
+        words.append("/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word)
+    return shlex.join(words)
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:
