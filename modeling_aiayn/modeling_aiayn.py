@@ -632,7 +632,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        label_smoothing: float = 0.0,
+        smoothing: float = 0.0,
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
@@ -650,7 +650,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
             inputs_embeds: Rows of the embedding matrix in the place of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
             labels: Target ids to predict, [B, T]; -100 where there is none.
-            label_smoothing: Share of each target spread over the vocabulary (section 5.4).
+            smoothing: Share of each target spread over the vocabulary (section 5.4). Its name has
+                no "label" in it: the library's Trainer takes such arguments for labels.
             num_items_in_batch: Real target tokens in the whole optimiser step; the Trainer counts
                 them. None: those in labels.
             use_cache: Whether to return keys and values for later steps.
@@ -677,7 +678,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
-            loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
+            loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, smoothing)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

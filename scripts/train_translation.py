@@ -40,6 +40,7 @@ def main() -> None:
         encode_pairs(splits[name], source, target, data.max_length, name)
         for name in ("train", "validation")
     )
+    metrics = translation_metrics(target, list(validation["target"]))
     trainer = AiaynTrainer(
         model=model,
         args=args,
@@ -48,7 +49,7 @@ def main() -> None:
         eval_dataset=validation,
         processing_class=source,
         target_tokenizer=None if target is source else target,
-        compute_metrics=translation_metrics(target, list(validation["target"])),
+        compute_metrics=metrics if args.predict_with_generate else None,
         callbacks=[CurvesCallback()],
     )
     if args.early_stopping_patience:

@@ -6,6 +6,7 @@ from conftest import small_config, small_model
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import find_labels
 
 from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
 from modeling_aiayn.modeling_aiayn import label_smoothed_cross_entropy, shift_right
@@ -363,6 +364,11 @@ def test_loss_is_cross_entropy_per_real_token():
     torch.testing.assert_close(label_smoothed_cross_entropy(logits, labels, 21), sum(losses) / 21)
 
 
+def test_the_library_s_trainer_finds_our_labels_and_no_others():
+    """It takes every argument with "label" in its name for one, and scores nothing without all."""
+    assert find_labels(AiaynForConditionalGeneration) == ["labels"]
+
+
 def test_label_smoothing_is_its_closed_form_and_ignores_padding():
     """Cross-entropy against (1 - e) times the label plus e / V everywhere."""
     logits = torch.randn(2, 4, 31)
@@ -380,12 +386,12 @@ def test_label_smoothing_is_its_closed_form_and_ignores_padding():
 
 
 def test_loss_does_not_depend_on_how_a_step_is_cut(model, batch):
-    model(**batch, label_smoothing=0.1).loss.backward()
+    model(**batch, smoothing=0.1).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     for row in range(2):
         piece = {name: tensor[row : row + 1] for name, tensor in batch.items()}
-        model(**piece, label_smoothing=0.1, num_items_in_batch=torch.tensor(7)).loss.backward()
+        model(**piece, smoothing=0.1, num_items_in_batch=torch.tensor(7)).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-4)
 

@@ -103,6 +103,13 @@ def test_noam_without_warmup_is_refused():
         noam_schedule(optimizer, 12, 0)
 
 
+def test_evaluation_without_translating_has_a_loss(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, predict_with_generate=False)
+    trainer.compute_metrics = None
+    metrics = trainer.evaluate()
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(metrics["eval_loss"]))
+
+
 def test_defaults_are_section_5(tmp_path):
     args = AiaynTrainingArguments(output_dir=str(tmp_path))
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.98, 1e-9)
@@ -159,7 +166,7 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     )
     losses = {}
     for smoothing in (0.0, 0.4):
-        losses[smoothing] = trainer.model(**batch, label_smoothing=smoothing).loss.item()
+        losses[smoothing] = trainer.model(**batch, smoothing=smoothing).loss.item()
     assert losses[0.0] != pytest.approx(losses[0.4], rel=1e-3)
     trainer.model.train()
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.4])
@@ -174,7 +181,7 @@ def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
     labels = batch.pop("labels")
     expected = LabelSmoother(epsilon=0.1)(model(**batch), labels)
-    loss = model(**batch, labels=labels, label_smoothing=0.1).loss
+    loss = model(**batch, labels=labels, smoothing=0.1).loss
     torch.testing.assert_close(loss, expected)
 
 

@@ -78,7 +78,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             The loss in nats per target token; the outputs too where they are asked for.
         """
         if model.training:
-            inputs = inputs | {"label_smoothing": self.args.label_smoothing_factor}
+            inputs = inputs | {"smoothing": self.args.label_smoothing_factor}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
