@@ -4,7 +4,7 @@ import copy
 import difflib
 import os
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -36,7 +36,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 AUTO_MAP = {
     "AutoConfig": "configuration_aiayn.AiaynConfig",
     "AutoModel": "modeling_aiayn.AiaynModel",
+    "AutoModelForCausalLM": "modeling_aiayn.AiaynForCausalLM",
     "AutoModelForSeq2SeqLM": "modeling_aiayn.AiaynForConditionalGeneration",
+    "AutoModelForSequenceClassification": "modeling_aiayn.AiaynForSequenceClassification",
 }
 
 # A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
@@ -95,6 +97,8 @@ class AiaynConfig(PreTrainedConfig):
     model_type = "aiayn"
     # Without annotations these are the class's; with them they would be fields.
     keys_to_ignore_at_inference = ["past_key_values"]
+    # Each half has its own plan; the library's default is that of a decoder alone.
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {}
     attribute_map = {
         "hidden_size": "d_model",
         "num_hidden_layers": "encoder_layers",
@@ -195,7 +199,10 @@ class AiaynConfig(PreTrainedConfig):
             return self
         shared = copy.copy(self)
         shared.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
-        return super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
+        shared.is_encoder_decoder = True  # a half alone has its own numbers too
+        half = super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
+        half.is_encoder_decoder = self.is_encoder_decoder
+        return half
 
     def validate_architecture(self) -> None:
         """Check ranges, and that the numbers fit each other.

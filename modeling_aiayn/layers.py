@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -236,28 +236,30 @@ class DecoderLayer(TransformerLayer):
     Args:
         sizes: The layer's numbers.
         layer_idx: Which layer of the stack this is; the cache keeps keys and values by it.
+        has_source: Whether there is a source to look at; a language model has none.
     """
 
-    def __init__(self, sizes: LayerSizes, layer_idx: int) -> None:
+    def __init__(self, sizes: LayerSizes, layer_idx: int, has_source: bool = True) -> None:
         super().__init__(sizes, is_causal=True)
         self.layer_idx = layer_idx
-        self.encoder_attn = sizes.attention()
-        self.encoder_attn_layer_norm = sizes.add_norm()
+        if has_source:
+            self.encoder_attn = sizes.attention()
+            self.encoder_attn_layer_norm = sizes.add_norm()
 
     def forward(
         self,
         hidden_states: Tensor,
-        encoder_hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Run the layer.
 
         Args:
             hidden_states: States of the target, [B, T, D].
-            encoder_hidden_states: The encoder's output, [B, S, D].
+            encoder_hidden_states: The encoder's output, [B, S, D]; None without a source.
             attention_mask: For self-attention, in the form that the implementation takes.
             encoder_attention_mask: For attention over the source, in the same form.
             past_key_values: Keys and values of earlier steps, brought up to date here.
@@ -271,21 +273,22 @@ class DecoderLayer(TransformerLayer):
         attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
         hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
 
-        states = self.encoder_attn_layer_norm.before(hidden_states)
-        key, value = self._source_keys_values(encoder_hidden_states, past_key_values)
-        attended, _ = self.encoder_attn(states, key, value, encoder_attention_mask, **kwargs)
-        hidden_states = self.encoder_attn_layer_norm.after(hidden_states, attended)
+        if encoder_hidden_states is not None:
+            states = self.encoder_attn_layer_norm.before(hidden_states)
+            key, value = self._source_keys_values(encoder_hidden_states, past_key_values)
+            attended, _ = self.encoder_attn(states, key, value, encoder_attention_mask, **kwargs)
+            hidden_states = self.encoder_attn_layer_norm.after(hidden_states, attended)
 
         return self._feed_forward(hidden_states)
 
-    def _target_keys_values(
-        self, states: Tensor, cache: EncoderDecoderCache | None
-    ) -> tuple[Tensor, Tensor]:
+    def _target_keys_values(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the target so far; each step adds its own to the cache."""
         key, value = self.self_attn.project_keys_values(states)
         if cache is None:
             return key, value
-        return cache.self_attention_cache.update(key, value, self.layer_idx)
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        return cache.update(key, value, self.layer_idx)
 
     def _source_keys_values(
         self, encoder_hidden_states: Tensor, cache: EncoderDecoderCache | None

@@ -1,13 +1,17 @@
 """Section 3 as PreTrainedModels: the paper's Transformer behind Hugging Face's interface."""
 
+import copy
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (
+    Cache,
     DynamicCache,
     EncoderDecoderCache,
     GenerationConfig,
@@ -17,16 +21,24 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers import initialization as init
+from transformers.core_model_loading import WeightRenaming
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
+    CausalLMOutputWithPast,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
+    SequenceClassifierOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, slice_logits_to_keep
+from transformers.modeling_utils import (
+    ALL_ATTENTION_FUNCTIONS,
+    LoadStateDictConfig,
+    safe_open,
+    slice_logits_to_keep,
+)
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -40,46 +52,39 @@ from .layers import (
     SinusoidalPositions,
     TransformerLayer,
 )
+from .losses import (
+    IGNORED_LABEL,
+    classification_loss,
+    infer_problem_type,
+    label_smoothed_cross_entropy,
+)
 
-# What losses leave out, by the convention of torch and of transformers' collators.
-IGNORED_LABEL = -100
+logger = logging.get_logger(__name__)
 
 # Section 6.1 lets an output be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
 
 
-def label_smoothed_cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    num_items_in_batch: Tensor | int | None = None,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Section 5.4: cross-entropy against targets of which a share is spread over the vocabulary.
-
-    The sum over real target tokens is divided by their number in the whole optimiser step, so
-    neither padding nor accumulation nor the number of processes changes the objective.
+def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """One vector for each text, from its real tokens alone.
 
     Args:
-        logits: Scores, [B, T, V].
-        labels: Target ids, [B, T]; -100 where there is none.
-        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
-        label_smoothing: Share spread evenly over all V entries.
+        hidden_states: States, [B, S, D].
+        mask: 1 for real tokens, [B, S], or None: all are.
+        pooling: "mean" or "max".
 
     Returns:
-        The loss in nats per token, []; 0 where there is no target token at all.
+        Pooled states, [B, D]; 0 for a text without a token.
     """
-    total = functional.cross_entropy(
-        logits.flatten(0, 1).float(),
-        labels.flatten().to(logits.device),
-        ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != IGNORED_LABEL).sum()
-    if isinstance(num_items_in_batch, Tensor):
-        return total / num_items_in_batch.to(total.device).clamp(min=1)
-    return total / max(num_items_in_batch, 1)
+    if mask is None:
+        mask = hidden_states.new_ones(hidden_states.shape[:2])
+    is_real = mask.bool()[..., None]  # [B, S, 1]
+    if pooling == "mean":
+        total = hidden_states.masked_fill(~is_real, 0.0).sum(1)  # [B, D]
+        return total / is_real.sum(1).clamp(min=1)
+    lowest = torch.finfo(hidden_states.dtype).min
+    highest = hidden_states.masked_fill(~is_real, lowest).amax(1)  # [B, D]
+    return highest.masked_fill(~is_real.any(1), 0.0)
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
@@ -114,6 +119,108 @@ def positions_of(attention_mask: Tensor | None, past_length: int | Tensor, like:
         return (torch.arange(length, device=like.device) + past_length)[None]  # [1, T]
     positions = attention_mask.cumsum(-1) - 1  # [B, past_length + T]
     return positions[:, -length:].clamp(min=0)  # [B, T]
+
+
+def check_ids(ids: Tensor, size: int, what: str, ignored: int | None = None) -> None:
+    """Refuse ids outside a table, by name and place, before an accelerator stops without either.
+
+    Looking at values holds an accelerator up, so there it is left to the caller to look only where
+    that does not hurt; while a graph is traced nothing can be looked at.
+
+    Args:
+        ids: Ids, [...].
+        size: Entries of the table.
+        what: What the ids are, for the message.
+        ignored: An id that stands for none.
+
+    Raises:
+        ValueError: An id is below 0 or not below size.
+    """
+    if torch.compiler.is_compiling() or ids.device.type == "meta" or not ids.numel():
+        return
+    wrong = (ids < 0) | (ids >= size)
+    if ignored is not None:
+        wrong &= ids != ignored
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        also = "" if ignored is None else f" or {ignored}"
+        raise ValueError(
+            f"{what} must be in [0, {size}){also}, got {ids[tuple(place)].item()} at {place}. "
+            "Does the tokenizer belong to this model?"
+        )
+
+
+def check_labels(labels: Tensor, size: int) -> None:
+    """Refuse labels outside the scores, on a CPU, and warn where no label is real.
+
+    Args:
+        labels: Labels, [...]; -100 where there is none.
+        size: Number of scores.
+
+    Raises:
+        ValueError: A label is neither -100 nor in [0, size).
+    """
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    check_ids(labels, size, "Each label", ignored=IGNORED_LABEL)
+    if (labels == IGNORED_LABEL).all():
+        logger.warning_once(
+            f"All labels of a batch are {IGNORED_LABEL}, which stands for none: its loss is 0."
+        )
+
+
+def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
+    """config, or a copy that says whether the model has both halves: generate() asks for it."""
+    if config.is_encoder_decoder != is_encoder_decoder:
+        config = copy.deepcopy(config)
+        config.is_encoder_decoder = is_encoder_decoder
+    return config
+
+
+def check_readable(checkpoint_file: str) -> None:
+    """Refuse a file of weights that is damaged, incomplete or none, before anything is loaded.
+
+    Args:
+        checkpoint_file: A file that should be in the safetensors format.
+
+    Raises:
+        OSError: It is not; the message names the file and what to do.
+    """
+    try:
+        with safe_open(checkpoint_file, framework="pt"):
+            return
+    except OSError:
+        raise
+    except Exception as error:  # safetensors' own type, which says neither which file nor why
+        with open(checkpoint_file, "rb") as file:
+            is_pointer = file.read(19) == b"version https://git"
+        reason = (
+            "it is a Git LFS pointer: fetch the file itself (git lfs pull)"
+            if is_pointer
+            else f"it is truncated or corrupt ({error}): copy or download it again"
+        )
+        raise OSError(f"{checkpoint_file} holds no safetensors weights; {reason}.") from error
+
+
+class NonFiniteScores(LogitsProcessor):
+    """Remembers whether a score was ever NaN, without holding the device up at each step."""
+
+    def __init__(self) -> None:
+        self.seen: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """Look at scores and hand them on.
+
+        Args:
+            input_ids: Output so far, [B, T].
+            scores: Scores of the next token, [B, V].
+
+        Returns:
+            The same scores, [B, V].
+        """
+        is_nan = scores.isnan().any()
+        self.seen = is_nan if self.seen is None else self.seen | is_nan
+        return scores
 
 
 class SourceRelativeLength(LogitsProcessor):
@@ -158,6 +265,8 @@ class AiaynPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    # Which half the input embedding belongs to.
+    _input_half = "encoder"
 
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
@@ -166,6 +275,92 @@ class AiaynPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(
             requested_attention or "eager", is_init_check
         )
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, use_safetensors: bool | None = True, **kwargs: Any
+    ) -> Self:
+        """Load a model, from safetensors alone unless use_safetensors says otherwise.
+
+        Args:
+            *args: As for PreTrainedModel.from_pretrained.
+            use_safetensors: None or False lets pickled weights in, if torch deems them harmless.
+            **kwargs: As for PreTrainedModel.from_pretrained.
+
+        Returns:
+            The model.
+
+        Raises:
+            OSError: The weights are missing, damaged or incomplete.
+            ValueError: A weight has another shape than the configuration says.
+        """
+        return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)
+
+    @classmethod
+    def _load_pretrained_model(
+        cls,
+        model: PreTrainedModel,
+        state_dict: dict[str, Tensor] | None,
+        checkpoint_files: list[str] | None,
+        load_config: LoadStateDictConfig,
+        *args: Any,
+    ) -> Any:
+        """Look at each file before the library loads the first."""
+        for checkpoint_file in checkpoint_files or []:
+            if Path(checkpoint_file).suffix == ".safetensors":
+                check_readable(checkpoint_file)
+        return super()._load_pretrained_model(
+            model, state_dict, checkpoint_files, load_config, *args
+        )
+
+    @classmethod
+    def _finalize_model_loading(
+        cls, model: PreTrainedModel, load_config: LoadStateDictConfig, loading_info: Any
+    ) -> Any:
+        """Name a weight of the wrong shape in the error itself, not in a log above it."""
+        if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
+            name, found, expected = sorted(loading_info.mismatched_keys)[0]
+            raise ValueError(
+                f"{load_config.pretrained_model_name_or_path}: {name} must have shape "
+                f"{tuple(expected)} by the configuration, got {tuple(found)}. Load the "
+                "configuration that belongs to these weights, or pass "
+                "ignore_mismatched_sizes=True to start that weight afresh."
+            )
+        return super()._finalize_model_loading(model, load_config, loading_info)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The embedding of input_ids."""
+        return getattr(self.base_model, self._input_half).embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another embedding of input_ids in; what is tied to it follows with tie_weights."""
+        getattr(self.base_model, self._input_half).embed_tokens = value
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Give the vocabulary another size; what is tied keeps being so.
+
+        Args:
+            *args: As for PreTrainedModel.resize_token_embeddings.
+            **kwargs: The same.
+
+        Returns:
+            The embedding of input_ids.
+
+        Raises:
+            ValueError: Source and target have vocabularies of their own.
+        """
+        if self.config.decoder_vocab_size is not None:
+            raise ValueError(
+                "resize_token_embeddings needs one vocabulary for source and target, got "
+                f"vocab_size={self.config.vocab_size} and "
+                f"decoder_vocab_size={self.config.decoder_vocab_size}. Build a model of the new "
+                "sizes and copy the weights over."
+            )
+        embedding = super().resize_token_embeddings(*args, **kwargs)
+        for stack in self.modules():
+            if isinstance(stack, AiaynStack):
+                stack.embed_tokens.num_embeddings = stack.embed_tokens.weight.size(0)
+        return embedding
 
     @property
     def attention_function(self) -> AttentionFunction:
@@ -206,6 +401,8 @@ class AiaynStack(AiaynPreTrainedModel):
     """
 
     main_input_name = "input_ids"
+    _needed_inputs = "The encoder needs either input_ids or inputs_embeds, and not both."
+    _fsdp_plan = {"layers.*": "free_full_weight"}
 
     def __init__(
         self, config: AiaynConfig, vocab_size: int, layers: Sequence[TransformerLayer]
@@ -230,8 +427,51 @@ class AiaynStack(AiaynPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The embedding of input_ids."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another embedding of input_ids in."""
+        self.embed_tokens = value
+
+    def look_up(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past_length: int | Tensor = 0,
+    ) -> Tensor:
+        """Rows of the embedding matrix for ids, or those that were given.
+
+        Ids that are outside it are refused where looking costs nothing that matters: on a CPU, and
+        elsewhere outside training before the first step of decoding.
+
+        Args:
+            input_ids: Ids, [B, T], or None.
+            inputs_embeds: Rows of the embedding matrix, [B, T, D], or None.
+            past_length: Tokens that the cache holds.
+
+        Returns:
+            Rows of the embedding matrix, [B, T, D].
+
+        Raises:
+            ValueError: Not exactly one of the two was given, or an id is outside the vocabulary.
+        """
+        if inputs_embeds is not None and input_ids is None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
+            raise ValueError(self._needed_inputs)
+        is_first = isinstance(past_length, int) and past_length == 0
+        if input_ids.device.type == "cpu" or (is_first and not self.training):
+            check_ids(input_ids, self.embed_tokens.weight.size(0), "Each input id")
+        return self.embed_tokens(input_ids)
+
     def embed(
-        self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        past_length: int | Tensor = 0,
+        position_ids: Tensor | None = None,
     ) -> Tensor:
         """Sections 3.4 and 3.5: scale token embeddings, add positions, drop out of the sum.
 
@@ -240,6 +480,7 @@ class AiaynStack(AiaynPreTrainedModel):
             attention_mask: 1 for real tokens, [B, past_length + T], or None.
             past_length: Tokens that the cache holds. A tensor (static caches) is not looked into,
                 which would hold the device up at each step.
+            position_ids: Positions, [B, T]. None: counted over real tokens.
 
         Returns:
             States, [B, T, D].
@@ -250,10 +491,30 @@ class AiaynStack(AiaynPreTrainedModel):
         batch_size, length = inputs_embeds.shape[:2]
         if isinstance(past_length, int):
             self._check_lengths(batch_size, past_length + length, attention_mask)
-        positions = positions_of(attention_mask, past_length, like=inputs_embeds)
-        encodings = self.embed_positions(positions).to(inputs_embeds.dtype)
+        if position_ids is None:
+            position_ids = positions_of(attention_mask, past_length, like=inputs_embeds)
+        encodings = self.embed_positions(position_ids).to(inputs_embeds.dtype)
         hidden_states = inputs_embeds * self.embed_scale + encodings
         return functional.dropout(hidden_states, self.config.dropout, self.training)
+
+    def refuse_missing_attentions(self, output_attentions: bool | None = None) -> None:
+        """Refuse to return attention weights that the implementation does not compute.
+
+        Args:
+            output_attentions: What the call asks for. None: what the configuration does.
+
+        Raises:
+            ValueError: Weights are asked for, and the implementation has none.
+        """
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        implementation = self.config._attn_implementation
+        if output_attentions and implementation != "eager":
+            raise ValueError(
+                "output_attentions=True needs attn_implementation='eager', got "
+                f"{implementation!r}, which computes no attention weights. Load the model with "
+                "attn_implementation='eager', or call model.set_attn_implementation('eager')."
+            )
 
     def _check_lengths(self, batch_size: int, length: int, attention_mask: Tensor | None) -> None:
         shape = (batch_size, length)
@@ -286,6 +547,15 @@ class AiaynEncoder(AiaynStack):
         "hidden_states": EncoderLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
     }
+    _tp_plan = {
+        "embed_tokens": "embedding_rowwise",
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.out_proj": "rowwise",
+        "layers.*.fc1": "colwise",
+        "layers.*.fc2": "rowwise",
+    }
 
     def __init__(self, config: AiaynConfig) -> None:
         sizes = layer_sizes(config, "encoder")
@@ -315,12 +585,9 @@ class AiaynEncoder(AiaynStack):
         Raises:
             ValueError: Not exactly one of input_ids and inputs_embeds was given.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("The encoder needs either input_ids or inputs_embeds, and not both.")
-        if inputs_embeds is None:
-            attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
-            inputs_embeds = self.embed_tokens(input_ids)
-        hidden_states = self.embed(inputs_embeds, attention_mask)
+        self.refuse_missing_attentions(kwargs.get("output_attentions"))
+        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), attention_mask)
         mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
         )
@@ -336,6 +603,7 @@ class AiaynDecoder(AiaynStack):
 
     Args:
         config: The model's configuration.
+        has_source: Whether its layers look at a source; a language model's do not.
     """
 
     _can_record_outputs = {
@@ -343,11 +611,27 @@ class AiaynDecoder(AiaynStack):
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
     }
+    _needed_inputs = (
+        "The decoder needs decoder_input_ids or labels (or decoder_inputs_embeds in their place, "
+        "not beside them); a language model needs input_ids or inputs_embeds. With label smoothing "
+        "in a library Trainer, batch with DataCollatorForSeq2Seq(tokenizer, model=model)."
+    )
+    _tp_plan = AiaynEncoder._tp_plan | {
+        name.replace("self_attn", "encoder_attn"): style
+        for name, style in AiaynEncoder._tp_plan.items()
+    }
 
-    def __init__(self, config: AiaynConfig) -> None:
+    def __init__(self, config: AiaynConfig, has_source: bool = True) -> None:
         sizes = layer_sizes(config, "decoder")
-        layers = [DecoderLayer(sizes, layer_idx) for layer_idx in range(config.decoder_layers)]
+        layers = [
+            DecoderLayer(sizes, layer_idx, has_source) for layer_idx in range(config.decoder_layers)
+        ]
         super().__init__(config, config.decoder_vocab_size or config.vocab_size, layers)
+        self.has_source = has_source
+        if not has_source:
+            self._tp_plan = {
+                name: style for name, style in self._tp_plan.items() if "encoder_attn" not in name
+            }
 
     @merge_with_config_defaults
     @capture_outputs
@@ -357,8 +641,9 @@ class AiaynDecoder(AiaynStack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
@@ -371,6 +656,7 @@ class AiaynDecoder(AiaynStack):
             encoder_attention_mask: 1 for real source tokens, [B, S].
             past_key_values: Keys and values of earlier steps.
             inputs_embeds: Rows of the embedding matrix in the place of input_ids, [B, T, D].
+            position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
             **kwargs: What the library passes to every model.
 
@@ -379,35 +665,33 @@ class AiaynDecoder(AiaynStack):
 
         Raises:
             ValueError: Not exactly one of input_ids and inputs_embeds was given, or no
-                encoder_hidden_states.
+                encoder_hidden_states where there is a source.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "The decoder needs decoder_input_ids or labels (or decoder_inputs_embeds in their "
-                "place, not beside them). With label smoothing in a library Trainer, batch with "
-                "DataCollatorForSeq2Seq(tokenizer, model=model)."
-            )
-        if encoder_hidden_states is None:
+        if self.has_source and encoder_hidden_states is None:
             raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        self.refuse_missing_attentions(kwargs.get("output_attentions"))
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        self_cache = None if past_key_values is None else past_key_values.self_attention_cache
+            past_key_values = DynamicCache()
+            if self.has_source:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
+        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         past_length = 0 if self_cache is None else self_cache.get_seq_length()
-        hidden_states = self.embed(inputs_embeds, attention_mask, past_length)
+        inputs_embeds = self.look_up(input_ids, inputs_embeds, past_length)
+        hidden_states = self.embed(inputs_embeds, attention_mask, past_length, position_ids)
+        shared = {"config": self.config, "inputs_embeds": hidden_states}
         causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=hidden_states,
+            **shared,
             attention_mask=attention_mask,
             past_key_values=self_cache,
+            position_ids=position_ids,
         )
-        cross_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=hidden_states,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-        )
+        cross_mask = None
+        if self.has_source:
+            cross_mask = create_bidirectional_mask(
+                **shared,
+                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+            )
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -470,20 +754,12 @@ class AiaynModel(AiaynPreTrainedModel):
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(config)
+        super().__init__(with_encoder_and_decoder(config, True))
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {}
-        self.encoder = AiaynEncoder(config)
-        self.decoder = AiaynDecoder(config)
+        self.encoder = AiaynEncoder(self.config)
+        self.decoder = AiaynDecoder(self.config)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another source embedding in; a tied decoder follows with the next tie_weights."""
-        self.encoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -553,21 +829,13 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
         config: The model's configuration.
     """
 
-    def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(config)
-        self.encoder = AiaynEncoder(config)
-        self.post_init()
-
     # A checkpoint of the whole model has a decoder and a head, which is no cause for a report.
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^(lm_head|classifier)\."]
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another source embedding in."""
-        self.encoder.embed_tokens = value
+    def __init__(self, config: AiaynConfig) -> None:
+        super().__init__(with_encoder_and_decoder(config, False))
+        self.encoder = AiaynEncoder(self.config)
+        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -591,13 +859,14 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(config)
+        super().__init__(with_encoder_and_decoder(config, True))
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         vocab_size = config.decoder_vocab_size or config.vocab_size
-        self.model = AiaynModel(config)
+        self.model = AiaynModel(self.config)
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         self.generation_config = GenerationConfig(
             bos_token_id=config.bos_token_id,
@@ -607,14 +876,6 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
             max_tokens_beyond_source=MAX_TOKENS_BEYOND_SOURCE,
         )
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding."""
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another source embedding in."""
-        self.model.set_input_embeddings(value)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Decoder input ids for labels, [B, T] both; the library's collators call this."""
@@ -678,6 +939,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
         logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
+            check_labels(labels, logits.size(-1))
             loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, smoothing)
         return Seq2SeqLMOutput(
             loss=loss,
@@ -690,6 +952,41 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+    def generate(
+        self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any
+    ) -> Any:
+        """Decode as every model of the library does, up to 50 tokens beyond each source.
+
+        Args:
+            *args: As for GenerationMixin.generate.
+            logits_processor: As there.
+            **kwargs: As there.
+
+        Returns:
+            Ids, [B, T], or what return_dict_in_generate asks for.
+
+        Raises:
+            ValueError: The model computed scores that are no numbers.
+        """
+        watch = NonFiniteScores()
+        processors = LogitsProcessorList([*(logits_processor or []), watch])
+        output = super().generate(*args, logits_processor=processors, **kwargs)
+        if watch.seen is not None and watch.seen:
+            raise ValueError(
+                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
+                f"numbers outgrew {self.dtype}: look at the weights, or load with dtype='float32'."
+            )
+        return output
+
+    @staticmethod
+    def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
+        """Move self-attention's keys and values with their beams.
+
+        Beams change places within their sentence only, where the source's are all the same.
+        """
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self,
@@ -771,3 +1068,201 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
 def beyond_source(generation_config: GenerationConfig) -> int:
     """How many tokens an output may be longer than its source."""
     return getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
+
+
+class AiaynForSequenceClassification(AiaynPreTrainedModel):
+    """The encoder, its states pooled over the real tokens, and one linear layer.
+
+    Args:
+        config: The model's configuration; num_labels, problem_type, classifier_pooling and
+            classifier_dropout are this head's.
+
+    Departs from the paper: it has no classifier; this one is that of the seed documents.
+    """
+
+    # A translation checkpoint has these too, which is no cause for a report.
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
+
+    def __init__(self, config: AiaynConfig) -> None:
+        super().__init__(with_encoder_and_decoder(config, False))
+        self.num_labels = config.num_labels
+        self.model = AiaynEncoderModel(self.config)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """Score every class for a text.
+
+        Args:
+            input_ids: Ids, [B, S].
+            attention_mask: 1 for real tokens, [B, S]. None: whatever is not pad.
+            inputs_embeds: Rows of the embedding matrix in the place of input_ids, [B, S, D].
+            labels: Class ids, [B]; numbers, [B] or [B, L], for regression; 0 or 1, [B, L], for
+                several labels at once.
+            num_items_in_batch: Labels in the whole optimiser step; the Trainer counts them.
+            **kwargs: What the library passes to every model.
+
+        Returns:
+            Logits, [B, L]; with labels also the loss, [].
+        """
+        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        outputs = self.model(
+            input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        pooled = pool_states(
+            outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
+        )
+        pooled = functional.dropout(pooled, self.config.classifier_dropout, self.training)
+        logits = self.classifier(pooled)
+        loss = None
+        if labels is not None:
+            problem_type = self.config.problem_type or infer_problem_type(labels, self.num_labels)
+            if problem_type == "single_label_classification":
+                check_labels(labels, self.num_labels)
+            loss = classification_loss(logits, labels, problem_type, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class AiaynDecoderModel(AiaynPreTrainedModel):
+    """The decoder alone, without a source, under the names that it has in the whole model.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    _input_half = "decoder"
+
+    def __init__(self, config: AiaynConfig) -> None:
+        super().__init__(with_encoder_and_decoder(config, False))
+        self.decoder = AiaynDecoder(self.config, has_source=False)
+        self.post_init()
+
+    def forward(
+        self, *args: Any, **kwargs: Any
+    ) -> BaseModelOutputWithPastAndCrossAttentions | tuple[Tensor, ...]:
+        """Run the decoder; arguments and output as `AiaynDecoder.forward`."""
+        return self.decoder(*args, **kwargs)
+
+
+class AiaynForCausalLM(AiaynPreTrainedModel, GenerationMixin):
+    """Figure 1, right, without attention over a source: a language model.
+
+    Args:
+        config: The model's configuration; the decoder's numbers are this model's.
+
+    Departs from the paper: it has no language model; this is its decoder alone.
+    """
+
+    _input_half = "decoder"
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    # What it can be loaded from has these too, and needs no report of them.
+    _keys_to_ignore_on_load_unexpected = [
+        r"^(model\.)?encoder\.",
+        r"\.encoder_attn(_layer_norm)?\.",
+        r"^classifier\.",
+    ]
+
+    def __init__(self, config: AiaynConfig) -> None:
+        super().__init__(with_encoder_and_decoder(config, False))
+        self.model = AiaynDecoderModel(self.config)
+        vocab_size = config.decoder_vocab_size or config.vocab_size
+        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    @classmethod
+    def _load_pretrained_model(
+        cls,
+        model: PreTrainedModel,
+        state_dict: dict[str, Tensor] | None,
+        checkpoint_files: list[str] | None,
+        load_config: LoadStateDictConfig,
+        *args: Any,
+    ) -> Any:
+        """Find the matrix of a three-way tie, which is kept under the encoder's name."""
+        config = model.config
+        renaming = WeightRenaming("encoder.embed_tokens", "decoder.embed_tokens")
+        if config.tie_word_embeddings and config.decoder_vocab_size is None:
+            mapping = [*(load_config.weight_mapping or []), renaming]
+            load_config = dataclasses.replace(load_config, weight_mapping=mapping)
+        loaded = super()._load_pretrained_model(
+            model, state_dict, checkpoint_files, load_config, *args
+        )
+        # What is kept here is undone by saving, and this model saves under its own names.
+        model._weight_conversions = [
+            conversion for conversion in model._weight_conversions if conversion is not renaming
+        ]
+        return loaded
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        smoothing: float = 0.0,
+        num_items_in_batch: Tensor | int | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """Score every entry of the vocabulary as the token that follows each token.
+
+        Args:
+            input_ids: Ids that the cache does not hold yet, [B, T].
+            attention_mask: 1 for real tokens, those in the cache included, [B, past + T].
+            position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
+            past_key_values: Keys and values of earlier steps.
+            inputs_embeds: Rows of the embedding matrix in the place of input_ids, [B, T, D].
+            labels: The ids themselves, [B, T]; -100 where none is to be predicted. They are shifted
+                here: each token's target is the next one.
+            smoothing: Share of each target spread over the vocabulary (section 5.4).
+            num_items_in_batch: Real targets in the whole optimiser step; the Trainer counts them.
+            use_cache: Whether to return keys and values for later steps.
+            logits_to_keep: How many of the last positions to score, or which; 0: all.
+            **kwargs: What the library passes to every model.
+
+        Returns:
+            Logits, [B, T, V]; with labels also the loss in nats per target token, [].
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            targets = labels[:, 1:]
+            check_labels(targets, logits.size(-1))
+            loss = label_smoothed_cross_entropy(
+                logits[:, :-1], targets, num_items_in_batch, smoothing
+            )
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

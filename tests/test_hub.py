@@ -16,7 +16,13 @@ from modeling_aiayn import AiaynEncoderModel
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
-HUB_SET = {"configuration_aiayn.py", "attention.py", "layers.py", "modeling_aiayn.py"}
+HUB_SET = {
+    "configuration_aiayn.py",
+    "attention.py",
+    "layers.py",
+    "losses.py",
+    "modeling_aiayn.py",
+}
 ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names)
 
 
@@ -91,7 +97,13 @@ def test_saved_folder_holds_the_hub_set_whole(folder):
     for name in HUB_SET:
         assert (folder / name).read_bytes() == (PACKAGE / name).read_bytes()
     auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
-    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    assert auto_map.keys() == {
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForCausalLM",
+        "AutoModelForSeq2SeqLM",
+        "AutoModelForSequenceClassification",
+    }
 
 
 def test_fresh_process_without_the_package_opens_the_folder(folder, tmp_path):
@@ -170,6 +182,7 @@ def test_import_registers_and_does_nothing_else(tmp_path):
         "modeling_aiayn.attention",
         "modeling_aiayn.configuration_aiayn",
         "modeling_aiayn.layers",
+        "modeling_aiayn.losses",
         "modeling_aiayn.modeling_aiayn",
     ]
     assert not list(tmp_path.iterdir())

@@ -50,7 +50,9 @@ def test_names_of_the_package():
     assert sorted(modeling_aiayn.__all__) == [
         "AiaynConfig",
         "AiaynEncoderModel",
+        "AiaynForCausalLM",
         "AiaynForConditionalGeneration",
+        "AiaynForSequenceClassification",
         "AiaynModel",
     ]
     assert all(hasattr(modeling_aiayn, name) for name in modeling_aiayn.__all__)

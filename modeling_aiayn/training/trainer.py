@@ -15,7 +15,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..modeling_aiayn import IGNORED_LABEL
+from ..losses import IGNORED_LABEL
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments

@@ -8,7 +8,7 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import DataCollatorForSeq2Seq
 
-from ..modeling_aiayn import IGNORED_LABEL
+from ..losses import IGNORED_LABEL
 from .metrics import TranslationScores
 from .translator import Translator
 

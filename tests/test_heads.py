@@ -1,0 +1,259 @@
+"""The other heads: a classifier on the encoder, a language model from the decoder."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from conftest import small_config, small_model
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
+
+from modeling_aiayn import (
+    AiaynForCausalLM,
+    AiaynForConditionalGeneration,
+    AiaynForSequenceClassification,
+)
+
+IDS = torch.tensor([[5, 6, 7, 2, 1, 1], [9, 10, 11, 12, 13, 2]])
+
+
+def head(cls, **options):
+    """A head with random weights, norms and biases too, and without dropout."""
+    torch.manual_seed(0)
+    model = cls(small_config(**options)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def classifier(**options):
+    return head(AiaynForSequenceClassification, num_labels=3, **options)
+
+
+def language_model(**options):
+    return head(AiaynForCausalLM, **options)
+
+
+# --- classification
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooling_sees_real_tokens_alone(pooling):
+    model = classifier(classifier_pooling=pooling)
+    pooled = []
+    for row in IDS:
+        states = model.model(row[row != 1][None]).last_hidden_state[0]
+        pooled.append(states.mean(0) if pooling == "mean" else states.max(0).values)
+    expected = functional.linear(
+        torch.stack(pooled), model.classifier.weight, model.classifier.bias
+    )
+    torch.testing.assert_close(model(IDS).logits, expected, atol=1e-5, rtol=1e-5)
+    left = torch.stack([torch.cat([row[row == 1], row[row != 1]]) for row in IDS])
+    torch.testing.assert_close(model(left).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_text_without_a_token_is_finite_and_hurts_no_neighbour(pooling):
+    model = classifier(classifier_pooling=pooling)
+    logits = model(torch.tensor([[1, 1, 1], [5, 6, 2]])).logits
+    torch.testing.assert_close(logits[0], model.classifier.bias)
+    torch.testing.assert_close(logits[1:], model(torch.tensor([[5, 6, 2]])).logits)
+
+
+def test_embeddings_without_a_mask_are_all_real():
+    model = classifier()
+    ids = torch.tensor([[5, 6, 7]])
+    embeds = model.get_input_embeddings()(ids)
+    torch.testing.assert_close(model(inputs_embeds=embeds).logits, model(ids).logits)
+
+
+PROBLEMS = [
+    (3, torch.tensor([2, 0]), "single_label_classification"),
+    (3, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), "multi_label_classification"),
+    (3, torch.tensor([[0.3, -1.0, 2.0], [0.1, 0.2, 0.3]]), "regression"),
+    (1, torch.tensor([0.3, -1.0]), "regression"),
+]
+
+
+@pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
+def test_losses_are_the_library_s(num_labels, labels, problem_type):
+    options = {"num_labels": num_labels}
+    if num_labels == 3 and problem_type == "regression":
+        options["problem_type"] = problem_type
+    model = head(AiaynForSequenceClassification, **options)
+    output = model(IDS, labels=labels)
+    config = copy.deepcopy(model.config)
+    expected = ForSequenceClassificationLoss(labels, output.logits, config)
+    torch.testing.assert_close(output.loss, expected)
+    assert config.problem_type == problem_type
+
+
+@pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
+def test_losses_do_not_depend_on_how_a_step_is_cut(num_labels, labels, problem_type):
+    model = head(AiaynForSequenceClassification, num_labels=num_labels, problem_type=problem_type)
+    whole = model(IDS, labels=labels).loss
+    pieces = [
+        model(IDS[row : row + 1], labels=labels[row : row + 1], num_items_in_batch=labels.numel())
+        for row in (0, 1)
+    ]
+    torch.testing.assert_close(sum(piece.loss for piece in pieces), whole)
+
+
+@pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
+@pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"decoder_vocab_size": 29}], ids=str)
+def test_every_parameter_learns(cls, options):
+    model = head(cls, num_labels=3, **options)
+    labels = IDS.masked_fill(IDS == 1, -100) if cls is AiaynForCausalLM else torch.tensor([2, 0])
+    model(IDS, labels=labels).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 1e-9, name
+
+
+def test_classifier_drops_out_in_training_alone():
+    model = classifier(classifier_dropout=0.5, dropout=0.0)
+    assert torch.equal(model(IDS).logits, model(IDS).logits)
+    model.train()
+    assert not torch.equal(model(IDS).logits, model(IDS).logits)
+
+
+def test_classifier_opens_from_a_translation_checkpoint_and_says_what_is_new(tmp_path, caplog):
+    whole = small_model()
+    whole.save_pretrained(tmp_path)
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, num_labels=3, output_loading_info=True
+        )
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert type(model) is AiaynForSequenceClassification
+    assert set(info.pop("missing_keys")) == {"classifier.weight", "classifier.bias"}
+    assert not any(info.values())
+    assert "classifier.weight" in caplog.text
+    assert "decoder" not in caplog.text
+    assert model.config.num_labels == 3
+    states = model.eval().model(IDS).last_hidden_state
+    torch.testing.assert_close(states, whole.model.encoder(IDS).last_hidden_state)
+
+
+@pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}], ids=str)
+def test_save_and_load_give_the_same_model(cls, options, tmp_path):
+    model = head(cls, num_labels=3, **options)
+    model.save_pretrained(tmp_path / "first")
+    loaded, info = cls.from_pretrained(tmp_path / "first", output_loading_info=True)
+    assert not any(info.values())
+    torch.testing.assert_close(loaded(IDS).logits, model(IDS).logits)
+    loaded.save_pretrained(tmp_path / "second")
+    for name in ("model.safetensors", "config.json"):
+        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
+        assert first == second, name
+
+
+# --- language model
+
+
+def test_language_model_has_no_attention_over_a_source():
+    names = [name for name, _ in language_model().named_parameters()]
+    assert not [name for name in names if "encoder" in name]
+    assert "model.decoder.layers.2.self_attn.q_proj.weight" in names
+
+
+def test_language_model_s_loss_is_that_of_the_next_token():
+    model = language_model()
+    output = model(IDS, labels=IDS.masked_fill(IDS == 1, -100))
+    logits = output.logits.double().log_softmax(-1)
+    scores = [
+        logits[row, at, IDS[row, at + 1]]
+        for row in (0, 1)
+        for at in range(5)
+        if IDS[row, at + 1] != 1
+    ]
+    assert output.loss.item() == pytest.approx(-torch.stack(scores).mean().item(), rel=1e-5)
+    spread = -logits[:, :5].mean(-1)[IDS[:, 1:] != 1].mean()
+    smoothed = model(IDS, labels=IDS.masked_fill(IDS == 1, -100), smoothing=0.1).loss
+    assert smoothed.item() == pytest.approx((0.9 * output.loss + 0.1 * spread).item(), rel=1e-5)
+
+
+def test_language_model_sees_the_past_alone():
+    model = language_model()
+    changed = IDS.clone()
+    changed[:, 3] = 30
+    before, after = model(IDS).logits, model(changed).logits
+    torch.testing.assert_close(before[:, :3], after[:, :3])
+    assert (before[:, 3:] - after[:, 3:]).abs().amax(-1).min() > 1e-4
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"position_type": "learned"}], ids=str)
+def test_language_model_s_cache_changes_nothing(num_beams, options):
+    model = language_model(**options)
+    settings = {"max_new_tokens": 6, "num_beams": num_beams, "eos_token_id": None}
+    expected = model.generate(IDS[1:], **settings, use_cache=False)
+    assert model.generate(IDS[1:], **settings).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_language_model_goes_on_from_padded_prompts_as_from_each_alone(cache):
+    model = language_model()
+    prompts = torch.tensor([[1, 1, 5, 6], [9, 10, 11, 12]])
+    settings = {"max_new_tokens": 5, "eos_token_id": None, "cache_implementation": cache}
+    together = model.generate(prompts, attention_mask=(prompts != 1).long(), **settings)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(prompt[prompt != 1][None], max_new_tokens=5, eos_token_id=None)
+        assert together[row, 4:].tolist() == alone[0, -5:].tolist()
+
+
+def test_positions_may_be_given():
+    model = language_model()
+    shifted = torch.arange(6)[None] + 3
+    assert not torch.allclose(model(IDS, position_ids=shifted).logits, model(IDS).logits)
+    counted = torch.arange(6)[None]
+    torch.testing.assert_close(model(IDS, position_ids=counted).logits, model(IDS).logits)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"tie_word_embeddings": False}, {"decoder_vocab_size": 29}], ids=str
+)
+def test_language_model_opens_from_a_translation_checkpoint(options, tmp_path):
+    whole = small_model(**options)
+    whole.save_pretrained(tmp_path / "whole")
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", output_loading_info=True)
+    assert type(model) is AiaynForCausalLM
+    assert not any(info.values())
+    decoder = whole.model.decoder
+    assert torch.equal(model.get_input_embeddings().weight, decoder.embed_tokens.weight)
+    assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == (
+        "tie_word_embeddings" not in options
+    )
+    own = {name.removeprefix("model.decoder."): weight for name, weight in model.named_parameters()}
+    for name, weight in decoder.named_parameters():
+        if "encoder_attn" not in name:
+            assert torch.equal(own[name], weight), name
+    model.save_pretrained(tmp_path / "own")
+    again, info = AutoModelForCausalLM.from_pretrained(tmp_path / "own", output_loading_info=True)
+    assert not any(info.values())
+    torch.testing.assert_close(again(IDS[:, :3]).logits, model(IDS[:, :3]).logits)
+
+
+def test_translation_model_opens_from_a_language_model(tmp_path):
+    model = language_model()
+    model.save_pretrained(tmp_path)
+    whole, info = AiaynForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert whole.config.is_encoder_decoder
+    new = {name.split(".")[1] for name in info["missing_keys"] if "encoder_attn" not in name}
+    assert new == {"encoder"}
+    tied = whole.get_input_embeddings().weight
+    assert whole.lm_head.weight is tied
+    assert torch.equal(tied, model.lm_head.weight)
+
+
+def test_heads_say_which_halves_they_have():
+    assert not classifier().config.is_encoder_decoder
+    assert not language_model().config.is_encoder_decoder
+    assert small_model().config.is_encoder_decoder
