@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -177,7 +178,7 @@ def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> A
     return config
 
 
-def check_readable(checkpoint_file: str) -> None:
+def check_readable(checkpoint_file: Path) -> None:
     """Refuse a file of weights that is damaged, incomplete or none, before anything is loaded.
 
     Args:
@@ -306,9 +307,17 @@ class AiaynPreTrainedModel(PreTrainedModel):
         *args: Any,
     ) -> Any:
         """Look at each file before the library loads the first."""
+        source = load_config.pretrained_model_name_or_path
         for checkpoint_file in checkpoint_files or []:
-            if Path(checkpoint_file).suffix == ".safetensors":
-                check_readable(checkpoint_file)
+            path = Path(os.path.abspath(checkpoint_file))
+            if (
+                source
+                and os.path.isdir(source)
+                and not path.is_relative_to(os.path.abspath(source))
+            ):
+                raise OSError(f"{source}: its index names a file outside the folder, {path}.")
+            if path.suffix == ".safetensors":
+                check_readable(path)
         return super()._load_pretrained_model(
             model, state_dict, checkpoint_files, load_config, *args
         )

@@ -1,5 +1,6 @@
 """Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without code of ours."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 
@@ -153,3 +154,16 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         split_special_tokens=True,
     )
+
+
+def vocabulary_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A fingerprint of which token has which id.
+
+    Args:
+        tokenizer: Any tokenizer.
+
+    Returns:
+        SHA-256 of its entries in the order of their ids, in hexadecimal.
+    """
+    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

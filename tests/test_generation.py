@@ -1,9 +1,18 @@
 """generate(): with and without a cache, alone and in company, as long as the source asks for."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from conftest import small_model
-from transformers import GenerationConfig
+from transformers import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    StaticCache,
+)
+from transformers.generation import BaseStreamer
 
 SOURCES = torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1]])
 
@@ -135,3 +144,169 @@ def test_static_cache_gives_the_same(model):
 def test_own_target_vocabulary_is_decoded():
     output = small_model(decoder_vocab_size=7).generate(SOURCES, num_beams=2)
     assert output.max() < 7
+
+
+# --- what else generate() can do; the library's code, held to our caches and masks
+
+
+def probabilities(model, source, output):
+    """Log-probability of each generated token, by one pass without a cache."""
+    scores = model(source[None], decoder_input_ids=output[None, :-1]).logits.log_softmax(-1)
+    return scores[0].gather(-1, output[1:, None])[:, 0]
+
+
+def test_sampling_draws_from_the_model_s_distribution(model):
+    torch.manual_seed(0)
+    output = model.generate(SOURCES[1:2].expand(4000, -1), do_sample=True, max_new_tokens=1)
+    drawn = torch.bincount(output[:, 1], minlength=31) / 4000
+    expected = model(SOURCES[1:2], decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
+    torch.testing.assert_close(drawn, expected.softmax(-1), atol=0.03, rtol=0)
+
+
+def test_beam_sampling_and_n_best_come_in_order_with_their_scores(model):
+    torch.manual_seed(0)
+    assert model.generate(SOURCES, do_sample=True, num_beams=3, max_new_tokens=5).size(0) == 3
+    output = model.generate(
+        SOURCES[1:2],
+        num_beams=4,
+        num_return_sequences=3,
+        max_new_tokens=6,
+        length_penalty=0.0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    assert output.sequences_scores.tolist() == sorted(output.sequences_scores, reverse=True)
+    assert len({tuple(row) for row in output.sequences.tolist()}) == 3
+    for sequence, score in zip(output.sequences, output.sequences_scores, strict=True):
+        kept = sequence[: 1 + (sequence[1:] != 1).sum()]
+        total = probabilities(model, SOURCES[1], kept).sum()
+        torch.testing.assert_close(score, total, atol=1e-4, rtol=1e-5)
+
+
+def test_assisted_and_prompt_lookup_decoding_give_what_greedy_gives(model):
+    expected = model.generate(SOURCES[1:2], max_new_tokens=12)
+    torch.manual_seed(3)
+    assistant = small_model(decoder_layers=1)
+    assisted = model.generate(SOURCES[1:2], max_new_tokens=12, assistant_model=assistant)
+    looked_up = model.generate(SOURCES[1:2], max_new_tokens=12, prompt_lookup_num_tokens=3)
+    assert assisted.tolist() == looked_up.tolist() == expected.tolist()
+
+
+def test_tokens_are_streamed_as_they_come(model):
+    class Streamer(BaseStreamer):
+        def __init__(self):
+            self.tokens, self.ended = [], False
+
+        def put(self, value):
+            self.tokens += value.flatten().tolist()
+
+        def end(self):
+            self.ended = True
+
+    streamer = Streamer()
+    output = model.generate(SOURCES[1:2], max_new_tokens=7, streamer=streamer)
+    assert streamer.tokens == output[0].tolist()
+    assert streamer.ended
+
+
+def test_scores_attentions_and_states_of_each_step(model):
+    output = model.generate(
+        SOURCES,
+        max_new_tokens=4,
+        min_new_tokens=4,
+        return_dict_in_generate=True,
+        output_logits=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    logits = model(SOURCES, decoder_input_ids=output.sequences[:, :-1]).logits
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits, atol=1e-5, rtol=1e-5)
+    assert [len(step) for step in output.cross_attentions] == [3] * 4
+    assert output.cross_attentions[2][1].shape == (3, 2, 1, 7)
+    assert output.decoder_attentions[2][1].shape == (3, 2, 1, 3)
+    assert output.encoder_attentions[1].shape == (3, 3, 7, 7)
+    assert output.decoder_hidden_states[3][0].shape == (3, 1, 12)
+    assert output.cross_attentions[1][0][0, :, :, 5:].max() == 0
+
+
+def test_embeddings_in_place_of_ids_generate_the_same(model):
+    embeds = model.get_input_embeddings()(SOURCES)
+    mask = (SOURCES != 1).long()
+    output = model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6)
+    assert output.tolist() == model.generate(SOURCES, max_new_tokens=6).tolist()
+
+
+def test_beam_search_leaves_the_source_s_keys_and_values_alone(model, monkeypatch):
+    moved = []
+    reorder = Cache.reorder_cache
+
+    def recorded(self, beam_idx):
+        moved.append(self)
+        return reorder(self, beam_idx)
+
+    monkeypatch.setattr(Cache, "reorder_cache", recorded)
+    output = model.generate(
+        SOURCES, num_beams=3, max_new_tokens=6, return_dict_in_generate=True, output_scores=True
+    )
+    assert moved
+    assert {id(cache) for cache in moved} == {id(output.past_key_values.self_attention_cache)}
+
+
+def test_prefixes_of_unequal_length_go_on_as_each_alone(model):
+    """decoder_input_ids, padded on the left, with their mask."""
+    prefix = torch.tensor([[1, 0, 20], [0, 21, 22], [1, 1, 0]])
+    settings = {"max_new_tokens": 4, "eos_token_id": None}
+    together = model.generate(
+        SOURCES,
+        decoder_input_ids=prefix,
+        decoder_attention_mask=(prefix != 1).long(),
+        decoder_start_token_id=[1, 0, 1],
+        **settings,
+    )
+    for row, source in enumerate(SOURCES):
+        own = prefix[row][prefix[row] != 1][None]
+        alone = model.generate(source[None], decoder_input_ids=own, **settings)
+        assert together[row, -4:].tolist() == alone[0, -4:].tolist()
+
+
+def test_threads_share_a_model(model):
+    expected = [model.generate(row[None], max_new_tokens=8).tolist() for row in SOURCES]
+    with ThreadPoolExecutor(6) as pool:
+        got = list(
+            pool.map(lambda row: model.generate(row[None], max_new_tokens=8).tolist(), SOURCES)
+        )
+    assert got == expected
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_scores_that_are_no_numbers_are_refused(model, num_beams):
+    with torch.no_grad():
+        model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"non-finite scores \(NaN\).* dtype='float32'"):
+        model.generate(SOURCES, num_beams=num_beams, max_new_tokens=3)
+
+
+@torch.no_grad()
+def test_decoding_step_compiles_whole(model):
+    """With a static cache, as generate() compiles it on accelerators."""
+    expected = model.generate(SOURCES, max_new_tokens=5, cache_implementation="static")
+    cache = EncoderDecoderCache(
+        StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=8),
+        DynamicCache(),
+    )
+    encoder_outputs = model.get_encoder()(SOURCES)
+    mask = (SOURCES != 1).long()
+    step = torch.compile(model.forward, fullgraph=True, backend="eager")
+    tokens = torch.zeros(3, 1, dtype=torch.long)
+    for _ in range(5):
+        logits = step(
+            encoder_outputs=encoder_outputs,
+            attention_mask=mask,
+            decoder_input_ids=tokens[:, -1:],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+        tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], dim=1)
+    for row, other in zip(tokens.tolist(), expected.tolist(), strict=True):
+        end = row.index(2) + 1 if 2 in row else len(row)
+        assert row[:end] == other[:end]

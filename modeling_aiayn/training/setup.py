@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import train_bpe_tokenizer, train_word_tokenizer
+from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
 from .arguments import ModelArguments
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
@@ -69,6 +69,10 @@ def build_model(
         model.preset,
         vocab_size=len(source_tokenizer),
         decoder_vocab_size=None if is_shared else len(target_tokenizer),
+        vocabulary_sha256=[
+            vocabulary_sha256(source_tokenizer),
+            vocabulary_sha256(target_tokenizer),
+        ],
         **overrides,
     )
     translation_model = AiaynForConditionalGeneration(config)

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
+from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines, vocabulary_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +45,28 @@ class Translator:
         self.model = model.eval()
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        for tokenizer, size in (
-            (self.source_tokenizer, model.config.vocab_size),
-            (self.target_tokenizer, model.config.decoder_vocab_size or model.config.vocab_size),
+        self._check_tokenizers()
+
+    def _check_tokenizers(self) -> None:
+        tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        config = self.model.config
+        for tokenizer, size in zip(
+            tokenizers,
+            (config.vocab_size, config.decoder_vocab_size or config.vocab_size),
+            strict=True,
         ):
             if len(tokenizer) > size:
                 raise ValueError(
                     f"The tokenizer has {len(tokenizer)} entries and the model {size}: they do not "
                     "belong together."
                 )
+        # Only models of our own training say what their vocabularies were.
+        trained_with = getattr(config, "vocabulary_sha256", None)
+        if trained_with not in (None, [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]):
+            logger.warning(
+                "The tokenizer is not the one that the model was trained with: the same words may "
+                "have other ids, and then translations are noise."
+            )
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, hub: bool = False, **model_options: Any) -> Self:
@@ -69,6 +82,7 @@ class Translator:
 
         Raises:
             OSError: There is no such folder, or it holds no model.
+            ValueError: The model's weights are not all there, or not all numbers.
         """
         if not hub and not Path(path).is_dir():
             raise FileNotFoundError(
@@ -76,9 +90,10 @@ class Translator:
                 "or --hub)."
             )
         options = {"trust_remote_code": False, "local_files_only": not hub}
-        model = AutoModelForSeq2SeqLM.from_pretrained(
-            path, use_safetensors=True, **options, **model_options
+        model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, **options, **model_options
         )
+        refuse_unfit_weights(path, model, loading_info)
         source_tokenizer = AutoTokenizer.from_pretrained(path, **options)
         target_tokenizer = None
         if model.config.decoder_vocab_size is not None:
@@ -107,7 +122,9 @@ class Translator:
             As many translations, each one line.
         """
         texts = list(texts)
-        encoded = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
+        encoded = [
+            self.encode(text, f"Line {number}") for number, text in enumerate(texts, start=1)
+        ]
         translations = [""] * len(texts)
         order = [index for index, text in enumerate(texts) if text.strip()]
         order.sort(key=lambda index: len(encoded[index]), reverse=True)
@@ -120,14 +137,21 @@ class Translator:
                 bar.update(len(indices))
         return translations
 
-    def _encode(self, text: str, number: int) -> list[int]:
+    def encode(self, text: str, name: str = "A text") -> list[int]:
+        """Ids of a text, 512 of them at most.
+
+        Args:
+            text: A sentence.
+            name: What to call it in the warning that it was cut.
+
+        Returns:
+            Ids, the last of which is eos.
+        """
         # A lone surrogate is not text; the tokenizer would refuse the whole batch for it.
         clean = text.strip().encode("utf-8", "replace").decode("utf-8")
         ids: list[int] = self.source_tokenizer(clean).input_ids
         if len(ids) > MAX_SOURCE_TOKENS:
-            logger.warning(
-                "Line %d: cut from %d to %d tokens.", number, len(ids), MAX_SOURCE_TOKENS
-            )
+            logger.warning("%s: cut from %d to %d tokens.", name, len(ids), MAX_SOURCE_TOKENS)
             ids = [*ids[: MAX_SOURCE_TOKENS - 1], ids[-1]]
         return ids
 
@@ -136,3 +160,32 @@ class Translator:
         batch = self.source_tokenizer.pad({"input_ids": sources}, return_tensors="pt")
         output = self.model.generate(**batch.to(self.model.device), **generation_options)
         return decode_lines(self.target_tokenizer, output.tolist())
+
+
+def refuse_unfit_weights(
+    path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]
+) -> None:
+    """Refuse a model of which a part was not read or is no number: it would translate into noise.
+
+    Args:
+        path: Where the model came from.
+        model: The model.
+        loading_info: What from_pretrained says of its loading.
+
+    Raises:
+        ValueError: A weight is missing, is not the model's, or is not finite.
+    """
+    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
+        if loading_info[kind]:
+            first, *others = sorted(loading_info[kind])
+            more = f" and {len(others)} others" if others else ""
+            raise ValueError(
+                f"{path}: the weight {first}{more} {trouble}. A model that translates must have "
+                "all of its weights and no others: save it again from where it was trained."
+            )
+    for name, weight in model.state_dict().items():
+        if not weight.is_meta and not weight.isfinite().all():
+            raise ValueError(
+                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
+                "checkpoint of this training."
+            )

@@ -1,0 +1,85 @@
+"""pipeline("aiayn-translation"): what the library took away in version 5, by our Translator.
+
+Importing `modeling_aiayn.translation` registers it.
+"""
+
+from typing import Any
+
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    Pipeline,
+    PreTrainedTokenizerBase,
+)
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
+from .translator import Translator
+
+TASK = "aiayn-translation"
+
+
+class AiaynTranslationPipeline(Pipeline):
+    """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
+
+    Args:
+        *args: As for Pipeline.
+        target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
+        **kwargs: As for Pipeline; what generate takes besides may be given here or at a call.
+    """
+
+    _load_tokenizer = True
+
+    def __init__(
+        self,
+        *args: Any,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if target_tokenizer is None and self.model.config.decoder_vocab_size is not None:
+            target_tokenizer = AutoTokenizer.from_pretrained(
+                self.model.name_or_path, subfolder=TARGET_TOKENIZER_FOLDER, trust_remote_code=False
+            )
+        self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
+
+    def _sanitize_parameters(
+        self, **generation_options: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return {}, generation_options, {}
+
+    def preprocess(self, input_: str) -> dict[str, Any]:
+        """Encode a text as Translator does.
+
+        Args:
+            input_: A text.
+
+        Returns:
+            Its ids, [1, S], their mask, and whether there is any text at all.
+        """
+        ids = self.translator.encode(input_)
+        batch = self.tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
+        return {**batch, "is_empty": not input_.strip()}
+
+    def _forward(self, input_tensors: dict[str, Any], **generation_options: Any) -> dict[str, Any]:
+        is_empty = input_tensors.pop("is_empty")
+        output = self.model.generate(**input_tensors, **generation_options)
+        return {"output_ids": output, "is_empty": is_empty}
+
+    def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:
+        """A translation's text.
+
+        Args:
+            model_outputs: Its ids, [1, T], and whether its source has any text.
+
+        Returns:
+            The text as "translation_text", the name that the library gave it.
+        """
+        ids = model_outputs["output_ids"].tolist()
+        (text,) = decode_lines(self.translator.target_tokenizer, ids)
+        return {"translation_text": "" if model_outputs["is_empty"] else text}
+
+
+PIPELINE_REGISTRY.register_pipeline(
+    TASK, pipeline_class=AiaynTranslationPipeline, pt_model=AutoModelForSeq2SeqLM
+)

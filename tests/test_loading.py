@@ -1,0 +1,182 @@
+"""Damaged, foreign and incomplete folders are refused by name; nothing of them is run."""
+
+import json
+import os
+import pickle
+import random
+import re
+import resource
+import struct
+import time
+
+import pytest
+import torch
+from conftest import small_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_aiayn.modeling_aiayn import check_readable
+from modeling_aiayn.tokenization import vocabulary_sha256
+from modeling_aiayn.translation import Translator
+
+
+@pytest.fixture
+def folder(tokenizer, tmp_path):
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def weights(folder):
+    return folder / "model.safetensors"
+
+
+def refused(folder, error, message):
+    with pytest.raises(error, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def change(weights, **tensors):
+    """Replace tensors of a file; None takes one away."""
+    kept = load_file(weights) | {name.replace("__", "."): value for name, value in tensors.items()}
+    save_file({name: value for name, value in kept.items() if value is not None}, weights)
+
+
+def test_truncated_weights_are_refused_with_their_name(folder, weights):
+    os.truncate(weights, weights.stat().st_size // 2)
+    refused(
+        folder, OSError, r"model\.safetensors .*truncated or corrupt.*copy or download it again"
+    )
+
+
+def test_a_header_of_absurd_length_is_refused_at_once(folder, weights):
+    weights.write_bytes(struct.pack("<Q", 2**63) + weights.read_bytes()[8:])
+    started = time.monotonic()
+    refused(folder, OSError, r"model\.safetensors .*truncated or corrupt")
+    assert time.monotonic() - started < 5
+
+
+def test_a_pointer_to_weights_is_no_weights(folder, weights):
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    refused(folder, OSError, r"model\.safetensors .*Git LFS pointer.*git lfs pull")
+
+
+def test_weights_that_may_not_be_read_are_not_called_corrupt(folder, weights, monkeypatch):
+    def denied(*args, **kwargs):
+        raise PermissionError(f"Permission denied: {weights}")
+
+    monkeypatch.setattr("modeling_aiayn.modeling_aiayn.safe_open", denied)
+    refused(folder, PermissionError, r"Permission denied: .*model\.safetensors")
+
+
+def test_a_missing_weight_is_refused_before_translating(folder, weights):
+    change(weights, model__encoder__layers__0__fc1__weight=None)
+    with pytest.raises(ValueError, match=r"weight model\.encoder\.layers\.0\.fc1\.weight is miss"):
+        Translator.from_pretrained(folder)
+
+
+def test_a_weight_too_many_is_refused_before_translating(folder, weights):
+    change(weights, model__encoder__layers__7__fc1__weight=torch.zeros(1), other=torch.zeros(1))
+    with pytest.raises(ValueError, match=r"layers\.7\.fc1\.weight and 1 others has no place"):
+        Translator.from_pretrained(folder)
+
+
+def test_weights_that_are_no_numbers_are_refused_before_translating(folder, weights):
+    wrong = load_file(weights)["model.decoder.layers.1.fc2.weight"].fill_(float("nan"))
+    change(weights, model__decoder__layers__1__fc2__weight=wrong)
+    with pytest.raises(ValueError, match=r"model\.decoder\.layers\.1\.fc2\.weight is not finite"):
+        Translator.from_pretrained(folder)
+
+
+def test_a_weight_of_another_shape_is_refused_with_both(folder, weights):
+    change(weights, model__encoder__layers__0__fc1__weight=torch.zeros(3, 3))
+    message = r"model\.encoder\.layers\.0\.fc1\.weight must have shape \(13, 12\).* got \(3, 3\)"
+    refused(folder, ValueError, message)
+    options = {"ignore_mismatched_sizes": True}
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
+
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, ("PWNED",)
+
+
+@pytest.mark.parametrize("content", [{"a": torch.zeros(1)}, {"a": Payload()}], ids=["kind", "evil"])
+def test_pickled_weights_are_not_opened(folder, weights, content, monkeypatch):
+    monkeypatch.chdir(folder)
+    weights.unlink()
+    torch.save(content, folder / "pytorch_model.bin", pickle_module=pickle)
+    refused(folder, OSError, r"model\.safetensors")
+    assert not (folder / "PWNED").exists()
+
+
+def test_an_index_may_not_lead_out_of_the_folder(folder, weights):
+    names = list(load_file(weights))
+    weights.rename(folder.parent / "secret.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../secret.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, OSError, r"index names a file outside the folder, .*secret\.safetensors")
+
+
+def test_a_relative_folder_with_shards_is_inside_itself(folder, monkeypatch):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.save_pretrained(folder.parent / "shards", max_shard_size="20KB")
+    (folder.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(folder.parent / "elsewhere")
+    again = AutoModelForSeq2SeqLM.from_pretrained("../shards")
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
+
+
+def test_a_config_that_is_none_is_refused(folder):
+    (folder / "config.json").write_text("")
+    refused(folder, OSError, r"config.*not a valid JSON")
+
+
+def test_a_misspelt_field_in_a_config_is_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"droput": 0.5}))
+    refused(folder, ValueError, r"no field 'droput', did you mean 'dropout'")
+
+
+def test_a_tokenizer_with_other_ids_is_announced(folder, tokenizer, caplog):
+    config = json.loads((folder / "config.json").read_text())
+    config["vocabulary_sha256"] = [vocabulary_sha256(tokenizer)] * 2
+    (folder / "config.json").write_text(json.dumps(config))
+    Translator.from_pretrained(folder)
+    assert "not the one" not in caplog.text
+    saved = json.loads((folder / "tokenizer.json").read_text())
+    vocab = saved["model"]["vocab"]
+    last = sorted(vocab, key=vocab.get)[-2:]
+    vocab[last[0]], vocab[last[1]] = vocab[last[1]], vocab[last[0]]
+    (folder / "tokenizer.json").write_text(json.dumps(saved))
+    Translator.from_pretrained(folder)
+    assert "tokenizer is not the one that the model was trained with" in caplog.text
+
+
+def test_mutated_weights_give_typed_errors_alone(folder, weights):
+    """Catalogue A-L12, with fewer mutations: flipped, cut, and edited headers."""
+    sound = weights.read_bytes()
+    draw = random.Random(0)
+    header = struct.unpack("<Q", sound[:8])[0] + 8
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcomes = set()
+    for _ in range(400):
+        damaged = bytearray(sound)
+        kind = draw.choice(["flip", "cut", "edit"])
+        if kind == "flip":
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        elif kind == "cut":
+            del damaged[draw.randrange(len(damaged)) :]
+        else:
+            damaged[draw.randrange(header)] = draw.randrange(256)
+        weights.write_bytes(damaged)
+        try:
+            check_readable(weights)
+            outcomes.add("read")
+        except OSError as error:
+            outcomes.add(
+                re.sub(r"^.*(model\.safetensors holds no safetensors).*$", r"\1", str(error))
+            )
+    assert outcomes == {"read", "model.safetensors holds no safetensors"}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024

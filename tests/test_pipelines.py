@@ -1,0 +1,81 @@
+"""The library's pipelines open our heads, and ours translates as the script does."""
+
+import pytest
+import torch
+from conftest import small_config, small_model
+from transformers import pipeline
+
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
+from modeling_aiayn.tokenization import TARGET_TOKENIZER_FOLDER, train_word_tokenizer
+from modeling_aiayn.translation import Translator
+
+TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.", "We see.", " "]
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_translations_are_the_translator_s(folder, batch_size):
+    expected = Translator.from_pretrained(folder)(TEXTS, num_beams=3)
+    translate = pipeline("aiayn-translation", str(folder), device="cpu")
+    output = translate(TEXTS, batch_size=batch_size, num_beams=3)
+    assert output == [{"translation_text": text} for text in expected]
+    assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}
+    streamed = list(translate((text for text in TEXTS), num_beams=3))
+    assert streamed == output
+
+
+def test_a_target_vocabulary_of_its_own_is_found_or_given(tmp_path):
+    source = train_word_tokenizer(["a b c d"] * 2)
+    target = train_word_tokenizer(["e f g h i"] * 2)
+    model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
+    model.save_pretrained(tmp_path)
+    source.save_pretrained(tmp_path)
+    target.save_pretrained(tmp_path / TARGET_TOKENIZER_FOLDER)
+    expected = Translator.from_pretrained(tmp_path)(["a c"])
+    found = pipeline("aiayn-translation", str(tmp_path), device="cpu")
+    given = pipeline(
+        "aiayn-translation", model, tokenizer=source, target_tokenizer=target, device="cpu"
+    )
+    for translate in (found, given):
+        assert translate(["a c"]) == [{"translation_text": expected[0]}]
+    assert set(expected[0].split()) <= set("efghi")
+
+
+def test_text_classification(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    labels = {0: "bad", 1: "fair", 2: "good"}
+    config = small_config(vocab_size=len(tokenizer), id2label=labels)
+    model = AiaynForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    output = pipeline("text-classification", str(tmp_path), device="cpu")(
+        ["The dog sees.", "We see my old friend."], batch_size=2, top_k=None
+    )
+    for text, scores in zip(["The dog sees.", "We see my old friend."], output, strict=True):
+        logits = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(-1)
+        expected = {labels[index]: value for index, value in enumerate(logits.tolist())}
+        got = {score["label"]: score["score"] for score in scores}
+        assert got == pytest.approx(expected, abs=1e-5)
+
+
+def test_text_generation(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    config = small_config(vocab_size=len(tokenizer), decoder_layers=1)
+    model = AiaynForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    complete = pipeline("text-generation", str(tmp_path), device="cpu")
+    prompts = ["The dog", "We see my old friend"]
+    settings = {"max_new_tokens": 4, "do_sample": False, "return_full_text": False}
+    settings["add_special_tokens"] = False  # our tokenizers end a text in eos, and this goes on
+    together = complete(prompts, batch_size=2, **settings)
+    alone = [complete(prompt, **settings) for prompt in prompts]
+    assert together == alone
+    assert all(output[0]["generated_text"] for output in alone)
