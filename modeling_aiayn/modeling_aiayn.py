@@ -345,12 +345,18 @@ class AiaynPreTrainedModel(PreTrainedModel):
         """Put another embedding of input_ids in; what is tied to it follows with tie_weights."""
         getattr(self.base_model, self._input_half).embed_tokens = value
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Give the vocabulary another size; what is tied keeps being so.
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Give the vocabulary another size, in both halves; what is tied keeps being so.
 
         Args:
-            *args: As for PreTrainedModel.resize_token_embeddings.
-            **kwargs: The same.
+            new_num_tokens: Entries. None: as they are.
+            pad_to_multiple_of: Round the number up to a multiple of this.
+            mean_resizing: Draw new rows from the distribution of the old ones.
 
         Returns:
             The embedding of input_ids.
@@ -365,10 +371,17 @@ class AiaynPreTrainedModel(PreTrainedModel):
                 f"decoder_vocab_size={self.config.decoder_vocab_size}. Build a model of the new "
                 "sizes and copy the weights over."
             )
-        embedding = super().resize_token_embeddings(*args, **kwargs)
+        embedding = super().resize_token_embeddings(
+            new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        size = embedding.weight.size(0)
         for stack in self.modules():
             if isinstance(stack, AiaynStack):
-                stack.embed_tokens.num_embeddings = stack.embed_tokens.weight.size(0)
+                if stack.embed_tokens.weight.size(0) != size:  # the other half, tied to nothing
+                    stack.embed_tokens = self._get_resized_embeddings(
+                        stack.embed_tokens, size, mean_resizing=mean_resizing
+                    )
+                stack.embed_tokens.num_embeddings = size
         return embedding
 
     @property

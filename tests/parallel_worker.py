@@ -1,0 +1,84 @@
+"""One process of the parallel tests: `torchrun --nproc_per_node 2 parallel_worker.py MODE IN OUT`.
+
+Loads the model in IN under MODE (alone, ddp, fsdp or tp), takes two steps on batch.pt, and leaves in
+OUT loss, gradients, generated ids and the saved model.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed
+from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoModelForSeq2SeqLM
+from transformers.distributed import DistributedConfig
+
+import modeling_aiayn  # noqa: F401 (registers the model)
+
+
+def share(batch, mode):
+    """This process's rows: all of them, unless the mode splits batches."""
+    if mode in ("alone", "tp"):
+        return batch
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return {name: rows[rank::size] for name, rows in batch.items()}
+
+
+def whole(tensor):
+    """A tensor whose parts lie with several processes, put together."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def load(mode, folder):
+    if mode in ("alone", "ddp"):
+        return AutoModelForSeq2SeqLM.from_pretrained(folder)
+    sizes = {"fsdp": {"fsdp_size": 2}, "tp": {"tp_size": 2}}[mode]
+    return AutoModelForSeq2SeqLM.from_pretrained(
+        folder, distributed_config=DistributedConfig(**sizes)
+    )
+
+
+def main(mode, folder, out):
+    batch = torch.load(folder / "batch.pt", weights_only=True)
+    tokens = (batch["labels"] != -100).sum()
+    model = load(mode, folder).train()
+    if mode == "fsdp":
+        register_fsdp_forward_method(model, "generate")
+    replica = DistributedDataParallel(model) if mode == "ddp" else model
+    # What splits batches averages gradients over processes, so the loss is taken that often.
+    copies = torch.distributed.get_world_size() if mode in ("ddp", "fsdp") else 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = replica(**share(batch, mode), num_items_in_batch=tokens).loss
+        (loss * copies).backward()
+        gradients = {name: whole(weight.grad) for name, weight in model.named_parameters()}
+        optimizer.step()
+        total = loss.detach().clone()
+        if copies > 1:
+            torch.distributed.all_reduce(total)
+        losses.append(total.item())
+    model.eval()
+    with torch.no_grad():
+        ids = model.generate(batch["input_ids"], num_beams=2, max_new_tokens=5)
+    model.save_pretrained(out)
+    if int(os.environ.get("RANK", "0")) == 0:
+        torch.save(
+            {name: gradient.clone() for name, gradient in gradients.items()}, out / "grad.pt"
+        )
+        (out / "result.json").write_text(json.dumps({"losses": losses, "ids": ids.tolist()}))
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    for mode in sys.argv[1].split(","):
+        target = Path(sys.argv[3]) / mode
+        target.mkdir(parents=True, exist_ok=True)
+        main(mode, Path(sys.argv[2]), target)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

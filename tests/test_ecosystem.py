@@ -1,0 +1,259 @@
+"""The training ecosystem treats our models as its own: Trainer, Accelerate, PEFT, export, int8."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import small_config, small_model
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+)
+
+from modeling_aiayn import (
+    AiaynForCausalLM,
+    AiaynForConditionalGeneration,
+    AiaynForSequenceClassification,
+)
+
+
+@pytest.fixture
+def data(pairs, tokenizer):
+    sources, targets = zip(*((pair.source, pair.target) for pair in pairs[:16]), strict=True)
+    return Dataset.from_dict(dict(tokenizer(list(sources), text_target=list(targets))))
+
+
+def fresh(tokenizer, cls=AiaynForConditionalGeneration, **options):
+    torch.manual_seed(0)
+    return cls(small_config(vocab_size=len(tokenizer), dropout=0.0, **options))
+
+
+def plain_arguments(cls, folder, **options):
+    return cls(
+        output_dir=str(folder),
+        use_cpu=True,
+        max_steps=3,
+        learning_rate=0.01,
+        per_device_train_batch_size=8,
+        logging_steps=1,
+        save_strategy="no",
+        disable_tqdm=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("trainer_class", "arguments_class"),
+    [(Trainer, TrainingArguments), (Seq2SeqTrainer, Seq2SeqTrainingArguments)],
+)
+def test_library_trainers(data, tokenizer, tmp_path, trainer_class, arguments_class, smoothing):
+    """They train, evaluate, and do not see how a step is cut into batches."""
+    losses = []
+    for options in ({}, {"gradient_accumulation_steps": 4}):
+        model = fresh(tokenizer)
+        args = plain_arguments(
+            arguments_class, tmp_path, label_smoothing_factor=smoothing, max_grad_norm=0, **options
+        )
+        args.per_device_train_batch_size //= options.get("gradient_accumulation_steps", 1)
+        trainer = trainer_class(
+            model=model,
+            args=args,
+            train_dataset=data,
+            eval_dataset=data,
+            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        )
+        trainer.train()
+        logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        assert logged[-1] < logged[0]
+        losses.append(logged)
+        assert "eval_loss" in trainer.evaluate()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "columns"),
+    [
+        (AiaynForSequenceClassification, {"num_labels": 3}, {"labels": [0, 1, 2, 1] * 4}),
+        (AiaynForSequenceClassification, {"num_labels": 1}, {"labels": [0.5, 1.0, 2.0, -1.0] * 4}),
+        (
+            AiaynForSequenceClassification,
+            {"num_labels": 3, "problem_type": "multi_label_classification"},
+            {"labels": [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]] * 8},
+        ),
+        (AiaynForCausalLM, {}, {}),
+    ],
+    ids=["classes", "regression", "several", "language"],
+)
+def test_other_heads_under_the_trainer(data, tokenizer, tmp_path, cls, options, columns):
+    """Accumulation changes no loss, for the three kinds of classification either."""
+    columns = columns or {"labels": data["input_ids"]}
+    rows = Dataset.from_dict({"input_ids": data["input_ids"], **columns})
+    rows = rows.map(lambda row: {"attention_mask": [1] * len(row["input_ids"])})
+    pad = DataCollatorForSeq2Seq(tokenizer)
+
+    def collate(features):
+        if cls is AiaynForCausalLM:
+            return pad(features)
+        labels = [feature.pop("labels") for feature in features]
+        return {**tokenizer.pad(features, return_tensors="pt"), "labels": torch.tensor(labels)}
+
+    losses = []
+    for steps in (1, 4):
+        args = plain_arguments(
+            TrainingArguments, tmp_path, max_grad_norm=0, gradient_accumulation_steps=steps
+        )
+        args.per_device_train_batch_size = 8 // steps
+        model = fresh(tokenizer, cls, classifier_dropout=0.0, **options)
+        trainer = Trainer(model=model, args=args, train_dataset=rows, data_collator=collate)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_bare_accelerate_loop(data, tokenizer):
+    """It gives the weights of a loop without Accelerate."""
+    weights = []
+    for accelerator in (Accelerator(cpu=True), None):
+        model = fresh(tokenizer)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+        loader = DataLoader(data, batch_size=8, collate_fn=collator)
+        if accelerator:
+            model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for batch in loader:
+            loss = model(**batch).loss
+            accelerator.backward(loss) if accelerator else loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("cls", [AiaynForConditionalGeneration, AiaynForSequenceClassification])
+def test_lora_trains_saves_loads_and_merges(cls, tmp_path, batch):
+    task = "SEQ_2_SEQ_LM" if cls is AiaynForConditionalGeneration else "SEQ_CLS"
+    torch.manual_seed(0)
+    base = cls(small_config(dropout=0.0, num_labels=3))
+    inputs = {**batch, "labels": torch.tensor([2, 0])} if task == "SEQ_CLS" else batch
+    config = LoraConfig(r=3, lora_alpha=8, target_modules=["q_proj", "v_proj"], task_type=task)
+    model = get_peft_model(copy.deepcopy(base), config)
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert all("lora_" in name or "classifier" in name for name in trained)
+    assert any("encoder_attn.q_proj" in name for name in trained) == (task == "SEQ_2_SEQ_LM")
+    optimizer = torch.optim.SGD([w for w in model.parameters() if w.requires_grad], lr=0.3)
+    losses = []
+    for _ in range(3):
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    model.eval()
+    expected = model(**inputs).logits
+    assert not torch.allclose(expected, base.eval()(**inputs).logits, atol=1e-3)
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(copy.deepcopy(base), tmp_path).eval()
+    torch.testing.assert_close(again(**inputs).logits, expected)
+    merged = again.merge_and_unload()
+    assert type(merged) is cls
+    torch.testing.assert_close(merged(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
+    if task == "SEQ_2_SEQ_LM":
+        kept = model.generate(input_ids=batch["input_ids"], max_new_tokens=5).tolist()
+        assert merged.generate(batch["input_ids"], max_new_tokens=5).tolist() == kept
+
+
+def test_dynamic_int8(model, batch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch moves this to torchao, which says the same
+        quantized = torch.ao.quantization.quantize_dynamic(
+            copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8
+        )
+        ours, theirs = quantized(**batch).logits, model(**batch).logits
+        assert 0 < (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
+        assert quantized.generate(batch["input_ids"], max_new_tokens=3).shape[0] == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}], ids=str)
+@pytest.mark.parametrize("size", [38, 29])
+def test_vocabulary_changes_its_size_in_both_halves(options, size, batch, tmp_path):
+    model = small_model(**options)
+    old = model.lm_head.weight.detach().clone()
+    model.resize_token_embeddings(size)
+    kept = min(size, 31)
+    assert torch.equal(model.lm_head.weight[:kept], old[:kept])
+    embedding = model.get_input_embeddings()
+    assert (model.lm_head.weight is embedding.weight) == (not options)
+    assert (model.model.decoder.embed_tokens.weight is embedding.weight) == (not options)
+    assert model.config.vocab_size == size
+    assert model.model.decoder.embed_tokens.num_embeddings == size
+    output = model(**batch)
+    assert output.logits.size(-1) == size
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(again(**batch).logits, output.logits)
+
+
+def test_two_vocabularies_are_not_resized_as_one():
+    message = "needs one vocabulary .* vocab_size=31 and decoder_vocab_size=29"
+    with pytest.raises(ValueError, match=message):
+        small_model(decoder_vocab_size=29).resize_token_embeddings(38)
+
+
+@pytest.mark.parametrize(
+    "device_map",
+    [
+        {"": "cpu"},
+        {"model.encoder": "cpu", "model.decoder": "cpu", "lm_head": "cpu"},
+        {
+            "model.encoder.embed_tokens": "cpu",
+            "model.decoder.embed_tokens": "cpu",
+            "lm_head": "cpu",
+            "model.encoder.embed_positions": "cpu",
+            "model.encoder.layer_norm": "cpu",
+            "model.encoder.layers": "disk",
+            "model.decoder.embed_positions": "cpu",
+            "model.decoder.layer_norm": "cpu",
+            "model.decoder.layers": "cpu",
+        },
+    ],
+    ids=["one", "halves", "disk"],
+)
+def test_parts_are_placed_by_a_device_map(model, batch, tmp_path, device_map):
+    model.save_pretrained(tmp_path)
+    placed = AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, device_map=device_map, offload_folder=tmp_path / "offload"
+    ).eval()
+    torch.testing.assert_close(placed(**batch).logits, model(**batch).logits)
+    output = placed.generate(batch["input_ids"], max_new_tokens=4)
+    assert output.tolist() == model.generate(batch["input_ids"], max_new_tokens=4).tolist()
+
+
+def test_forward_is_exported_for_any_batch_and_length(model):
+    names = ("input_ids", "attention_mask", "decoder_input_ids")
+    shapes = dict.fromkeys(names, (torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC))
+
+    def inputs(batch_size, source_length, target_length):
+        source = torch.randint(4, 31, (batch_size, source_length))
+        target = torch.randint(4, 31, (batch_size, target_length))
+        return dict(zip(names, (source, torch.ones_like(source), target), strict=True))
+
+    program = torch.export.export(
+        model,
+        (),
+        {**inputs(3, 7, 4), "use_cache": False},
+        dynamic_shapes={**shapes, "use_cache": None},
+    )
+    other = inputs(2, 5, 6)
+    output = program.module()(**other, use_cache=False)
+    torch.testing.assert_close(output.logits, model(**other).logits)

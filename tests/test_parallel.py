@@ -1,0 +1,110 @@
+"""Two processes compute what one does: DDP, FSDP2 and tensor parallelism, by torchrun over gloo."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import parallel_worker
+import pytest
+import torch
+import yaml
+from accelerate.commands.config.config_args import ClusterConfig
+from conftest import ROOT, small_model
+from transformers import AutoModelForSeq2SeqLM
+
+MODES = ["ddp", "fsdp", "tp"]
+
+
+def torchrun(*arguments):
+    """Run a program as two processes; one thread each, as there are two cores."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+    done = subprocess.run(
+        [*command, "2", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Folders with the results of each mode, and of one process alone."""
+    folder = tmp_path_factory.mktemp("parallel")
+    # Heads, feed-forward widths and the vocabulary in halves that are no whole numbers of the other.
+    model = small_model(
+        d_model=16,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=14,
+        decoder_ffn_dim=18,
+        vocab_size=32,
+        dropout=0.0,
+    )
+    model.save_pretrained(folder)
+    source = [[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1], [9, 9, 2]]
+    labels = [[15, 16, 17, 2], [18, 19, 2], [3, 2], [4, 5, 2]]
+    batch = {
+        "input_ids": torch.tensor([row + [1] * (7 - len(row)) for row in source]),
+        "labels": torch.tensor([row + [-100] * (4 - len(row)) for row in labels]),
+    }
+    torch.save(batch, folder / "batch.pt")
+    torchrun(Path(__file__).parent / "parallel_worker.py", ",".join(MODES), folder, folder)
+    (folder / "alone").mkdir()
+    parallel_worker.main("alone", folder, folder / "alone")
+    return folder
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_processes_give_the_loss_gradients_weights_and_translations_of_one(results, mode):
+    got, expected = (
+        json.loads((results / name / "result.json").read_text()) for name in (mode, "alone")
+    )
+    assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert got["ids"] == expected["ids"]
+    ours, theirs = (
+        torch.load(results / name / "grad.pt", weights_only=True) for name in (mode, "alone")
+    )
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+    # The library writes tied matrices of sharded models several times; loaded, they are one again.
+    ours, theirs = (
+        AutoModelForSeq2SeqLM.from_pretrained(results / name) for name in (mode, "alone")
+    )
+    assert ours.lm_head.weight is ours.get_input_embeddings().weight
+    for name, weight in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], weight, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_translations_of_the_parallel_models_are_more_than_their_end(results):
+    ids = json.loads((results / "alone" / "result.json").read_text())["ids"]
+    assert len({tuple(row) for row in ids}) > 1
+    assert len(ids[0]) > 3
+
+
+def test_the_training_script_runs_as_two_processes(tmp_path):
+    output = torchrun(
+        ROOT / "scripts" / "train_translation.py",
+        *("--output_dir", tmp_path / "run", "--embedded_train_size", "200", "--preset", "tiny"),
+        *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16}"),
+        *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
+        *("--generation_max_length", "4", "--report_to", "none"),
+    )
+    assert "bleu " in output
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_accelerate_s_fsdp_file_is_one():
+    """`accelerate launch --config_file recipes/fsdp2.yaml`, as the README says."""
+    path = ROOT / "recipes" / "fsdp2.yaml"
+    config = ClusterConfig.from_yaml_file(path)
+    assert config.fsdp_config["fsdp_version"] == 2
+    wrapped = config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"].split(",")
+    assert sorted(wrapped) == sorted(small_model()._no_split_modules)
+    assert yaml.safe_load(path.read_text())["distributed_type"] == "FSDP"
