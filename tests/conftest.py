@@ -3,16 +3,19 @@
 import os
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from local_hub import LocalHub
 
-from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ROOT = Path(__file__).parent.parent
+TOKEN = "hf_SECRETSECRET"
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 
 
@@ -66,3 +69,16 @@ def pairs():
 def tokenizer(pairs):
     """A BPE tokenizer of both of the grammar's languages."""
     return train_bpe_tokenizer([text for pair in pairs for text in (pair.source, pair.target)], 600)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on loopback, to which the library in this process now speaks."""
+    with LocalHub() as server:
+        constants = huggingface_hub.constants
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)
+        yield server

@@ -1,5 +1,6 @@
 """The README is run: Python as it stands, commands as far as they can without an hour's training."""
 
+import ast
 import re
 import runpy
 import shlex
@@ -29,6 +30,7 @@ def workplace(tmp_path, tokenizer, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
     tokenizer.save_pretrained("runs/demo")
+    Path("runs/demo/README.md").write_text("---\nlicense: apache-2.0\n---\nA translator.\n")
     Path("sentences.en").write_text("The dog sees.\nWe see.\n")
     Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
     return tmp_path
@@ -39,14 +41,46 @@ def test_python_blocks_run(workplace, number):
     exec(compile(PYTHON[number], f"README block {number}", "exec"), {"__name__": "readme"})
 
 
+DOORS = re.findall(
+    r"^\| [^|]+ \| `([^`]+)`", README.split("## Every door")[1].split("## ")[0], re.M
+)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_opens(workplace, hub, door):
+    namespace = {}
+    exec(PYTHON[1], namespace)
+    exec("import torch, accelerate, peft, transformers, modeling_aiayn.translation", namespace)
+    exec("from transformers.distributed import DistributedConfig", namespace)
+    for library in ("transformers", "accelerate", "peft"):
+        module = namespace[library]
+        names = {node.id for node in ast.walk(ast.parse(door)) if isinstance(node, ast.Name)}
+        namespace |= {name: getattr(module, name) for name in names if hasattr(module, name)}
+    eval(door, namespace)
+
+
+def test_the_table_of_doors_is_read_whole():
+    assert len(DOORS) == README.count("(tests/test_") == 29
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(workplace, monkeypatch, command):
+def test_commands_run(workplace, hub, monkeypatch, command):
     program, *arguments = shlex.split(command)
     if program == "make":
         done = subprocess.run(
             ["make", "-n", *arguments], cwd=ROOT, capture_output=True, check=False
         )
         assert done.returncode == 0
+    elif program in ("torchrun", "accelerate"):
+        script = next(index for index, word in enumerate(arguments) if word.endswith(".py"))
+        recipe, *flags = arguments[script + 1 :]
+        monkeypatch.setattr(
+            sys, "argv", [arguments[script], str(ROOT / recipe), *flags, "--use_cpu", "true"]
+        )
+        parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+        assert all((ROOT / word).exists() for word in arguments if word.endswith((".py", ".yaml")))
     elif program == "pip":
         assert (ROOT / arguments[arguments.index("--constraint") + 1]).exists()
     else:

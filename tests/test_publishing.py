@@ -1,0 +1,222 @@
+"""Push and pull, end to end, against a Hub on loopback."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import huggingface_hub
+import pytest
+from conftest import ROOT, TOKEN, small_model
+from test_hub import HUB_SET
+
+from modeling_aiayn import publishing
+from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
+from modeling_aiayn.training.report import write_report
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    """A run's folder, with what must not leave it."""
+    folder = tmp_path_factory.mktemp("run")
+    model = small_model(vocab_size=len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    facts = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "model_name": "dogs",
+        "parameters": "12",
+        "config": model.config,
+        "example": '"a"',
+        "has_target_tokenizer": False,
+        "dataset": "dogs",
+        "train_pairs": "2",
+        "command": "python train.py",
+        "updates": "2",
+        "epochs": 1.0,
+        "minutes": 1,
+        "hardware": "2 CPU cores",
+        "seed": 1,
+        "best_metric": "bleu",
+        "best_value": "1",
+        "scored_pairs": "2",
+        "num_beams": 4,
+    }
+    write_report(folder, ROOT / "model_card.md", {"bleu": 12.5}, facts)
+    for name in ("training_args.bin", ".env", "notes.txt", "optimizer.pt", "evil.py"):
+        (folder / name).write_text(TOKEN)
+    (folder / "checkpoint-2").mkdir()
+    (folder / "checkpoint-2" / "model.safetensors").write_text("none")
+    return folder
+
+
+def test_only_what_belongs_on_the_hub_is_published(folder):
+    names = {path.relative_to(folder).as_posix() for path in files_to_publish(folder)}
+    assert names == HUB_SET | {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "scores.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert set(PUBLISHED) >= HUB_SET
+
+
+def test_a_folder_is_pushed_whole_as_one_commit(folder, hub):
+    address = publish(folder, "me/dogs")
+    commit_id, files = hub.repositories["me/dogs"]["main"]
+    assert address == f"{hub.url}/me/dogs/commit/{commit_id}"
+    assert files.keys() == {path.name for path in files_to_publish(folder)}
+    for name, content in files.items():
+        assert content == (folder / name).read_bytes()
+    assert any(path.startswith("/lfs/") for _, path, _ in hub.requests)
+    assert not any(TOKEN.encode() in body for _, _, body in hub.requests)
+    card = huggingface_hub.ModelCard(files["README.md"].decode())
+    assert card.data.pipeline_tag == "translation"
+    assert [(result.metric_type, result.metric_value) for result in card.data.eval_results] == [
+        ("bleu", 12.5)
+    ]
+    publish(folder, "me/dogs", revision="v2")
+    assert hub.repositories["me/dogs"]["v2"][1] == files
+
+
+def test_a_lost_connection_is_tried_again_and_then_named(folder, hub, caplog):
+    hub.trouble = "cut"
+    with pytest.raises(ConnectionError, match=r"connection to the Hub was lost \(\w+\)\."):
+        publish(folder, "me/dogs")
+    assert "Attempt 2 of 3" in caplog.text and "Attempt 3 of 3" in caplog.text
+    assert sum(path.endswith("/commit/main") for _, path, _ in hub.requests) == 3
+    hub.trouble = None
+    assert publish(folder, "me/dogs")
+
+
+def test_a_large_file_that_is_cut_off_is_a_lost_connection_too(folder, hub):
+    hub.trouble = "cut upload"
+    with pytest.raises(ConnectionError, match="connection to the Hub was lost"):
+        publish(folder, "me/dogs", attempts=1)
+
+
+def test_failures_of_another_kind_are_not_called_the_hub_s(folder, hub, monkeypatch):
+    def broken(*args):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(publishing, "_commit", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        publish(folder, "me/dogs")
+
+
+def test_a_hub_that_never_answers_is_given_up(folder, hub):
+    hub.trouble = "silent"
+    with pytest.raises(ConnectionError, match="did not answer in time"):
+        publish(folder, "me/dogs", timeout=0.5, attempts=1)
+
+
+def test_an_error_of_the_hub_is_named(folder, hub, monkeypatch):
+    monkeypatch.setattr("local_hub.Handler.create", lambda self: self.answer({}, 418))
+    monkeypatch.setattr(
+        "local_hub.ROUTES", [("POST /api/repos/create", lambda self: self.create())]
+    )
+    with pytest.raises(ConnectionError, match=r"answered with an error \(418\)"):
+        publish(folder, "me/dogs", attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("repo_id", "options", "message"),
+    [
+        ("me/dogs/cats", {}, r"repo_id must be like me/translator, got 'me/dogs/cats'"),
+        ("me/dogs", {"attempts": 0}, "attempts must be at least 1, got 0"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(folder, hub, repo_id, options, message):
+    with pytest.raises(ValueError, match=message):
+        publish(folder, repo_id, **options)
+
+
+def test_folders_that_are_not_complete_are_refused(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No such directory: .*none"):
+        files_to_publish(tmp_path / "none")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs card"):
+        files_to_publish(tmp_path)
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n{{ name }}")
+    with pytest.raises(ValueError, match=r"README\.md is no filled model card"):
+        files_to_publish(tmp_path)
+
+
+def run_script(monkeypatch, capsys, *arguments):
+    import runpy
+
+    monkeypatch.setattr(sys, "argv", ["scripts/push_to_hub.py", *map(str, arguments)])
+    code = 0
+    try:
+        runpy.run_path(str(ROOT / "scripts" / "push_to_hub.py"), run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code
+    return code, capsys.readouterr()
+
+
+def test_script_prints_the_address_or_how_to_try_again(folder, hub, monkeypatch, capsys):
+    arguments = ("--model", folder, "--repo_id", "me/dogs", "--private", "true")
+    code, printed = run_script(monkeypatch, capsys, *arguments)
+    assert (code, printed.out.startswith(f"{hub.url}/me/dogs/commit/")) == (0, True)
+    hub.trouble = "refuse"
+    code, printed = run_script(monkeypatch, capsys, *arguments)
+    (error,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert code == 1
+    assert "refused the token for me/dogs (401)" in error
+    assert re.search(
+        r"to try again: python \S*push_to_hub\.py --model \S+ --repo_id me/dogs", error
+    )
+    assert TOKEN not in printed.err + printed.out
+
+
+PULL = """
+import json, sys
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+sys.modules["modeling_aiayn"] = None
+options = {"trust_remote_code": True, "revision": sys.argv[2]}
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], **options).eval()
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], **options)
+output = model.generate(**tokenizer(["The dog sees."], return_tensors="pt"), max_new_tokens=9)
+print(json.dumps(output.tolist()))
+"""
+
+
+def test_models_are_pushed_by_the_library_and_pulled_in_fresh_processes(
+    folder, hub, tokenizer, tmp_path
+):
+    """model.push_to_hub, a branch, a cold from_pretrained without the package, and one offline."""
+    model = small_model(vocab_size=len(tokenizer))
+    model.push_to_hub("me/library", token=TOKEN)
+    model.push_to_hub("me/library", token=TOKEN, revision="other")
+    tokenizer.push_to_hub("me/library", token=TOKEN)
+    tokenizer.push_to_hub("me/library", token=TOKEN, revision="other")
+    batch = tokenizer(["The dog sees."], return_tensors="pt")
+    expected = model.generate(**batch, max_new_tokens=9).tolist()
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    for revision, offline in (("other", "0"), ("main", "0"), ("main", "1")):
+        seen = len(hub.requests)
+        done = subprocess.run(
+            [sys.executable, "-c", PULL, "me/library", revision],
+            env=environment | {"HF_HUB_OFFLINE": offline},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == expected
+        assert (len(hub.requests) > seen) == (offline == "0")
