@@ -41,6 +41,14 @@ AUTO_MAP = {
     "AutoModelForSequenceClassification": "modeling_aiayn.AiaynForSequenceClassification",
 }
 
+# What AutoModel opens a head's folder as, where that is not the whole model.
+BASE_MODELS = {
+    "AiaynForSequenceClassification": "AiaynEncoderModel",
+    "AiaynEncoderModel": "AiaynEncoderModel",
+    "AiaynForCausalLM": "AiaynDecoderModel",
+    "AiaynDecoderModel": "AiaynDecoderModel",
+}
+
 # A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
 MISSPELT_SIMILARITY = 0.8
 
@@ -179,6 +187,11 @@ class AiaynConfig(PreTrainedConfig):
         # Entries with a "--" lead to the repository that this config came from.
         own = getattr(self, "auto_map", None) or {}
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
+        head = next(iter(self.architectures), "AiaynModel")
+        base = BASE_MODELS.get(head, "AiaynModel")
+        self.auto_map["AutoModel"] = f"modeling_aiayn.{base}"
+        if head in BASE_MODELS:  # by this list AutoModel chooses where the package is installed
+            self.architectures = list(dict.fromkeys((head, base)))
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def get_text_config(

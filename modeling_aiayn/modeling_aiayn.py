@@ -203,6 +203,13 @@ def check_readable(checkpoint_file: Path) -> None:
         raise OSError(f"{checkpoint_file} holds no safetensors weights; {reason}.") from error
 
 
+class WeightShapeError(ValueError, RuntimeError):
+    """A weight has not the shape that the configuration asks for: a wrong value.
+
+    The library raises a RuntimeError there, for which others may look.
+    """
+
+
 class NonFiniteScores(LogitsProcessor):
     """Remembers whether a score was ever NaN, without holding the device up at each step."""
 
@@ -293,7 +300,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
         Raises:
             OSError: The weights are missing, damaged or incomplete.
-            ValueError: A weight has another shape than the configuration says.
+            WeightShapeError: A weight has another shape than the configuration says.
         """
         return super().from_pretrained(*args, use_safetensors=use_safetensors, **kwargs)
 
@@ -329,7 +336,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         """Name a weight of the wrong shape in the error itself, not in a log above it."""
         if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
             name, found, expected = sorted(loading_info.mismatched_keys)[0]
-            raise ValueError(
+            raise WeightShapeError(
                 f"{load_config.pretrained_model_name_or_path}: {name} must have shape "
                 f"{tuple(expected)} by the configuration, got {tuple(found)}. Load the "
                 "configuration that belongs to these weights, or pass "
@@ -1259,11 +1266,15 @@ class AiaynForCausalLM(AiaynPreTrainedModel, GenerationMixin):
             num_items_in_batch: Real targets in the whole optimiser step; the Trainer counts them.
             use_cache: Whether to return keys and values for later steps.
             logits_to_keep: How many of the last positions to score, or which; 0: all.
-            **kwargs: What the library passes to every model.
+            **kwargs: What the library passes to every model; shift_labels, [B, T], are labels that
+                are shifted already, for sequences that lie in parts with several processes.
 
         Returns:
             Logits, [B, T, V]; with labels also the loss in nats per target token, [].
         """
+        targets = kwargs.pop("shift_labels", None)
+        if targets is None and labels is not None:
+            targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -1275,12 +1286,9 @@ class AiaynForCausalLM(AiaynPreTrainedModel, GenerationMixin):
         )
         logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
         loss = None
-        if labels is not None:
-            targets = labels[:, 1:]
+        if targets is not None:
             check_labels(targets, logits.size(-1))
-            loss = label_smoothed_cross_entropy(
-                logits[:, :-1], targets, num_items_in_batch, smoothing
-            )
+            loss = label_smoothed_cross_entropy(logits, targets, num_items_in_batch, smoothing)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -158,14 +158,14 @@ class Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in found[1]]
         return self.answer({"id": repo, "modelId": repo, "sha": found[0], "siblings": siblings})
 
-    def tree(self, repo, revision, folder=""):
+    def tree(self, repo, revision, folder):
         found = self.server.branch(repo, revision)
         if found is None:
             return self.missing("RevisionNotFound")
         entries = [
             {"type": "file", "path": path, "size": len(content), "oid": "0"}
             for path, content in found[1].items()
-            if path.startswith(folder)
+            if path.startswith(folder or "")
         ]
         return self.answer(entries)
 

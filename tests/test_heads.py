@@ -257,3 +257,11 @@ def test_heads_say_which_halves_they_have():
     assert not classifier().config.is_encoder_decoder
     assert not language_model().config.is_encoder_decoder
     assert small_model().config.is_encoder_decoder
+
+
+def test_targets_that_are_shifted_already_are_taken_as_they_are():
+    model = language_model()
+    labels = IDS.masked_fill(IDS == 1, -100)
+    shifted = functional.pad(labels[:, 1:], (0, 1), value=-100)
+    expected = model(IDS, labels=labels).loss
+    torch.testing.assert_close(model(IDS, shift_labels=shifted).loss, expected)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, small_config, small_model
+from transformers import AutoModel
 
 import modeling_aiayn
-from modeling_aiayn import AiaynEncoderModel
+from modeling_aiayn import AiaynEncoderModel, AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
@@ -140,15 +141,72 @@ print(json.dumps([type(base).__name__, type(model).__name__, len(tokenizer), log
     assert logits == pytest.approx(expected, abs=1e-5)
 
 
-def test_saved_encoder_opens_as_an_encoder(tmp_path):
-    AiaynEncoderModel(small_config()).save_pretrained(tmp_path / "encoder")
+def test_heads_open_as_what_they_are_and_as_their_base(tmp_path):
+    """In a fresh process without the package, and here; the same weights each time."""
+    heads = {
+        "AutoModelForSequenceClassification": (AiaynForSequenceClassification, "AiaynEncoderModel"),
+        "AutoModelForCausalLM": (AiaynForCausalLM, "AiaynDecoderModel"),
+        "AutoModel": (AiaynEncoderModel, "AiaynEncoderModel"),
+    }
+    for auto, (cls, base) in heads.items():
+        model = cls(small_config())
+        model.save_pretrained(tmp_path / auto)
+        opened, info = AutoModel.from_pretrained(tmp_path / auto, output_loading_info=True)
+        assert type(opened).__name__ == base
+        assert not info["missing_keys"]
+        assert torch.equal(
+            opened.get_input_embeddings().weight, model.get_input_embeddings().weight
+        )
     output = run(
-        "from transformers import AutoModel\n"
-        f"model = AutoModel.from_pretrained({str(tmp_path / 'encoder')!r}, trust_remote_code=True)\n"
-        "print(type(model).__name__)",
+        f"""
+import transformers
+for auto in {list(heads)!r}:
+    folder = {str(tmp_path)!r} + "/" + auto
+    head = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+    base = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
+    print(type(head).__name__, type(base).__name__)
+""",
         home=tmp_path,
     )
-    assert output.splitlines()[-1] == "AiaynEncoderModel"
+    expected = [f"{cls.__name__} {base}" for cls, base in heads.values()]
+    assert output.splitlines()[-3:] == expected
+
+
+def test_every_head_opens_from_a_translation_folder_without_the_package(folder, tmp_path):
+    output = run(
+        f"""
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+options = {{"trust_remote_code": True}}
+model = AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, num_labels=3, **options)
+print(type(model).__name__, tuple(model(torch.tensor([[5, 6, 2]])).logits.shape))
+model = AutoModelForCausalLM.from_pretrained({str(folder)!r}, **options)
+print(type(model).__name__, model.get_input_embeddings().weight is model.lm_head.weight)
+""",
+        home=tmp_path,
+    )
+    assert output.splitlines()[-2:] == [
+        "AiaynForSequenceClassification (1, 3)",
+        "AiaynForCausalLM True",
+    ]
+
+
+def test_with_the_package_no_connection_is_made_for_a_local_folder(folder, tmp_path):
+    output = run(
+        f"""
+import os, socket
+del os.environ["HF_HUB_OFFLINE"]
+def refused(*args):
+    raise AssertionError("a connection")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refused
+from modeling_aiayn.translation import Translator
+print(len(Translator.from_pretrained({str(folder)!r})(["the cat"])))
+""",
+        home=tmp_path,
+        package=True,
+        cwd=ROOT,
+    )
+    assert output.splitlines()[-1] == "1"
 
 
 def test_with_the_package_no_remote_code_is_asked_for(folder, tmp_path):

@@ -4,7 +4,7 @@ They are in its source distribution alone. To run them (CONTRIBUTING.md says whi
 
     pip download --no-deps --no-binary transformers transformers==5.23.0
     pip install parameterized
-    TRANSFORMERS_SOURCE=transformers-5.23.0 pytest -m slow tests/test_library_common.py
+    TRANSFORMERS_SOURCE=transformers-5.23.0 pytest -o addopts= tests/test_library_common.py
 """
 
 import os
@@ -43,7 +43,29 @@ for path, name in (
     sys.modules[f"tests.{path.split('.')[0]}"] = types.ModuleType(f"tests.{path.split('.')[0]}")
     sys.modules[f"tests.{path}"] = module
 
-from tests.test_modeling_common import ModelTesterMixin  # noqa: E402
+from tests import test_modeling_common as common  # noqa: E402
+
+# The mixin knows by these names which labels a class takes, and which takes none.
+for mapping, *names in (
+    ("MODEL_MAPPING_NAMES", "AiaynModel", "AiaynEncoderModel"),
+    ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AiaynForConditionalGeneration"),
+    ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "AiaynForSequenceClassification"),
+    ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AiaynForCausalLM"),
+):
+    getattr(common, mapping).update({f"aiayn-{name}": name for name in names})
+
+soften = common.set_config_for_less_flaky_test
+
+
+def soften_known_fields(config):
+    """It sets every name that any model has for an epsilon; ours takes foreign ones for slips."""
+    known = set(vars(config))
+    soften(config)
+    for name in set(vars(config)) - known:
+        delattr(config, name)
+
+
+common.set_config_for_less_flaky_test = soften_known_fields
 
 
 class Inputs:
@@ -67,6 +89,7 @@ class Inputs:
             encoder_attention_heads=4,
             decoder_attention_heads=4,
             num_labels=3,
+            is_encoder_decoder=self.with_target,
         )
         ids = torch.randint(4, 99, (self.batch_size, self.seq_length))
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -76,7 +99,17 @@ class Inputs:
         return config, inputs
 
 
-class Common(ModelTesterMixin):
+# What does not hold, and why: CONTRIBUTING.md has the same list.
+DEPARTURES = {
+    "test_generation_tester_mixin_inheritance": "its mixin is not in the source distribution",
+    "test_sdpa_can_dispatch_non_composite_models": "our default is the hand-written attention",
+    "test_eager_matches_sdpa_inference_24_fp32_pad_left_output_attentions": (
+        "attention weights under sdpa are an error here"
+    ),
+}
+
+
+class Common(common.ModelTesterMixin):
     with_target = False
 
     def setUp(self):
@@ -97,4 +130,8 @@ class TestDecoderAlone(Common, unittest.TestCase):
     all_model_classes = (AiaynForCausalLM,)
 
 
-del Common, ModelTesterMixin
+for cls in (TestEncoderDecoder, TestEncoderAlone, TestDecoderAlone):
+    for name, reason in DEPARTURES.items():
+        setattr(cls, name, unittest.skip(reason)(getattr(cls, name)))
+
+del Common

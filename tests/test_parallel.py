@@ -101,8 +101,8 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
 
 
 def test_accelerate_s_fsdp_file_is_one():
-    """`accelerate launch --config_file recipes/fsdp2.yaml`, as the README says."""
-    path = ROOT / "recipes" / "fsdp2.yaml"
+    """`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, as the README says."""
+    path = ROOT / "recipes" / "accelerate" / "fsdp2.yaml"
     config = ClusterConfig.from_yaml_file(path)
     assert config.fsdp_config["fsdp_version"] == 2
     wrapped = config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"].split(",")

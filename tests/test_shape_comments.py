@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import small_config, small_model
 
 import modeling_aiayn
+from modeling_aiayn import AiaynForSequenceClassification
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
 FILES = ["attention.py", "layers.py", "modeling_aiayn.py"]
@@ -86,6 +87,8 @@ def visited():
     try:
         model(source, labels=target)
         model.generate(source, max_tokens_beyond_source=2)
+        for pooling in ("mean", "max"):
+            AiaynForSequenceClassification(small_config(classifier_pooling=pooling))(source)
     finally:
         sys.settrace(previous)
     return statements, seen
