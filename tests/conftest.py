@@ -7,6 +7,7 @@ import huggingface_hub
 import pytest
 import torch
 from local_hub import LocalHub
+from transformers.utils import hub as hub_module
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
 from modeling_aiayn.embedded_corpus import generate_pairs
@@ -77,7 +78,7 @@ def hub(monkeypatch):
     with LocalHub() as server:
         constants = huggingface_hub.constants
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        monkeypatch.setattr(hub_module, "_hf_api", None)  # transformers keeps the first it made
         template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
