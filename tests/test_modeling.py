@@ -10,7 +10,7 @@ from transformers.utils import find_labels
 
 from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
 from modeling_aiayn.losses import label_smoothed_cross_entropy
-from modeling_aiayn.modeling_aiayn import shift_right
+from modeling_aiayn.modeling_aiayn import logger, shift_right
 
 # Every option of the config that changes what the model computes, each switched on.
 OPTIONS = [
@@ -397,9 +397,12 @@ def test_loss_does_not_depend_on_how_a_step_is_cut(model, batch):
         torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-4)
 
 
-def test_a_batch_without_targets_has_loss_0_and_no_gradient(model, batch):
-    loss = model(batch["input_ids"], labels=torch.full((2, 4), -100)).loss
+def test_a_batch_without_targets_has_loss_0_and_no_gradient(model, batch, caplog):
+    logger.warning_once.cache_clear()
+    for _ in range(2):
+        loss = model(batch["input_ids"], labels=torch.full((2, 4), -100)).loss
     loss.backward()
+    assert caplog.text.count("All labels of a batch are -100") == 1
     assert loss == 0
     assert all((p.grad == 0).all() for p in model.parameters())
 
@@ -432,11 +435,39 @@ def test_empty_batch_gives_an_empty_result(model):
             },
             r"mask of shape \(1, 2\) for tokens of shape \(1, 3\)",
         ),
+        (
+            {"input_ids": torch.tensor([[5, 6], [7, 31]]), "labels": torch.tensor([[7], [2]])},
+            r"input id must be in \[0, 31\), got 31 at \[1, 1\]",
+        ),
+        (
+            {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[0, -100]])},
+            r"input id must be in \[0, 31\), got -100 at \[0, 1\]",
+        ),
+        (
+            {
+                "input_ids": torch.tensor([[5, 2]]),
+                "labels": torch.tensor([[7, -100, 31]]),
+                "decoder_input_ids": torch.tensor([[0, 7, 8]]),
+            },
+            r"label must be in \[0, 31\) or -100, got 31 at \[0, 2\]",
+        ),
     ],
 )  # fmt: skip
 def test_calls_that_cannot_be_are_refused(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         model(**arguments)
+
+
+@pytest.mark.parametrize("asked", ["call", "config"])
+def test_attention_weights_that_are_not_computed_are_refused(model, batch, asked):
+    model.set_attn_implementation("sdpa")
+    options = {"output_attentions": True}
+    if asked == "config":
+        object.__setattr__(model.config, "_output_attentions", True)
+        options = {}
+    message = r"output_attentions=True needs attn_implementation='eager', got 'sdpa'"
+    with pytest.raises(ValueError, match=message):
+        model(**batch, **options)
 
 
 def test_decoder_without_a_source_is_refused(model):

@@ -14,6 +14,8 @@ from accelerate.commands.config.config_args import ClusterConfig
 from conftest import ROOT, small_model
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_aiayn.embedded_corpus import generate_pairs
+
 MODES = ["ddp", "fsdp", "tp"]
 
 
@@ -89,9 +91,13 @@ def test_translations_of_the_parallel_models_are_more_than_their_end(results):
 
 
 def test_the_training_script_runs_as_two_processes(tmp_path):
+    for name in ("train", "validation"):
+        rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
+        (tmp_path / f"{name}.tsv").write_text("".join(rows))
     output = torchrun(
         ROOT / "scripts" / "train_translation.py",
-        *("--output_dir", tmp_path / "run", "--embedded_train_size", "200", "--preset", "tiny"),
+        *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
+        *("--output_dir", tmp_path / "run", "--preset", "tiny"),
         *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16}"),
         *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
         *("--generation_max_length", "4", "--report_to", "none"),

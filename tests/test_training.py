@@ -110,6 +110,12 @@ def test_evaluation_without_translating_has_a_loss(tmp_path, encoded, tokenizer)
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(metrics["eval_loss"]))
 
 
+@pytest.mark.parametrize("option", [{"push_to_hub": True}, {"hub_token": "hf_SECRET"}], ids=str)
+def test_training_does_not_push(tmp_path, option):
+    with pytest.raises(ValueError, match=r"no place in training.*scripts/push_to_hub\.py"):
+        arguments(tmp_path, **option)
+
+
 def test_defaults_are_section_5(tmp_path):
     args = AiaynTrainingArguments(output_dir=str(tmp_path))
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.98, 1e-9)
@@ -437,8 +443,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         Translator.from_pretrained(tmp_path), splits["test"], max_new_tokens=5
     )
     assert len(translations) == 9
-    command = ["train.py", "--train_file", "/home/someone/data/train", "--hub_token", "hf_SECRET"]
-    command += ["--hub_token=hf_SECRET", "--seed=3"]
+    command = ["train.py", "--train_file", "/home/someone/data/train", "--seed=3"]
     facts = run_facts(trainer, DataArguments(train_file="data/corpus/train"), splits, command)
     write_report(tmp_path, ROOT / "model_card.md", scores, facts)
     card = (tmp_path / "README.md").read_text()
@@ -450,7 +455,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert "corpus, 200 training pairs" in card
     assert "target_tokenizer" in card
     assert "/home" not in card and "{{" not in card and "hf_SECRET" not in card
-    assert "--train_file data/train --hub_token '***' '--hub_token=***' --seed=3" in card
+    assert "python train.py --train_file data/train --seed=3" in card
     for block in re.findall(r"```python\n(.*?)```", card, flags=re.S):
         compile(block, "card", "exec")
     assert json.loads((tmp_path / "scores.json").read_text()) == scores

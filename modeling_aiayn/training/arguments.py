@@ -14,7 +14,8 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     """Seq2SeqTrainingArguments with the paper's optimiser, schedule and smoothing as defaults.
 
     Raises:
-        ValueError: There is no such schedule, or it needs a learning rate of its own.
+        ValueError: There is no such schedule, it needs a learning rate of its own, or the run is to
+            push to the Hub.
 
     Departs from the paper: batches hold a fixed number of sentences, not of tokens.
     """
@@ -61,6 +62,12 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if self.push_to_hub or self.hub_token is not None:
+            raise ValueError(
+                "push_to_hub and hub_token have no place in training: the library would upload the "
+                "whole output folder, training_args.bin and the token in it too. Train, then run "
+                "scripts/push_to_hub.py."
+            )
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
         if self.lr_scheduler_type not in schedules:
             raise ValueError(

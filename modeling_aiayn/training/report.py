@@ -100,14 +100,11 @@ def write_report(
 
 
 def _shareable(command: Sequence[str]) -> str:
-    """The command without the token that it may hold, and without the folders of this machine."""
-    words = ["python"]
-    for word in command:
-        flag, separator, _ = word.partition("=")
-        if words[-1] == "--hub_token" or (flag == "--hub_token" and separator):
-            word = "***" if not separator else f"{flag}=***"
-        words.append("/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word)
-    return shlex.join(words)
+    """The command without the folders of this machine."""
+    words = (
+        "/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word for word in command
+    )
+    return shlex.join(("python", *words))
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:
