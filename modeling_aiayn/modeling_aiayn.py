@@ -35,16 +35,22 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import (
     ALL_ATTENTION_FUNCTIONS,
     LoadStateDictConfig,
-    safe_open,
     slice_logits_to_keep,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
+from .checks import WeightShapeError, check_ids, check_labels, check_readable
 from .configuration_aiayn import AiaynConfig
+from .generation import (
+    MAX_TOKENS_BEYOND_SOURCE,
+    NonFiniteScores,
+    SourceRelativeLength,
+    beyond_source,
+)
 from .layers import (
     DecoderLayer,
     EncoderLayer,
@@ -59,11 +65,6 @@ from .losses import (
     infer_problem_type,
     label_smoothed_cross_entropy,
 )
-
-logger = logging.get_logger(__name__)
-
-# Section 6.1 lets an output be this much longer than its input.
-MAX_TOKENS_BEYOND_SOURCE = 50
 
 
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
@@ -122,143 +123,12 @@ def positions_of(attention_mask: Tensor | None, past_length: int | Tensor, like:
     return positions[:, -length:].clamp(min=0)  # [B, T]
 
 
-def check_ids(ids: Tensor, size: int, what: str, ignored: int | None = None) -> None:
-    """Refuse ids outside a table, by name and place, before an accelerator stops without either.
-
-    Looking at values holds an accelerator up, so there it is left to the caller to look only where
-    that does not hurt; while a graph is traced nothing can be looked at.
-
-    Args:
-        ids: Ids, [...].
-        size: Entries of the table.
-        what: What the ids are, for the message.
-        ignored: An id that stands for none.
-
-    Raises:
-        ValueError: An id is below 0 or not below size.
-    """
-    if torch.compiler.is_compiling() or ids.device.type == "meta" or not ids.numel():
-        return
-    wrong = (ids < 0) | (ids >= size)
-    if ignored is not None:
-        wrong &= ids != ignored
-    if wrong.any():
-        place = wrong.nonzero()[0].tolist()
-        also = "" if ignored is None else f" or {ignored}"
-        raise ValueError(
-            f"{what} must be in [0, {size}){also}, got {ids[tuple(place)].item()} at {place}. "
-            "Does the tokenizer belong to this model?"
-        )
-
-
-def check_labels(labels: Tensor, size: int) -> None:
-    """Refuse labels outside the scores, on a CPU, and warn where no label is real.
-
-    Args:
-        labels: Labels, [...]; -100 where there is none.
-        size: Number of scores.
-
-    Raises:
-        ValueError: A label is neither -100 nor in [0, size).
-    """
-    if labels.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    check_ids(labels, size, "Each label", ignored=IGNORED_LABEL)
-    if (labels == IGNORED_LABEL).all():
-        logger.warning_once(
-            f"All labels of a batch are {IGNORED_LABEL}, which stands for none: its loss is 0."
-        )
-
-
 def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
     """config, or a copy that says whether the model has both halves: generate() asks for it."""
     if config.is_encoder_decoder != is_encoder_decoder:
         config = copy.deepcopy(config)
         config.is_encoder_decoder = is_encoder_decoder
     return config
-
-
-def check_readable(checkpoint_file: Path) -> None:
-    """Refuse a file of weights that is damaged, incomplete or none, before anything is loaded.
-
-    Args:
-        checkpoint_file: A file that should be in the safetensors format.
-
-    Raises:
-        OSError: It is not; the message names the file and what to do.
-    """
-    try:
-        with safe_open(checkpoint_file, framework="pt"):
-            return
-    except OSError:
-        raise
-    except Exception as error:  # safetensors' own type, which says neither which file nor why
-        with open(checkpoint_file, "rb") as file:
-            is_pointer = file.read(19) == b"version https://git"
-        reason = (
-            "it is a Git LFS pointer: fetch the file itself (git lfs pull)"
-            if is_pointer
-            else f"it is truncated or corrupt ({error}): copy or download it again"
-        )
-        raise OSError(f"{checkpoint_file} holds no safetensors weights; {reason}.") from error
-
-
-class WeightShapeError(ValueError, RuntimeError):
-    """A weight has not the shape that the configuration asks for: a wrong value.
-
-    The library raises a RuntimeError there, for which others may look.
-    """
-
-
-class NonFiniteScores(LogitsProcessor):
-    """Remembers whether a score was ever NaN, without holding the device up at each step."""
-
-    def __init__(self) -> None:
-        self.seen: Tensor | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Look at scores and hand them on.
-
-        Args:
-            input_ids: Output so far, [B, T].
-            scores: Scores of the next token, [B, V].
-
-        Returns:
-            The same scores, [B, V].
-        """
-        is_nan = scores.isnan().any()
-        self.seen = is_nan if self.seen is None else self.seen | is_nan
-        return scores
-
-
-class SourceRelativeLength(LogitsProcessor):
-    """Section 6.1's limit for each sentence by itself: at its length only `</s>` is left.
-
-    A limit for the batch would let a translation depend on the length of its neighbours.
-
-    Args:
-        max_lengths: Longest output of each row in tokens, start token counted, [B].
-        eos_token_ids: Ids that end a sentence, [E].
-    """
-
-    def __init__(self, max_lengths: Tensor, eos_token_ids: Tensor) -> None:
-        self.max_lengths = max_lengths
-        self.eos_token_ids = eos_token_ids
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Leave only eos to rows at their limit.
-
-        Args:
-            input_ids: Output so far, [B, T].
-            scores: Scores of the next token, [B, V].
-
-        Returns:
-            Scores, [B, V].
-        """
-        at_limit = input_ids.size(1) + 1 >= self.max_lengths  # [B]
-        ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = 0.0
-        return torch.where(at_limit[:, None], ending, scores)
 
 
 class AiaynPreTrainedModel(PreTrainedModel):
@@ -1092,11 +962,6 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
             lengths = lengths.clamp(max=generation_config.max_length)
             processors.append(SourceRelativeLength(lengths, generation_config._eos_token_tensor))
         return processors
-
-
-def beyond_source(generation_config: GenerationConfig) -> int:
-    """How many tokens an output may be longer than its source."""
-    return getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
 
 
 class AiaynForSequenceClassification(AiaynPreTrainedModel):

@@ -15,6 +15,12 @@ from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Workers of pytest-xdist share the cores; more threads than cores slow each other several times.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+THREADS = max(1, (os.cpu_count() or 1) // WORKERS)
+os.environ["OMP_NUM_THREADS"] = str(THREADS)
+torch.set_num_threads(THREADS)
+
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_SECRETSECRET"
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"

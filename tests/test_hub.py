@@ -22,6 +22,8 @@ HUB_SET = {
     "attention.py",
     "layers.py",
     "losses.py",
+    "checks.py",
+    "generation.py",
     "modeling_aiayn.py",
 }
 ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names)
@@ -238,7 +240,9 @@ def test_import_registers_and_does_nothing_else(tmp_path):
     assert ast.literal_eval(output.splitlines()[-1]) == [
         "modeling_aiayn",
         "modeling_aiayn.attention",
+        "modeling_aiayn.checks",
         "modeling_aiayn.configuration_aiayn",
+        "modeling_aiayn.generation",
         "modeling_aiayn.layers",
         "modeling_aiayn.losses",
         "modeling_aiayn.modeling_aiayn",

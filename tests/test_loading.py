@@ -15,7 +15,7 @@ from conftest import small_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_aiayn.modeling_aiayn import check_readable
+from modeling_aiayn.checks import check_readable
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator
 
@@ -66,7 +66,7 @@ def test_weights_that_may_not_be_read_are_not_called_corrupt(folder, weights, mo
     def denied(*args, **kwargs):
         raise PermissionError(f"Permission denied: {weights}")
 
-    monkeypatch.setattr("modeling_aiayn.modeling_aiayn.safe_open", denied)
+    monkeypatch.setattr("modeling_aiayn.checks.safe_open", denied)
     refused(folder, PermissionError, r"Permission denied: .*model\.safetensors")
 
 

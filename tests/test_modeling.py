@@ -9,8 +9,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
 
 from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
+from modeling_aiayn.checks import logger
 from modeling_aiayn.losses import label_smoothed_cross_entropy
-from modeling_aiayn.modeling_aiayn import logger, shift_right
+from modeling_aiayn.modeling_aiayn import shift_right
 
 # Every option of the config that changes what the model computes, each switched on.
 OPTIONS = [

@@ -14,7 +14,7 @@ import modeling_aiayn
 from modeling_aiayn import AiaynForSequenceClassification
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
-FILES = ["attention.py", "layers.py", "modeling_aiayn.py"]
+FILES = ["attention.py", "layers.py", "generation.py", "modeling_aiayn.py"]
 COMMENT = re.compile(r"#\s*((?:\[[^\]]*\](?:,\s*)?)+)\s*$")
 
 

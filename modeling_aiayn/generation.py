@@ -1,0 +1,66 @@
+"""Section 6.1 for the library's generate(): how long an output may be, and a watch on NaN."""
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor
+
+# Section 6.1 lets an output be this much longer than its input.
+MAX_TOKENS_BEYOND_SOURCE = 50
+
+
+def beyond_source(generation_config: GenerationConfig) -> int:
+    """How many tokens an output may be longer than its source."""
+    return getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
+
+
+class NonFiniteScores(LogitsProcessor):
+    """Remembers whether a score was ever NaN, without holding the device up at each step."""
+
+    def __init__(self) -> None:
+        self.seen: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """Look at scores and hand them on.
+
+        Args:
+            input_ids: Output so far, [B, T].
+            scores: Scores of the next token, [B, V].
+
+        Returns:
+            The same scores, [B, V].
+        """
+        is_nan = scores.isnan().any()
+        self.seen = is_nan if self.seen is None else self.seen | is_nan
+        return scores
+
+
+class SourceRelativeLength(LogitsProcessor):
+    """Section 6.1's limit for each sentence by itself: at its length only `</s>` is left.
+
+    A limit for the batch would let a translation depend on the length of its neighbours.
+
+    Args:
+        max_lengths: Longest output of each row in tokens, start token counted, [B].
+        eos_token_ids: Ids that end a sentence, [E].
+    """
+
+    def __init__(self, max_lengths: Tensor, eos_token_ids: Tensor) -> None:
+        self.max_lengths = max_lengths
+        self.eos_token_ids = eos_token_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Leave only eos to rows at their limit.
+
+        Args:
+            input_ids: Output so far, [B, T].
+            scores: Scores of the next token, [B, V].
+
+        Returns:
+            Scores, [B, V].
+        """
+        at_limit = input_ids.size(1) + 1 >= self.max_lengths  # [B]
+        ending = torch.full_like(scores, -math.inf)
+        ending[:, self.eos_token_ids] = 0.0
+        return torch.where(at_limit[:, None], ending, scores)
