@@ -165,6 +165,7 @@ def test_hand_written_attention_is_the_default():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_flex_attention_gives_the_same_outputs(batch):
     """Slow because it is compiled; on CPUs it has no gradient, and wants heads of 16 at least."""
     model = small_model(head_dim=16)

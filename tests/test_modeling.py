@@ -352,6 +352,19 @@ def test_training_forward_compiles_whole(batch):
     torch.testing.assert_close(compiled(**batch).loss, model(**batch).loss)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_inductor_gives_the_same_loss_and_gradients(batch):
+    """Slow because it is compiled, by torch's default backend."""
+    model, other = small_model(), small_model()
+    loss, expected = torch.compile(model, fullgraph=True)(**batch).loss, other(**batch).loss
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    loss.backward()
+    expected.backward()
+    for (name, ours), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
 def test_loss_is_cross_entropy_per_real_token():
     logits = torch.randn(2, 4, 31)
     labels = torch.tensor([[15, 16, 17, 2], [18, 19, 2, -100]])
