@@ -37,7 +37,7 @@ def check_ids(ids: Tensor, size: int, what: str, ignored: int | None = None) -> 
         also = "" if ignored is None else f" or {ignored}"
         raise ValueError(
             f"{what} must be in [0, {size}){also}, got {ids[tuple(place)].item()} at {place}. "
-            "Does the tokenizer belong to this model?"
+            "Do data and model belong together?"
         )
 
 

@@ -1,10 +1,12 @@
 """Section 6.1 for the library's generate(): how long an output may be, and a watch on NaN."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 # Section 6.1 lets an output be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
@@ -34,6 +36,36 @@ class NonFiniteScores(LogitsProcessor):
         is_nan = scores.isnan().any()
         self.seen = is_nan if self.seen is None else self.seen | is_nan
         return scores
+
+
+class FiniteGenerationMixin(GenerationMixin):
+    """The library's generate(), which ends in an error where the scores were no numbers."""
+
+    def generate(
+        self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any
+    ) -> Any:
+        """Decode as every model of the library does.
+
+        Args:
+            *args: As for GenerationMixin.generate.
+            logits_processor: As there.
+            **kwargs: As there.
+
+        Returns:
+            Ids, [B, T], or what return_dict_in_generate asks for.
+
+        Raises:
+            ValueError: The model computed scores that are no numbers.
+        """
+        watch = NonFiniteScores()
+        processors = LogitsProcessorList([*(logits_processor or []), watch])
+        output = super().generate(*args, logits_processor=processors, **kwargs)
+        if watch.seen is not None and watch.seen:
+            raise ValueError(
+                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
+                f"numbers outgrew {self.dtype}: look at the weights, or load with dtype='float32'."
+            )
+        return output
 
 
 class SourceRelativeLength(LogitsProcessor):

@@ -60,9 +60,18 @@ def classification_loss(
 
     Returns:
         The loss, [].
+
+    Raises:
+        ValueError: There is not one label for each text, or for each score.
     """
     labels = labels.to(logits.device)
-    if problem_type == "single_label_classification":
+    is_single = problem_type == "single_label_classification"
+    if labels.numel() != (logits.size(0) if is_single else logits.numel()):
+        raise ValueError(
+            f"{problem_type} needs one label for each {'text' if is_single else 'score'}, got "
+            f"labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
+        )
+    if is_single:
         total = functional.cross_entropy(
             logits.float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
         )

@@ -16,8 +16,6 @@ from transformers import (
     DynamicCache,
     EncoderDecoderCache,
     GenerationConfig,
-    GenerationMixin,
-    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
 )
@@ -47,7 +45,7 @@ from .checks import WeightShapeError, check_ids, check_labels, check_readable
 from .configuration_aiayn import AiaynConfig
 from .generation import (
     MAX_TOKENS_BEYOND_SOURCE,
-    NonFiniteScores,
+    FiniteGenerationMixin,
     SourceRelativeLength,
     beyond_source,
 )
@@ -750,7 +748,7 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
         )
 
 
-class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
+class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin):
     """Figure 1 whole: the Transformer with its output projection, for translation.
 
     Args:
@@ -851,32 +849,6 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, GenerationMixin):
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
-
-    def generate(
-        self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any
-    ) -> Any:
-        """Decode as every model of the library does, up to 50 tokens beyond each source.
-
-        Args:
-            *args: As for GenerationMixin.generate.
-            logits_processor: As there.
-            **kwargs: As there.
-
-        Returns:
-            Ids, [B, T], or what return_dict_in_generate asks for.
-
-        Raises:
-            ValueError: The model computed scores that are no numbers.
-        """
-        watch = NonFiniteScores()
-        processors = LogitsProcessorList([*(logits_processor or []), watch])
-        output = super().generate(*args, logits_processor=processors, **kwargs)
-        if watch.seen is not None and watch.seen:
-            raise ValueError(
-                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
-                f"numbers outgrew {self.dtype}: look at the weights, or load with dtype='float32'."
-            )
-        return output
 
     @staticmethod
     def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
@@ -1052,7 +1024,7 @@ class AiaynDecoderModel(AiaynPreTrainedModel):
         return self.decoder(*args, **kwargs)
 
 
-class AiaynForCausalLM(AiaynPreTrainedModel, GenerationMixin):
+class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
     """Figure 1, right, without attention over a source: a language model.
 
     Args:

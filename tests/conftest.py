@@ -41,10 +41,10 @@ def small_config(**overrides):
     return AiaynConfig(**(sizes | overrides))
 
 
-def small_model(**overrides):
+def small_model(cls=AiaynForConditionalGeneration, **overrides):
     """A model for tests, with random weights (biases and norms too) and without dropout."""
     torch.manual_seed(0)
-    model = AiaynForConditionalGeneration(small_config(**overrides)).eval()
+    model = cls(small_config(**overrides)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -76,6 +76,15 @@ def pairs():
 def tokenizer(pairs):
     """A BPE tokenizer of both of the grammar's languages."""
     return train_bpe_tokenizer([text for pair in pairs for text in (pair.source, pair.target)], 600)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    """A translation model's folder, to read from."""
+    folder = tmp_path_factory.mktemp("model")
+    small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from conftest import small_config, small_model
+from conftest import small_model
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
@@ -19,23 +19,12 @@ from modeling_aiayn import (
 IDS = torch.tensor([[5, 6, 7, 2, 1, 1], [9, 10, 11, 12, 13, 2]])
 
 
-def head(cls, **options):
-    """A head with random weights, norms and biases too, and without dropout."""
-    torch.manual_seed(0)
-    model = cls(small_config(**options)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
 def classifier(**options):
-    return head(AiaynForSequenceClassification, num_labels=3, **options)
+    return small_model(AiaynForSequenceClassification, num_labels=3, **options)
 
 
 def language_model(**options):
-    return head(AiaynForCausalLM, **options)
+    return small_model(AiaynForCausalLM, **options)
 
 
 # --- classification
@@ -84,7 +73,7 @@ def test_losses_are_the_library_s(num_labels, labels, problem_type):
     options = {"num_labels": num_labels}
     if num_labels == 3 and problem_type == "regression":
         options["problem_type"] = problem_type
-    model = head(AiaynForSequenceClassification, **options)
+    model = small_model(AiaynForSequenceClassification, **options)
     output = model(IDS, labels=labels)
     config = copy.deepcopy(model.config)
     expected = ForSequenceClassificationLoss(labels, output.logits, config)
@@ -94,7 +83,9 @@ def test_losses_are_the_library_s(num_labels, labels, problem_type):
 
 @pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
 def test_losses_do_not_depend_on_how_a_step_is_cut(num_labels, labels, problem_type):
-    model = head(AiaynForSequenceClassification, num_labels=num_labels, problem_type=problem_type)
+    model = small_model(
+        AiaynForSequenceClassification, num_labels=num_labels, problem_type=problem_type
+    )
     whole = model(IDS, labels=labels).loss
     pieces = [
         model(IDS[row : row + 1], labels=labels[row : row + 1], num_items_in_batch=labels.numel())
@@ -106,7 +97,7 @@ def test_losses_do_not_depend_on_how_a_step_is_cut(num_labels, labels, problem_t
 @pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
 @pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"decoder_vocab_size": 29}], ids=str)
 def test_every_parameter_learns(cls, options):
-    model = head(cls, num_labels=3, **options)
+    model = small_model(cls, num_labels=3, **options)
     labels = IDS.masked_fill(IDS == 1, -100) if cls is AiaynForCausalLM else torch.tensor([2, 0])
     model(IDS, labels=labels).loss.backward()
     for name, parameter in model.named_parameters():
@@ -143,7 +134,7 @@ def test_classifier_opens_from_a_translation_checkpoint_and_says_what_is_new(tmp
 @pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
 @pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}], ids=str)
 def test_save_and_load_give_the_same_model(cls, options, tmp_path):
-    model = head(cls, num_labels=3, **options)
+    model = small_model(cls, num_labels=3, **options)
     model.save_pretrained(tmp_path / "first")
     loaded, info = cls.from_pretrained(tmp_path / "first", output_loading_info=True)
     assert not any(info.values())
@@ -265,3 +256,23 @@ def test_targets_that_are_shifted_already_are_taken_as_they_are():
     shifted = functional.pad(labels[:, 1:], (0, 1), value=-100)
     expected = model(IDS, labels=labels).loss
     torch.testing.assert_close(model(IDS, shift_labels=shifted).loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "labels", "message"),
+    [
+        ("single_label_classification", [1, 2, 0], r"for each text, got labels of shape \(3,\)"),
+        ("multi_label_classification", [1.0, 0.0], r"for each score, got labels of shape \(2,\)"),
+    ],
+)
+def test_labels_that_fit_no_scores_are_refused(problem_type, labels, message):
+    with pytest.raises(ValueError, match=message):
+        classifier(problem_type=problem_type)(IDS, labels=torch.tensor(labels))
+
+
+def test_scores_of_a_language_model_that_are_no_numbers_are_refused():
+    model = language_model()
+    with torch.no_grad():
+        model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"non-finite scores \(NaN\)"):
+        model.generate(IDS[1:], max_new_tokens=3)

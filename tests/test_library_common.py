@@ -4,7 +4,7 @@ They are in its source distribution alone. To run them (CONTRIBUTING.md says whi
 
     pip download --no-deps --no-binary transformers transformers==5.23.0
     pip install parameterized
-    TRANSFORMERS_SOURCE=transformers-5.23.0 pytest -o addopts= tests/test_library_common.py
+    TRANSFORMERS_SOURCE=transformers-5.23.0 pytest -o addopts= -W default tests/test_library_common.py
 """
 
 import os

@@ -38,7 +38,7 @@ def torchrun(*arguments):
 def results(tmp_path_factory):
     """Folders with the results of each mode, and of one process alone."""
     folder = tmp_path_factory.mktemp("parallel")
-    # Heads, feed-forward widths and the vocabulary in halves that are no whole numbers of the other.
+    # What tensor parallelism halves is even, and no two halves are alike.
     model = small_model(
         d_model=16,
         encoder_attention_heads=2,

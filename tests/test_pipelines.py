@@ -12,18 +12,10 @@ from modeling_aiayn.translation import Translator
 TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.", "We see.", " "]
 
 
-@pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_translations_are_the_translator_s(folder, batch_size):
-    expected = Translator.from_pretrained(folder)(TEXTS, num_beams=3)
-    translate = pipeline("aiayn-translation", str(folder), device="cpu")
+def test_translations_are_the_translator_s(model_folder, batch_size):
+    expected = Translator.from_pretrained(model_folder)(TEXTS, num_beams=3)
+    translate = pipeline("aiayn-translation", str(model_folder), device="cpu")
     output = translate(TEXTS, batch_size=batch_size, num_beams=3)
     assert output == [{"translation_text": text} for text in expected]
     assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, small_model
+from conftest import ROOT
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.embedded_corpus import generate_pairs
@@ -43,14 +43,6 @@ def run(monkeypatch, capsysbinary):
     return run_in_process
 
 
-@pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_is_the_docstring_and_the_fields(run, name):
     code, out, _ = run(name, "--help")
@@ -65,12 +57,12 @@ def test_scripts_are_thin(name):
     assert len((ROOT / "scripts" / name).read_text().splitlines()) <= 80
 
 
-def test_as_many_lines_out_as_in(run, folder, tmp_path):
+def test_as_many_lines_out_as_in(run, model_folder, tmp_path):
     """RELIABILITY A-X01, from a file, from stdin and from arguments."""
     lines = ["The dog sees.", "", "We see the cat.", " ", "A man."]
     text = "".join(f"{line}\n" for line in lines)
     (tmp_path / "in.txt").write_text(text)
-    options = ("--model", folder, "--num_beams", 2)
+    options = ("--model", model_folder, "--num_beams", 2)
     code, out, err = run("translate.py", *options, "--input", tmp_path / "in.txt")
     assert code == 0
     assert [bool(line) for line in out.split("\n")] == [True, False, True, False, True, False]
@@ -85,17 +77,17 @@ def test_as_many_lines_out_as_in(run, folder, tmp_path):
     assert (nothing, (tmp_path / "out.txt").read_text()) == ("", out)
 
 
-def test_nothing_in_gives_nothing_out_and_says_so(run, folder, caplog):
-    code, out, _ = run("translate.py", "--model", folder)
+def test_nothing_in_gives_nothing_out_and_says_so(run, model_folder, caplog):
+    code, out, _ = run("translate.py", "--model", model_folder)
     assert (code, out) == (0, "")
     assert "nothing to translate" in caplog.text
 
 
-def test_scores_go_to_the_table_and_to_files(run, folder, tmp_path):
+def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     (tmp_path / "pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\nWe see.\tWir sehen.\n")
     code, out, _ = run(
         "evaluate_translation.py",
-        *("--model", folder, "--file", tmp_path / "pairs.tsv", "--num_beams", 1),
+        *("--model", model_folder, "--file", tmp_path / "pairs.tsv", "--num_beams", 1),
         *("--scores", tmp_path / "scores.json", "--translations", tmp_path / "out.txt"),
     )
     scores = json.loads((tmp_path / "scores.json").read_text())
@@ -105,10 +97,10 @@ def test_scores_go_to_the_table_and_to_files(run, folder, tmp_path):
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 2
 
 
-def test_attention_is_drawn(run, folder, tmp_path):
+def test_attention_is_drawn(run, model_folder, tmp_path):
     code, out, _ = run(
         "draw_attention.py",
-        *("--model", folder, "--text", "The dog.", "--output", tmp_path / "map.png"),
+        *("--model", model_folder, "--text", "The dog.", "--output", tmp_path / "map.png"),
     )
     assert code == 0
     assert "map.png" in out
@@ -242,9 +234,11 @@ def test_interrupts_end_quietly(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(folder):
+def test_a_reader_that_goes_away_is_no_error(model_folder):
     """RELIABILITY A-X03: translate | head -1."""
-    command = f"yes 'The cat.' | head -40 | {sys.executable} scripts/translate.py --model {folder} "
+    command = (
+        f"yes 'The cat.' | head -40 | {sys.executable} scripts/translate.py --model {model_folder} "
+    )
     done = subprocess.run(
         ["bash", "-c", f"{command} --num_beams 1 --batch_size 40 | head -1"],
         cwd=ROOT,
@@ -256,9 +250,16 @@ def test_a_reader_that_goes_away_is_no_error(folder):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
-def test_reload_is_proven_in_a_fresh_process(folder, tmp_path):
+def test_reload_is_proven_in_a_fresh_process(model_folder, tmp_path):
     done = subprocess.run(
-        [sys.executable, "scripts/check_reload.py", "--model", str(folder), "--text", "The dog."],
+        [
+            sys.executable,
+            "scripts/check_reload.py",
+            "--model",
+            str(model_folder),
+            "--text",
+            "The dog.",
+        ],
         cwd=ROOT,
         env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
