@@ -42,6 +42,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
 from .checks import WeightShapeError, check_ids, check_labels, check_readable
+from .chunked_loss import head_loss
 from .configuration_aiayn import AiaynConfig
 from .generation import (
     MAX_TOKENS_BEYOND_SOURCE,
@@ -794,6 +795,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
@@ -814,10 +816,14 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
                 them. None: those in labels.
             use_cache: Whether to return keys and values for later steps.
             logits_to_keep: How many of the last positions to score, or which; 0: all.
+            skip_logits: Compute the loss in chunks from hidden states, and no logits: the same
+                loss and gradients in less memory. None: in training steps with labels and
+                num_items_in_batch, where a trainer wants the loss alone; False: never.
             **kwargs: What the library passes to every model.
 
         Returns:
-            Logits, [B, T, V]; with labels also the loss in nats per target token, [].
+            Logits, [B, T, V], or None where they are skipped; with labels also the loss in nats per
+            target token, [].
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -833,11 +839,19 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None and num_items_in_batch is not None
+        hidden_states = outputs.last_hidden_state
+        loss = logits = None
+        if not skip_logits:
+            logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
         if labels is not None:
-            check_labels(labels, logits.size(-1))
-            loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, smoothing)
+            check_labels(labels, self.lm_head.out_features)
+            counted = (labels, num_items_in_batch, smoothing)
+            if logits is None:
+                loss = head_loss(self.lm_head, hidden_states, *counted)
+            else:
+                loss = label_smoothed_cross_entropy(logits, *counted)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -1087,6 +1101,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Score every entry of the vocabulary as the token that follows each token.
@@ -1103,11 +1118,15 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
             num_items_in_batch: Real targets in the whole optimiser step; the Trainer counts them.
             use_cache: Whether to return keys and values for later steps.
             logits_to_keep: How many of the last positions to score, or which; 0: all.
+            skip_logits: Compute the loss in chunks from hidden states, and no logits: the same
+                loss and gradients in less memory. Never by itself: trainers of language models
+                read logits.
             **kwargs: What the library passes to every model; shift_labels, [B, T], are labels that
                 are shifted already, for sequences that lie in parts with several processes.
 
         Returns:
-            Logits, [B, T, V]; with labels also the loss in nats per target token, [].
+            Logits, [B, T, V], or None where they are skipped; with labels also the loss in nats per
+            target token, [].
         """
         targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
@@ -1121,11 +1140,17 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
+        hidden_states = outputs.last_hidden_state
+        loss = logits = None
+        if not skip_logits:
+            logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
         if targets is not None:
-            check_labels(targets, logits.size(-1))
-            loss = label_smoothed_cross_entropy(logits, targets, num_items_in_batch, smoothing)
+            check_labels(targets, self.lm_head.out_features)
+            counted = (targets, num_items_in_batch, smoothing)
+            if logits is None:
+                loss = head_loss(self.lm_head, hidden_states, *counted)
+            else:
+                loss = label_smoothed_cross_entropy(logits, *counted)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

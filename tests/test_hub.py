@@ -22,6 +22,7 @@ HUB_SET = {
     "attention.py",
     "layers.py",
     "losses.py",
+    "chunked_loss.py",
     "checks.py",
     "generation.py",
     "modeling_aiayn.py",

@@ -1,0 +1,168 @@
+"""Section 5.4's loss from hidden states, without the logits of a whole batch.
+
+A batch of 8,192 tokens has 300 million logits at a vocabulary of 37,000, and a plain computation
+keeps them several times over. Here the output projection, the loss and their gradients are computed
+for a few positions at a time, and for real targets alone.
+"""
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from .losses import IGNORED_LABEL, label_smoothed_cross_entropy, mean_over_step
+
+# Logits of a chunk: 32 MiB in float32.
+LOGITS_IN_CHUNK = 2**23
+
+
+def head_loss(
+    head: nn.Module,
+    hidden_states: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The loss under an output projection, in chunks where that is a linear layer and no more.
+
+    An adapter, a quantised or a distributed projection is called as it is, and builds its logits.
+
+    Args:
+        head: The output projection, from [B, T, D] to [B, T, V].
+        hidden_states: The decoder's output, [B, T, D].
+        labels: Target ids, [B, T]; -100 where there is none.
+        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
+        label_smoothing: Share spread evenly over all V entries.
+
+    Returns:
+        The loss in nats per token, [].
+    """
+    if is_plain_linear(head):
+        weight, bias = head.weight, head.bias
+        return chunked_cross_entropy(
+            hidden_states, weight, bias, labels, num_items_in_batch, label_smoothing
+        )
+    return label_smoothed_cross_entropy(
+        head(hidden_states), labels, num_items_in_batch, label_smoothing
+    )
+
+
+def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether calling module is a product with its weight, and nothing hooks into the call."""
+    return (
+        type(module) is nn.Linear
+        and not isinstance(module.weight, DTensor)
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not hasattr(module, "_hf_hook")  # accelerate fetches the weight when it is called
+    )
+
+
+def chunked_cross_entropy(
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`label_smoothed_cross_entropy` of the projected hidden states.
+
+    The gradients are computed beside the loss and kept: memory grows with B T D and with V D, not
+    with B T V. Under autocast products are in its dtype, the loss and sums over chunks in float32.
+
+    Args:
+        hidden_states: The decoder's output, [B, T, D].
+        weight: The output projection, [V, D].
+        bias: Its bias, [V], if it has one.
+        labels: Target ids, [B, T]; -100 where there is none.
+        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
+        label_smoothing: Share spread evenly over all V entries.
+
+    Returns:
+        The loss in nats per token, []; 0 where there is no target token at all.
+    """
+    is_real = labels.to(hidden_states.device) != IGNORED_LABEL
+    total: Tensor = _SummedCrossEntropy.apply(  # type: ignore[no-untyped-call] # torch's
+        hidden_states[is_real],
+        weight,
+        bias,
+        labels.to(hidden_states.device)[is_real],
+        label_smoothing,
+        _product_dtype(hidden_states),
+        torch.is_grad_enabled(),
+    )
+    return mean_over_step(total, labels, num_items_in_batch)
+
+
+def _product_dtype(hidden_states: Tensor) -> torch.dtype:
+    device_type = hidden_states.device.type
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return hidden_states.dtype
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Summed loss of N positions; forward leaves its gradients for backward to scale."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+        is_grad_enabled: bool,
+    ) -> Tensor:
+        of_states, of_weight, of_bias = gradients = [
+            torch.zeros_like(tensor, dtype=torch.float32)
+            if tensor is not None and is_needed and is_grad_enabled
+            else None
+            for tensor, is_needed in zip((states, weight, bias), ctx.needs_input_grad, strict=False)
+        ]
+        projection = weight.to(dtype)
+        total = states.new_zeros((), dtype=torch.float32)
+        size = max(1, LOGITS_IN_CHUNK // weight.size(0))
+        for start in range(0, len(states), size):
+            chunk = slice(start, start + size)
+            inputs = states[chunk].to(dtype)
+            logits = (inputs @ projection.T).float()  # [C, V]
+            if bias is not None:
+                logits += bias
+            total += _loss_and_gradient(logits, labels[chunk], label_smoothing)
+            of_logits = logits.to(dtype)
+            if of_states is not None:
+                of_states[chunk] = of_logits @ projection
+            if of_weight is not None and dtype == torch.float32:
+                of_weight.addmm_(of_logits.T, inputs)
+            elif of_weight is not None:
+                of_weight += of_logits.T @ inputs
+            if of_bias is not None:
+                of_bias += logits.sum(0)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = [None if t is None else t.dtype for t in (states, weight, bias)]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (
+            None if gradient is None else (gradient * of_total).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return (*gradients, None, None, None, None)
+
+
+def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """The summed loss of logits, [C, V], which are overwritten with its gradient."""
+    log_normaliser = logits.logsumexp(-1, keepdim=True)  # [C, 1]
+    picked = logits.gather(-1, labels[:, None])  # [C, 1]
+    loss = log_normaliser - (1 - label_smoothing) * picked
+    if label_smoothing:
+        loss -= label_smoothing * logits.mean(-1, keepdim=True)
+    # Softmax, less the smoothed target.
+    logits.sub_(log_normaliser).exp_().sub_(label_smoothing / logits.size(-1))
+    gold = torch.full_like(picked, label_smoothing - 1)
+    logits.scatter_add_(-1, labels[:, None], gold)
+    return loss.sum()

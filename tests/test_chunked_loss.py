@@ -1,0 +1,195 @@
+"""The loss from hidden states: equal to the plain one, and without its logits."""
+
+import pytest
+import torch
+from conftest import small_model
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration, chunked_loss
+from modeling_aiayn.chunked_loss import chunked_cross_entropy, is_plain_linear
+from modeling_aiayn.losses import label_smoothed_cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks of three positions at a vocabulary of 31."""
+    monkeypatch.setattr(chunked_loss, "LOGITS_IN_CHUNK", 100)
+
+
+class LargestResult(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operation made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+def losses_and_gradients(function, labels, bias, **options):
+    torch.manual_seed(0)
+    states = torch.randn(3, 7, 5, requires_grad=True)
+    weight = torch.randn(31, 5, requires_grad=True)
+    parameters = [states, weight]
+    if bias:
+        parameters.append(torch.randn(31, requires_grad=True))
+    loss = function(*parameters, labels, **options)
+    return loss, torch.autograd.grad(3 * loss, parameters)
+
+
+def plain(states, weight, *rest, **options):
+    *bias, labels = rest
+    logits = nn.functional.linear(states, weight, *bias)
+    return label_smoothed_cross_entropy(logits, labels, **options)
+
+
+def chunked(states, weight, *rest, **options):
+    *bias, labels = rest
+    return chunked_cross_entropy(states, weight, *(bias or [None]), labels, **options)
+
+
+@pytest.fixture
+def labels():
+    labels = torch.randint(0, 31, (3, 7), generator=torch.Generator().manual_seed(1))
+    labels[1, 4:] = labels[2, :2] = -100
+    return labels
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("items", [None, 11, torch.tensor(40)], ids=str)
+def test_loss_and_gradients_are_the_plain_ones(labels, bias, smoothing, items):
+    options = {"label_smoothing": smoothing, "num_items_in_batch": items}
+    expected = losses_and_gradients(plain, labels, bias, **options)
+    got = losses_and_gradients(chunked, labels, bias, **options)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_target_the_loss_and_its_gradients_are_zero(labels):
+    loss, gradients = losses_and_gradients(chunked, torch.full_like(labels, -100), True)
+    assert loss == 0
+    assert all(gradient.eq(0).all() for gradient in gradients)
+
+
+def test_under_autocast_it_is_as_exact_as_the_plain_one(labels):
+    exact = losses_and_gradients(plain, labels, True, label_smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = losses_and_gradients(plain, labels, True, label_smoothing=0.1)
+        got = losses_and_gradients(chunked, labels, True, label_smoothing=0.1)
+    assert got[0].dtype == torch.float32
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.02)
+    errors = [
+        sum((a - b).square().sum() for a, b in zip(run[1], exact[1], strict=True))
+        for run in (got, expected)
+    ]
+    assert errors[0] < 2 * errors[1]
+
+
+def test_a_second_backward_is_the_first_again(labels):
+    states = torch.randn(3, 7, 5, requires_grad=True)
+    loss = chunked_cross_entropy(states, torch.randn(31, 5), None, labels)
+    first, second = (torch.autograd.grad(loss, states, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cls", [AiaynForConditionalGeneration, AiaynForCausalLM])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tie_word_embeddings": False}, {"lm_head_bias": True}, {"decoder_vocab_size": 37}],
+    ids=str,
+)
+def test_a_model_s_loss_and_gradients_do_not_depend_on_the_way(batch, cls, options):
+    runs = []
+    for skip_logits in (False, True):
+        model = small_model(cls, **options)
+        inputs = (
+            batch
+            if cls is AiaynForConditionalGeneration
+            else {"input_ids": batch["labels"].clamp(0)}
+        )
+        outputs = model(
+            **inputs | {"labels": batch["labels"]}, smoothing=0.1, skip_logits=skip_logits
+        )
+        outputs.loss.backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        runs.append((outputs.loss, gradients))
+        assert (outputs.logits is None) == skip_logits
+    assert len(runs[0][1]) > 20
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-6)
+
+
+def test_logits_are_skipped_in_a_trainer_s_step_alone(batch):
+    model = small_model()
+    assert model(**batch, num_items_in_batch=7).logits is not None
+    model.train()
+    assert model(**batch, num_items_in_batch=7).logits is None
+    assert model(**batch).logits is not None
+    assert model(**batch, num_items_in_batch=7, skip_logits=False).logits is not None
+    assert (
+        model(input_ids=batch["input_ids"], decoder_input_ids=batch["labels"].clamp(0)).logits
+        is not None
+    )
+    language_model = small_model(AiaynForCausalLM).train()
+    ids = batch["input_ids"]
+    assert language_model(ids, labels=ids, num_items_in_batch=7).logits is not None
+
+
+def test_no_tensor_has_room_for_the_logits():
+    """Memory is independent of batch x vocabulary: 20 x 30 targets, 500 entries."""
+    model = small_model(vocab_size=500).train()
+    ids = torch.randint(4, 500, (20, 30))
+    largest = {}
+    for skip_logits in (False, True):
+        with LargestResult() as results:
+            model(input_ids=ids, labels=ids, skip_logits=skip_logits).loss.backward()
+        largest[skip_logits] = results.numel
+    assert largest[False] == 20 * 30 * 500
+    assert largest[True] < 20 * 30 * 500 / 5
+
+
+def test_padding_is_not_projected(labels):
+    rows = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.mm.default and args[1].shape == (5, 31):
+                rows.append(len(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    with Products():
+        chunked_cross_entropy(torch.randn(3, 7, 5), torch.randn(31, 5), None, labels)
+    assert sum(rows) == (labels != -100).sum() == 16
+
+
+def test_an_adapter_on_the_projection_is_called(batch):
+    model = get_peft_model(
+        small_model(tie_word_embeddings=False),
+        LoraConfig(target_modules=["lm_head"], r=3, init_lora_weights=False),
+    )
+    assert not is_plain_linear(model.base_model.model.lm_head)
+    expected = model(**batch)
+    skipped = model(**batch, skip_logits=True)
+    assert skipped.logits is None
+    torch.testing.assert_close(skipped.loss, expected.loss)
+
+
+def test_a_hook_on_the_projection_is_called(batch):
+    model = small_model()
+    seen = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    model(**batch, skip_logits=True)
+    assert seen == [(2, 4, 31)]
+
+
+def test_labels_outside_the_vocabulary_are_refused_here_too(batch):
+    batch["decoder_input_ids"] = batch["labels"].clamp(0)
+    batch["labels"] = batch["labels"].clone()
+    batch["labels"][0, 1] = 31
+    with pytest.raises(
+        ValueError, match=r"Each label must be in \[0, 31\) or -100, got 31 at \[0, 1\]"
+    ):
+        small_model()(**batch, skip_logits=True)
