@@ -9,7 +9,7 @@ Without files or a dataset's name it trains on the embedded corpus.
 import sys
 from pathlib import Path
 
-from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, set_seed
+from transformers import EarlyStoppingCallback, set_seed
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
@@ -44,7 +44,6 @@ def main() -> None:
     trainer = AiaynTrainer(
         model=model,
         args=args,
-        data_collator=DataCollatorForSeq2Seq(source, model=model),
         train_dataset=train,
         eval_dataset=validation,
         processing_class=source,

@@ -14,11 +14,26 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     """Seq2SeqTrainingArguments with the paper's optimiser, schedule and smoothing as defaults.
 
     Raises:
-        ValueError: There is no such schedule, it needs a learning rate of its own, or the run is to
-            push to the Hub.
+        ValueError: There is no such schedule, it needs a learning rate of its own, a batch's size
+            is given in two ways or in none, or the run is to push to the Hub.
 
-    Departs from the paper: batches hold a fixed number of sentences, not of tokens.
+    Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences.
     """
+
+    max_tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens in a batch at most, source plus target, padding counted (section 5.1); "
+            "in the place of per_device_train_batch_size."
+        },
+    )
+    streaming_pool_size: int = field(
+        default=100_000,
+        metadata={"help": "Pairs of a streaming dataset that are shuffled and batched together."},
+    )
+    pad_to_multiple_of: int | None = field(
+        default=None, metadata={"help": "Pad sentences to a multiple of so many tokens."}
+    )
 
     lr_scheduler_type: str = field(
         default="noam",
@@ -61,6 +76,10 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": "'auto' for the newest checkpoint in output_dir, or a checkpoint."},
     )
 
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Log a loss that is not finite as the one before it."}
+    )
+
     def __post_init__(self) -> None:
         if self.push_to_hub or self.hub_token is not None:
             raise ValueError(
@@ -68,6 +87,7 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "whole output folder, training_args.bin and the token in it too. Train, then run "
                 "scripts/push_to_hub.py."
             )
+        self._refuse_batch_sizes()
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
         if self.lr_scheduler_type not in schedules:
             raise ValueError(
@@ -84,6 +104,19 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         self.lr_scheduler_type = "constant" if is_noam else self.lr_scheduler_type
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
+
+    def _refuse_batch_sizes(self) -> None:
+        for name in ("max_tokens_per_batch", "pad_to_multiple_of", "streaming_pool_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        sentences = self.per_device_train_batch_size
+        default = type(self).per_device_train_batch_size
+        if self.max_tokens_per_batch is not None and sentences != default:
+            raise ValueError(
+                "A batch's size is given by max_tokens_per_batch or by "
+                f"per_device_train_batch_size, got {self.max_tokens_per_batch} and {sentences}."
+            )
 
 
 @dataclass

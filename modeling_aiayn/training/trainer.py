@@ -1,24 +1,33 @@
 """Section 5 on the library's engine: a Seq2SeqTrainer whose loss and schedule are the paper's."""
 
 import copy
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Sampler, SequentialSampler
-from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+)
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..losses import IGNORED_LABEL
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
+from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
+from .meter import TokenMeter
 from .sampling import LengthGroups
 from .schedule import noam_schedule
 
@@ -37,10 +46,58 @@ class AiaynTrainer(Seq2SeqTrainer):
         self, *, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        if kwargs.get("data_collator") is None and self.processing_class is not None:
+            self.data_collator = DataCollatorForSeq2Seq(
+                self.processing_class,
+                model=self.model,
+                pad_to_multiple_of=self.args.pad_to_multiple_of,
+            )
         self.target_tokenizer = target_tokenizer
         # The model smooths labels itself; the library's smoother would take them away from it.
         self.label_smoother = None
         self._evaluation_sums = torch.zeros(2, dtype=torch.float64)
+        self._meter = TokenMeter()
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
+
+        Returns:
+            The batches.
+
+        Raises:
+            ValueError: There is no training data, or see `cut_batches`.
+        """
+        args, dataset = self.args, self.train_dataset
+        if args.max_tokens_per_batch is None or dataset is None:
+            return super().get_train_dataloader()
+        place = (args.seed, args.process_index, args.world_size)
+        collate = self._get_collator_with_removed_columns(self.data_collator, "training")
+        multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
+        batches: dict[str, Any]
+        if hasattr(dataset, "__len__"):
+            lengths = padded_lengths(pair_lengths(dataset), multiple_of)
+            sampler = TokenBatches(lengths, args.max_tokens_per_batch, *place)
+            batches = {"batch_sampler": sampler, "collate_fn": collate}
+        else:
+            dataset = StreamedTokenBatches(
+                dataset,
+                collate,
+                args.max_tokens_per_batch,
+                args.streaming_pool_size,
+                *place,
+                pad_to_multiple_of=multiple_of,
+            )
+            batches = {"batch_size": None}
+        # The batches are this process's already; accelerate would deal them out once more.
+        return DataLoaderShard(
+            dataset,
+            device=self.accelerator.device,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            **batches,
+        )
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
@@ -63,6 +120,42 @@ class AiaynTrainer(Seq2SeqTrainer):
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)
 
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Forward and backward of a batch, whose tokens are counted.
+
+        Args:
+            model: The model, or what wraps it.
+            inputs: A batch.
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            The loss, [].
+        """
+        if "labels" in inputs and "input_ids" in inputs:
+            self._meter.count(inputs)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, and with a training loss the real tokens per second and the share of padding.
+
+        Args:
+            logs: What to log.
+            start_time: When training began, in seconds.
+        """
+        if "loss" in logs:
+            counted = self._meter.take()
+            if self.args.world_size > 1:
+                counted = self.accelerator.reduce(counted.to(self.args.device), "sum").cpu()
+                counted[2] /= self.args.world_size
+            real, padded, seconds = counted.tolist()
+            if padded:
+                logs["tokens_per_second"] = round(real / seconds, 1)
+                logs["padding_share"] = 1 - real / padded
+        super().log(logs, start_time)
+
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Any]:
@@ -78,7 +171,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             The loss in nats per target token; the outputs too where they are asked for.
         """
         if model.training:
-            inputs = inputs | {"smoothing": self.args.label_smoothing_factor}
+            options = {"smoothing": self.args.label_smoothing_factor, "use_cache": False}
+            inputs = inputs | options
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
@@ -121,7 +215,9 @@ class AiaynTrainer(Seq2SeqTrainer):
             Predictions and metrics, perplexity per target token among them.
         """
         self._evaluation_sums.zero_()
+        started = time.perf_counter()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self._meter.pause(time.perf_counter() - started)
         sums = self._evaluation_sums
         if self.args.world_size > 1:
             sums = self.accelerator.reduce(sums.to(self.args.device))

@@ -1,0 +1,54 @@
+"""What a person wants to see of a run's speed: real tokens per second, and the share of padding."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..losses import IGNORED_LABEL
+
+
+class TokenMeter:
+    """Counts the tokens of batches between two entries of the log.
+
+    Sums stay on the batches' device until they are read, so that counting holds up nothing.
+    """
+
+    def __init__(self) -> None:
+        self.real: Tensor | float = 0.0
+        self.padded: float = 0.0
+        self._started = time.perf_counter()
+        self._paused = 0.0
+
+    def count(self, batch: dict[str, Any]) -> None:
+        """Count a batch's source and target tokens, with and without padding.
+
+        Args:
+            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T].
+        """
+        source, labels = batch["input_ids"], batch["labels"]
+        mask = batch.get("attention_mask")
+        sources = source.numel() if mask is None else mask.sum()
+        self.real = self.real + sources + (labels != IGNORED_LABEL).sum()
+        self.padded += source.numel() + labels.numel()
+
+    def pause(self, seconds: float) -> None:
+        """Leave time out that went to something else than training.
+
+        Args:
+            seconds: How long it took.
+        """
+        self._paused += seconds
+
+    def take(self) -> Tensor:
+        """What has been counted since the last time, and begin anew.
+
+        Returns:
+            Real tokens, tokens with padding, and seconds, [3].
+        """
+        now = time.perf_counter()
+        seconds = now - self._started - self._paused
+        counted = torch.tensor([float(self.real), self.padded, seconds], dtype=torch.float64)
+        self.real, self.padded, self._started, self._paused = 0.0, 0.0, now, 0.0
+        return counted
