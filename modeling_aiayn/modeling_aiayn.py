@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -36,7 +37,7 @@ from transformers.modeling_utils import (
     slice_logits_to_keep,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import CONFIG_NAME, TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -64,6 +65,9 @@ from .losses import (
     infer_problem_type,
     label_smoothed_cross_entropy,
 )
+
+# The names under which save_pretrained writes weights, whole or in shards.
+WEIGHT_FILES = "model*.safetensors"
 
 
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
@@ -152,6 +156,28 @@ class AiaynPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(
             requested_attention or "eager", is_init_check
         )
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], is_main_process: bool = True, **kwargs: Any
+    ) -> None:
+        """Save as any model of the library does, with weights that the same people may read.
+
+        Weights of an earlier save go first: a kill in between leaves a folder that does not load,
+        never one model's config with another's weights.
+
+        Args:
+            save_directory: The folder.
+            is_main_process: Whether this process writes.
+            **kwargs: As for PreTrainedModel.
+        """
+        if is_main_process:
+            for weights in Path(save_directory).glob(WEIGHT_FILES):
+                weights.unlink()
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+        if is_main_process:
+            for weights in Path(save_directory).glob(WEIGHT_FILES):
+                # safetensors lets its owner alone read a file.
+                shutil.copymode(Path(save_directory) / CONFIG_NAME, weights)
 
     @classmethod
     def from_pretrained(

@@ -18,7 +18,9 @@ from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
 from modeling_aiayn.training.report import run_facts, write_report
-from modeling_aiayn.training.setup import build_model, build_tokenizers
+from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
+from modeling_aiayn.training.settings import refuse_other_model
+from modeling_aiayn.training.setup import build_config, build_model, build_tokenizers
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
@@ -31,7 +33,14 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, AiaynTrainingArguments
     )
+    if args.should_save:
+        claim_folder(args.output_dir)
+    if is_finished(args):
+        sys.stdout.write(f"Already finished: {args.output_dir}\n")
+        return
     checkpoint = checkpoint_to_resume(args)
+    if checkpoint is not None:
+        refuse_other_model(Path(checkpoint), build_config(model_arguments))
     set_seed(args.seed)
     splits = load_splits(data)
     source, target = build_tokenizers(model_arguments, splits["train"])
@@ -60,6 +69,7 @@ def main() -> None:
         scores, _ = evaluate_translation(Translator(model, source, target), held_out)
         facts = run_facts(trainer, data, splits, sys.argv)
         write_report(args.output_dir, MODEL_CARD, scores, facts)
+        mark_finished(args)
         sys.stdout.write(f"{score_table(scores)}\n")
 
 

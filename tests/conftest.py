@@ -6,12 +6,14 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+from datasets import Dataset
 from local_hub import LocalHub
 from transformers.utils import hub as hub_module
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.training.data import encode_pairs
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -76,6 +78,18 @@ def pairs():
 def tokenizer(pairs):
     """A BPE tokenizer of both of the grammar's languages."""
     return train_bpe_tokenizer([text for pair in pairs for text in (pair.source, pair.target)], 600)
+
+
+@pytest.fixture(scope="session")
+def dataset(pairs):
+    return Dataset.from_dict(
+        {"source": [pair.source for pair in pairs], "target": [pair.target for pair in pairs]}
+    )
+
+
+@pytest.fixture(scope="session")
+def encoded(dataset, tokenizer):
+    return encode_pairs(dataset, tokenizer, tokenizer, 256, "pairs")
 
 
 @pytest.fixture(scope="module")

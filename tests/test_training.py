@@ -12,13 +12,13 @@ import yaml
 from conftest import ROOT, small_config
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
+from training_setup import arguments, logged, make_trainer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
 from modeling_aiayn.training.report import run_facts, write_report
@@ -28,53 +28,6 @@ from modeling_aiayn.training.setup import build_model, build_tokenizers
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
-
-
-@pytest.fixture(scope="module")
-def dataset(pairs):
-    return Dataset.from_dict(
-        {"source": [pair.source for pair in pairs], "target": [pair.target for pair in pairs]}
-    )
-
-
-@pytest.fixture(scope="module")
-def encoded(dataset, tokenizer):
-    return encode_pairs(dataset, tokenizer, tokenizer, 256, "pairs")
-
-
-def arguments(folder, **options):
-    defaults = {
-        "output_dir": str(folder),
-        "max_steps": 4,
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 16,
-        "learning_rate": 0.5,
-        "warmup_steps": 3,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    return AiaynTrainingArguments(**(defaults | options))
-
-
-def make_trainer(folder, encoded, tokenizer, dropout=0.1, held_out=20, **options):
-    torch.manual_seed(0)
-    model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer), dropout=dropout))
-    validation = encoded.select(range(held_out))
-    return AiaynTrainer(
-        model=model,
-        args=arguments(folder, **options),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        train_dataset=encoded,
-        eval_dataset=validation,
-        processing_class=tokenizer,
-        compute_metrics=translation_metrics(tokenizer, list(validation["target"])),
-    )
-
-
-def logged(trainer, key):
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
 def test_noam_is_equation_3():
@@ -290,17 +243,6 @@ def test_the_copy_task_is_learnt(tmp_path, tokenizer):
     assert (output[:, 1:7] == source).all(dim=1).float().mean() > 0.95
 
 
-def test_resume_gives_the_weights_of_the_uninterrupted_run(tmp_path, encoded, tokenizer):
-    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
-    whole = make_trainer(tmp_path / "whole", encoded, tokenizer, **options)
-    whole.train()
-    make_trainer(tmp_path / "cut", encoded, tokenizer, **options).train()
-    resumed = make_trainer(tmp_path / "cut", encoded, tokenizer, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-3"))
-    for first, second in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(first, second)
-
-
 def test_the_best_model_comes_back_and_nothing_is_missing(tmp_path, encoded, tokenizer, caplog):
     trainer = make_trainer(
         tmp_path,
@@ -327,25 +269,6 @@ def test_bf16_trains_on_this_processor(tmp_path, encoded, tokenizer):
     trainer.train()
     assert all(math.isfinite(loss) for loss in logged(trainer, "loss"))
     assert next(trainer.model.parameters()).dtype == torch.float32
-
-
-def test_checkpoint_to_resume(tmp_path):
-    folder = tmp_path / "run"
-    assert checkpoint_to_resume(arguments(folder)) is None
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) is None
-    for step in (4, 12):
-        (folder / f"checkpoint-{step}").mkdir(parents=True)
-    newest = str(folder / "checkpoint-12")
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) == newest
-    older = str(folder / "checkpoint-4")
-    assert checkpoint_to_resume(arguments(folder, resume=older)) == older
-    with pytest.raises(ValueError, match="holds the checkpoints of another run"):
-        checkpoint_to_resume(arguments(folder))
-    with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
-        checkpoint_to_resume(arguments(folder, resume=str(folder / "checkpoint-5")))
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
-        checkpoint_to_resume(arguments(tmp_path / "file"))
 
 
 def test_long_pairs_are_left_out_and_counted(dataset, tokenizer, caplog):

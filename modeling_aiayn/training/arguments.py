@@ -76,6 +76,16 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": "'auto' for the newest checkpoint in output_dir, or a checkpoint."},
     )
 
+    ema_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "Average the weights after each update, of which this share stays; the average "
+            "is what is evaluated and saved. 0: none; 0.999 is usual."
+        },
+    )
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Go on counting evaluations without a better score."}
+    )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Log a loss that is not finite as the one before it."}
     )
@@ -87,7 +97,7 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "whole output folder, training_args.bin and the token in it too. Train, then run "
                 "scripts/push_to_hub.py."
             )
-        self._refuse_batch_sizes()
+        self._refuse_sizes()
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
         if self.lr_scheduler_type not in schedules:
             raise ValueError(
@@ -105,11 +115,13 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
 
-    def _refuse_batch_sizes(self) -> None:
+    def _refuse_sizes(self) -> None:
         for name in ("max_tokens_per_batch", "pad_to_multiple_of", "streaming_pool_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
         sentences = self.per_device_train_batch_size
         default = type(self).per_device_train_batch_size
         if self.max_tokens_per_batch is not None and sentences != default:

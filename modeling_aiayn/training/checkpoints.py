@@ -1,10 +1,213 @@
-"""Where a run goes on from."""
+"""Checkpoints that survive a kill: written aside, sealed by a manifest, and checked before use.
 
+At every instant each folder named checkpoint-N is whole or is known not to be: it is written under
+another name, its files' sizes and hashes are put into a manifest, all of it is forced to disk, and
+only then does it get its name, in one step.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
+from safetensors import SafetensorError
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .arguments import AiaynTrainingArguments
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
+# Where checkpoints are written, and where those go that are to be deleted.
+ASIDE_FOLDER = ".saving"
+# Less than this left, and a write that failed failed for want of room, whatever the library says.
+FULL_DISK_BYTES = 2**24
+
+
+def write_checkpoint(
+    output_dir: Path, name: str, write: Callable[[Path], None], facts: dict[str, Any]
+) -> None:
+    """Write a checkpoint's files and seal them; one process does this.
+
+    Args:
+        output_dir: The run's folder.
+        name: The checkpoint's, "checkpoint-N".
+        write: Writes what is still missing into the folder that is given to it.
+        facts: What the manifest says beside the files.
+
+    Raises:
+        OSError: It could not be written. What was written of it is gone, all others are as before.
+    """
+    aside = output_dir / ASIDE_FOLDER / name
+    try:
+        write(aside)
+        seal(aside, facts)
+        _rename(aside, output_dir / name)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise _saving_failed(error, output_dir, name) from error
+
+
+def _saving_failed(error: Exception, output_dir: Path, name: str) -> OSError:
+    free = shutil.disk_usage(output_dir).free
+    is_full = free < FULL_DISK_BYTES or "No space left" in str(error)
+    shutil.rmtree(output_dir / ASIDE_FOLDER, ignore_errors=True)
+    cause = "No space left on device" if is_full else str(error)
+    return OSError(
+        f"Could not save {name} in {output_dir}: {cause}. Nothing of it is left, and earlier "
+        "checkpoints are as they were. Make room, then go on by --resume auto."
+    )
+
+
+def seal(folder: Path, facts: dict[str, Any]) -> None:
+    """Write a folder's manifest, and force all of the folder to disk.
+
+    Args:
+        folder: A folder that is written completely.
+        facts: What the manifest says beside the files.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST_FILE
+    }
+    manifest = folder / MANIFEST_FILE
+    manifest.write_text(json.dumps({"files": files, **facts}, indent=2) + "\n", "utf-8")
+    for path in (*folder.rglob("*"), folder):
+        force_to_disk(path)
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file or a folder's list of files is on disk.
+
+    Args:
+        path: The file or folder.
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A checkpoint's manifest, once all files have been compared with it.
+
+    Args:
+        folder: A checkpoint.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ValueError: There is no manifest, or a file is missing or not as it was written.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
+        files = dict(manifest["files"])
+    except FileNotFoundError:
+        raise ValueError(f"{folder}: no {MANIFEST_FILE}; it was never completed.") from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error}).") from error
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{folder}: {name} is missing.")
+        if path.stat().st_size != expected["bytes"]:
+            raise ValueError(
+                f"{folder}: {name} has {path.stat().st_size} bytes, not {expected['bytes']}."
+            )
+        if _sha256(path) != expected["sha256"]:
+            raise ValueError(f"{folder}: {name} has another checksum than when it was written.")
+    return dict(manifest)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_checkpoints(output_dir: Path) -> list[Path]:
+    """Folders named checkpoint-N, whole or not.
+
+    Args:
+        output_dir: A run's folder.
+
+    Returns:
+        The folders, by N.
+    """
+    found = {
+        int(match.group(1)): path
+        for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name)) and path.is_dir()
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def newest_whole_checkpoint(output_dir: Path) -> Path | None:
+    """The newest checkpoint that is as it was written; those passed over are named in the log.
+
+    Args:
+        output_dir: A run's folder.
+
+    Returns:
+        The checkpoint, or None if there is none.
+    """
+    for folder in reversed(list_checkpoints(output_dir)):
+        try:
+            read_manifest(folder)
+        except ValueError as error:
+            logger.warning("Passed over a damaged checkpoint: %s", error)
+        else:
+            return folder
+    return None
+
+
+def delete_old_checkpoints(output_dir: Path, limit: int | None, kept: set[str]) -> None:
+    """Delete the oldest checkpoints beyond limit. Folders that never were complete do not count.
+
+    Args:
+        output_dir: The run's folder.
+        limit: How many to keep. None or 0: all.
+        kept: Names of checkpoints that stay in any case; the newest one does, too.
+    """
+    complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
+    if not limit or not complete:
+        return
+    kept = kept | {complete[-1].name}
+    deletable = [path for path in complete if path.name not in kept]
+    for path in deletable[: max(0, len(complete) - max(limit, 1))]:
+        _delete(path)
+
+
+def _rename(source: Path, target: Path) -> None:
+    if target.exists():
+        # A damaged one, passed over when the run went on from an older one.
+        _delete(target)
+    source.rename(target)
+    force_to_disk(target.parent)
+
+
+def _delete(folder: Path) -> None:
+    """Take a folder out of the list in one step; a kill in what follows leaves no half of it."""
+    aside = folder.parent / ASIDE_FOLDER / f"deleted-{folder.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(exist_ok=True)
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def checkpoint_to_resume(args: AiaynTrainingArguments) -> str | None:
@@ -18,21 +221,27 @@ def checkpoint_to_resume(args: AiaynTrainingArguments) -> str | None:
 
     Raises:
         OSError: There is no such checkpoint, or output_dir is no folder.
-        ValueError: output_dir holds another run's checkpoints, and args does not say to resume.
+        ValueError: output_dir holds another run, and args does not say to resume; or the checkpoint
+            that it names is damaged.
     """
     output_dir = Path(args.output_dir)
     if output_dir.exists() and not output_dir.is_dir():
         raise NotADirectoryError(f"output_dir is not a directory: {output_dir}.")
-    newest = get_last_checkpoint(output_dir) if output_dir.is_dir() else None
     if args.resume is None:
-        if newest is not None:
+        if list_checkpoints(output_dir) or (output_dir / "config.json").exists():
             raise ValueError(
-                f"output_dir {output_dir} holds the checkpoints of another run. Go on with it by "
-                "--resume auto, or give a new --output_dir."
+                f"output_dir {output_dir} holds another run. Go on with it by --resume auto, or "
+                "give a new --output_dir."
             )
         return None
     if args.resume == "auto":
-        return newest
+        newest = newest_whole_checkpoint(output_dir)
+        if newest is None:
+            logger.info("No checkpoint in %s: the run starts from the beginning.", output_dir)
+            return None
+        logger.info("Going on from %s.", newest)
+        return str(newest)
     if not Path(args.resume).is_dir():
         raise FileNotFoundError(f"No such checkpoint: {args.resume}.")
+    read_manifest(Path(args.resume))
     return args.resume

@@ -46,8 +46,8 @@ class CurvesCallback(TrainerCallback):
         self,
         args: TrainingArguments,
         state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002 (the library's signature)
-        **kwargs: Any,  # noqa: ARG002
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """Draw what has been logged so far."""
         if state.is_world_process_zero:

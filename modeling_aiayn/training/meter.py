@@ -25,8 +25,11 @@ class TokenMeter:
         """Count a batch's source and target tokens, with and without padding.
 
         Args:
-            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T].
+            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; what lacks
+                either side is not counted.
         """
+        if not {"input_ids", "labels"} <= batch.keys():
+            return
         source, labels = batch["input_ids"], batch["labels"]
         mask = batch.get("attention_mask")
         sources = source.numel() if mask is None else mask.sum()
@@ -40,6 +43,24 @@ class TokenMeter:
             seconds: How long it took.
         """
         self._paused += seconds
+
+    def state(self) -> dict[str, float]:
+        """What is counted so far, to go on from.
+
+        Returns:
+            Real tokens, tokens with padding, and seconds.
+        """
+        seconds = time.perf_counter() - self._started - self._paused
+        return {"real": float(self.real), "padded": self.padded, "seconds": seconds}
+
+    def resume(self, state: dict[str, float]) -> None:
+        """Go on from what was counted before.
+
+        Args:
+            state: As `state` gave it.
+        """
+        self.real, self.padded = state["real"], state["padded"]
+        self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
 
     def take(self) -> Tensor:
         """What has been counted since the last time, and begin anew.

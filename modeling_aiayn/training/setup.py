@@ -1,5 +1,7 @@
 """What a run trains: vocabularies from its training text, and a model that fits them."""
 
+from typing import Any
+
 import yaml
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -40,6 +42,28 @@ def build_tokenizers(
     raise ValueError(f"vocabulary must be bpe or word, got {model.vocabulary!r}.")
 
 
+def build_config(model: ModelArguments, **fields: Any) -> AiaynConfig:
+    """The configuration of the preset and overrides that model names.
+
+    Args:
+        model: Which model to train.
+        **fields: Fields that the data decides.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: config_overrides is no YAML mapping, or there is no such preset.
+    """
+    overrides = yaml.safe_load(model.config_overrides or "{}")
+    if not isinstance(overrides, dict):
+        raise ValueError(
+            "config_overrides must be fields of AiaynConfig as YAML, as in 'd_model: 256', "
+            f"got {model.config_overrides!r}."
+        )
+    return AiaynConfig.from_preset(model.preset, **fields, **overrides)
+
+
 def build_model(
     model: ModelArguments,
     source_tokenizer: PreTrainedTokenizerBase,
@@ -58,22 +82,15 @@ def build_model(
     Raises:
         ValueError: config_overrides is no YAML mapping, or there is no such preset.
     """
-    overrides = yaml.safe_load(model.config_overrides or "{}")
-    if not isinstance(overrides, dict):
-        raise ValueError(
-            "config_overrides must be fields of AiaynConfig as YAML, as in 'd_model: 256', "
-            f"got {model.config_overrides!r}."
-        )
     is_shared = target_tokenizer is source_tokenizer
-    config = AiaynConfig.from_preset(
-        model.preset,
+    config = build_config(
+        model,
         vocab_size=len(source_tokenizer),
         decoder_vocab_size=None if is_shared else len(target_tokenizer),
         vocabulary_sha256=[
             vocabulary_sha256(source_tokenizer),
             vocabulary_sha256(target_tokenizer),
         ],
-        **overrides,
     )
     translation_model = AiaynForConditionalGeneration(config)
     translation_model.generation_config.num_beams = NUM_BEAMS

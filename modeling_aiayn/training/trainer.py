@@ -18,7 +18,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedTokenizerBase,
-    Seq2SeqTrainer,
 )
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -27,13 +26,15 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
-from .meter import TokenMeter
+from .resumable import ResumableTrainer
 from .sampling import LengthGroups
 from .schedule import noam_schedule
 
 
-class AiaynTrainer(Seq2SeqTrainer):
+class AiaynTrainer(ResumableTrainer):
     """Seq2SeqTrainer with the model's own smoothed loss, equation 3, and token-weighted evaluation.
+
+    It batches by tokens, and can be killed and go on (`ResumableTrainer`).
 
     Args:
         target_tokenizer: Tokenizer of the target where it is not the source's; saved beside it.
@@ -56,7 +57,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         # The model smooths labels itself; the library's smoother would take them away from it.
         self.label_smoother = None
         self._evaluation_sums = torch.zeros(2, dtype=torch.float64)
-        self._meter = TokenMeter()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
@@ -120,42 +120,6 @@ class AiaynTrainer(Seq2SeqTrainer):
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Tensor:
-        """Forward and backward of a batch, whose tokens are counted.
-
-        Args:
-            model: The model, or what wraps it.
-            inputs: A batch.
-            *args: As for Seq2SeqTrainer.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            The loss, [].
-        """
-        if "labels" in inputs and "input_ids" in inputs:
-            self._meter.count(inputs)
-        return super().training_step(model, inputs, *args, **kwargs)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, and with a training loss the real tokens per second and the share of padding.
-
-        Args:
-            logs: What to log.
-            start_time: When training began, in seconds.
-        """
-        if "loss" in logs:
-            counted = self._meter.take()
-            if self.args.world_size > 1:
-                counted = self.accelerator.reduce(counted.to(self.args.device), "sum").cpu()
-                counted[2] /= self.args.world_size
-            real, padded, seconds = counted.tolist()
-            if padded:
-                logs["tokens_per_second"] = round(real / seconds, 1)
-                logs["padding_share"] = 1 - real / padded
-        super().log(logs, start_time)
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Any]:
@@ -216,8 +180,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         """
         self._evaluation_sums.zero_()
         started = time.perf_counter()
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        self._meter.pause(time.perf_counter() - started)
+        with self.averaged_weights():
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self.meter.pause(time.perf_counter() - started)
         sums = self._evaluation_sums
         if self.args.world_size > 1:
             sums = self.accelerator.reduce(sums.to(self.args.device))

@@ -1,0 +1,99 @@
+"""SIGTERM and SIGINT: save at the end of the update, and stop."""
+
+import logging
+import signal
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class InterruptionCallback(TrainerCallback):
+    """Ends training on SIGTERM or SIGINT by a checkpoint, with exit code 143 or 130.
+
+    Nothing is evaluated on the way out: what was due at that update is done when the run goes on.
+    A second signal ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        # Whether the update at which the run stopped was to be evaluated.
+        self.is_evaluation_due = False
+        self._former: dict[int, Any] = {}
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        logger.warning(
+            "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
+        )
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Watch for signals."""
+        self.received = None
+        self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Where a process has received a signal, have all of them save and stop."""
+        self.received = agreed_signal(self.received, args)
+        self.is_evaluation_due = False
+        if self.received is None:
+            return
+        is_epoch_end = state.epoch == int(state.epoch)
+        by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
+        self.is_evaluation_due = control.should_evaluate or (
+            by_epoch and args.eval_delay <= state.epoch
+        )
+        control.should_log |= is_epoch_end and args.logging_strategy == IntervalStrategy.EPOCH
+        control.should_save = control.should_training_stop = True
+        control.should_evaluate = False
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The loop has been left: end the process as the signal asks."""
+        if self.received is None:
+            return
+        logger.warning("Saved at update %d; --resume auto goes on from there.", state.global_step)
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self.received)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave signals to whom they were left before."""
+        self._restore()
+
+
+def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:
+    """The signal that any of the processes has received.
+
+    Args:
+        received: This process's.
+        args: The run's arguments.
+
+    Returns:
+        The signal's number, or None.
+    """
+    if args.world_size <= 1:
+        return received
+    largest = torch.tensor(received or 0, device=args.device)
+    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+    return int(largest) or None

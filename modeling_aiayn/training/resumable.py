@@ -1,0 +1,333 @@
+"""A Seq2SeqTrainer that is safe to kill: how it saves, goes on, and when it stops."""
+
+import json
+import math
+import os
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from .arguments import AiaynTrainingArguments
+from .checkpoints import (
+    ASIDE_FOLDER,
+    delete_old_checkpoints,
+    newest_whole_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
+from .ema import EMA_FOLDER, EmaCallback
+from .interruption import InterruptionCallback
+from .meter import TokenMeter
+from .run_folder import claim_folder
+from .settings import refuse_changes, run_settings
+
+LOG_STATE_FILE = "log_state_{process}.json"
+# A loss so many times that of guessing every token is no noise of a first update.
+DIVERGED_LOSS_RATIO = 10.0
+
+
+class TrainingDivergedError(ValueError):
+    """The loss or the gradient is not finite, or far worse than guessing."""
+
+
+class BatchTooLargeError(ValueError):
+    """A batch does not fit into memory."""
+
+
+class ResumableTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer whose runs can be killed at any instant and go on as if they had not been.
+
+    What it adds: checkpoints that are whole or not there, with all that the log is made of; the
+    average of the weights in them; a stop on SIGTERM and SIGINT; and on divergence, before an
+    update that would spoil the weights.
+
+    Args:
+        **kwargs: As for Seq2SeqTrainer, with AiaynTrainingArguments.
+
+    Raises:
+        ValueError: An average is asked for while processes hold parts of the weights.
+    """
+
+    args: AiaynTrainingArguments
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.meter = TokenMeter()
+        self._interruption = InterruptionCallback()
+        self.add_callback(self._interruption)
+        self._ema = EmaCallback(self.args.ema_decay) if self.args.ema_decay else None
+        if self._ema is not None:
+            if self.is_fsdp_enabled or self.is_distributed_loading_by_transformers:
+                raise ValueError(
+                    "ema_decay needs whole weights on each process, not with FSDP or TP."
+                )
+            self.add_callback(self._ema)
+        self.add_callback(_Resumption(self))
+        self._is_saving = False
+        self._log_state: dict[str, Any] = {}
+        self._update_loss: Tensor | float = 0.0
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train, from the beginning or from where a checkpoint left off.
+
+        A run that was complete at its checkpoint is not trained any further.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder; True for the newest whole one.
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            The library's summary.
+
+        Raises:
+            OSError: output_dir cannot be written, is in use, or is full.
+            ValueError: The checkpoint is damaged or of another run; training diverges; a batch is
+                too large.
+            SystemExit: SIGTERM came; the code is 143.
+            KeyboardInterrupt: SIGINT came.
+        """
+        if self.args.should_save:
+            claim_folder(self.args.output_dir)
+        folder = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
+        if resume_from_checkpoint is True:
+            folder = newest_whole_checkpoint(Path(self.args.output_dir))
+            if folder is None:
+                raise ValueError(f"No whole checkpoint in output_dir {self.args.output_dir}.")
+        self._settings = run_settings(self.args, self.model.config, self.train_dataset)
+        self._log_state = {}
+        if folder is not None:
+            refuse_changes(read_manifest(folder).get("settings", {}), self._settings)
+            path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
+            self._log_state = json.loads(path.read_text("utf-8"))
+        return super().train(None if folder is None else str(folder), *args, **kwargs)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Forward and backward of a batch, whose tokens are counted.
+
+        Args:
+            model: The model, or what wraps it.
+            inputs: A batch.
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            The loss, [].
+
+        Raises:
+            ValueError: The batch does not fit into memory.
+        """
+        self.meter.count(inputs)
+        try:
+            loss = super().training_step(model, inputs, *args, **kwargs)
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+                raise
+            shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
+            raise BatchTooLargeError(
+                f"Out of memory at update {self.state.global_step + 1}, in a batch of {shapes}. "
+                "Give a smaller --max_tokens_per_batch or --per_device_train_batch_size, and as "
+                "much more --gradient_accumulation_steps."
+            ) from error
+        self._update_loss = self._update_loss + loss
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, and with a training loss the real tokens per second and the share of padding.
+
+        Args:
+            logs: What to log.
+            start_time: When training began, in seconds.
+        """
+        if "loss" in logs:
+            counted = self.meter.take()
+            if self.args.world_size > 1:
+                counted = self.accelerator.reduce(counted.to(self.args.device), "sum").cpu()
+                counted[2] /= self.args.world_size
+            real, padded, seconds = counted.tolist()
+            if padded:
+                logs["tokens_per_second"] = round(real / seconds, 1)
+                logs["padding_share"] = 1 - real / padded
+        super().log(logs, start_time)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The gradient's norm; here is the last place before an update can spoil the weights."""
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        loss, self._update_loss = self._update_loss, 0.0
+        # Under loss scaling a norm that is not finite is usual: the scaler leaves the update out.
+        has_scaler = getattr(self.accelerator, "scaler", None) is not None
+        facts = torch.stack(
+            [torch.as_tensor(x, dtype=torch.float64).cpu() for x in (loss, grad_norm)]
+        )
+        if self.args.world_size > 1:
+            facts[0] = self.accelerator.reduce(facts[0].to(self.args.device), "mean").cpu()
+        is_finite = bool(facts[: 1 if has_scaler else 2].isfinite().all())
+        if not is_finite or facts[0] > self._worst_loss():
+            self._stop_diverged(*facts.tolist())
+        return grad_norm
+
+    def _worst_loss(self) -> float:
+        config = self.model.config
+        if not hasattr(self.model, "lm_head"):
+            return math.inf
+        guessing = math.log(getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+        return DIVERGED_LOSS_RATIO * guessing
+
+    def _stop_diverged(self, loss: float, grad_norm: float) -> None:
+        self.state.global_step += 1
+        self.log({"loss": loss, "grad_norm": grad_norm})
+        newest = newest_whole_checkpoint(Path(self.args.output_dir))
+        kept = (
+            "There is no checkpoint." if newest is None else f"Its newest checkpoint is {newest}."
+        )
+        raise TrainingDivergedError(
+            f"Training diverged at update {self.state.global_step}: loss {loss:.4g}, gradient norm "
+            f"{grad_norm:.4g}. {kept} Lower --learning_rate, raise --warmup_steps, or clip by "
+            "--max_grad_norm 1."
+        )
+
+    def _get_output_dir(self, trial: Any) -> str:
+        output_dir = super()._get_output_dir(trial)
+        return os.path.join(output_dir, ASIDE_FOLDER) if self._is_saving else output_dir
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        started = time.perf_counter()
+        output_dir = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        best_name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+
+        def write(folder: Path) -> None:
+            self._is_saving = True
+            try:
+                super(ResumableTrainer, self)._save_checkpoint(model, trial)
+            finally:
+                self._is_saving = False
+            if self._ema is not None:
+                with self.averaged_weights():
+                    self._save(str(folder / EMA_FOLDER))
+            if best_name == name or (output_dir / best_name).is_dir():
+                self.state.best_model_checkpoint = str(output_dir / best_name)
+            if self.args.should_save:
+                self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+            self.accelerator.wait_for_everyone()
+
+        if self.args.should_save:
+            write_checkpoint(output_dir, name, write, {"settings": self._settings})
+            delete_old_checkpoints(output_dir, self.args.save_total_limit, {best_name})
+        else:
+            write(output_dir / ASIDE_FOLDER / name)
+        self.accelerator.wait_for_everyone()
+        self.meter.pause(time.perf_counter() - started)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Each process's random numbers, and its share of the log's next entry."""
+        super()._save_rng_state(output_dir)
+        is_interrupted = self._interruption.received is not None
+        state = {
+            "loss": self._tr_loss.item(),
+            "total_loss": self._total_loss_scalar,
+            "last_logged": self._globalstep_last_logged,
+            "meter": self.meter.state(),
+            "is_evaluation_due": is_interrupted and self._interruption.is_evaluation_due,
+            "stopped_early": self.control.should_training_stop
+            and not is_interrupted
+            and self.state.global_step < self.state.max_steps,
+        }
+        path = Path(output_dir) / LOG_STATE_FILE.format(process=self.args.process_index)
+        path.write_text(json.dumps(state, indent=2) + "\n", "utf-8")
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any
+    ) -> tuple[int, int]:
+        place = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, *args
+        )
+        stopped_early = self._log_state.get("stopped_early", False)
+        if self._log_state and (stopped_early or self.state.global_step >= max_steps):
+            # Nothing is left to train: the loop over epochs is passed by.
+            return num_train_epochs, 0
+        return place
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """A context in which the model has its averaged weights, if there are any."""
+        return nullcontext() if self._ema is None else self._ema.in_place_of_weights(self.model)
+
+    def resume_log(self) -> None:
+        """Go on with the log's next entry where the checkpoint left it."""
+        if not self._log_state:
+            return
+        self._tr_loss.fill_(self._log_state["loss"])
+        self._total_loss_scalar = self._log_state["total_loss"]
+        self._globalstep_last_logged = self._log_state["last_logged"]
+        self.meter.resume(self._log_state["meter"])
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """As saved; then what was due at the checkpoint, which draws from them as it would have."""
+        super()._load_rng_state(checkpoint)
+        self._evaluate_if_due()
+
+    def _evaluate_if_due(self) -> None:
+        if self._log_state.pop("is_evaluation_due", False):
+            self._determine_best_metric(metrics=self._evaluate(None, None), trial=None)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self._ema is not None:
+            self._ema.load(load_file(Path(resume_from_checkpoint) / EMA_FOLDER / SAFE_WEIGHTS_NAME))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As saved, but at this run's learning rate, which may be another."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not isinstance(self.lr_scheduler, LambdaLR):
+            return
+        rate = self.args.learning_rate
+        scheduler = self.lr_scheduler
+        scheduler.base_lrs = [rate] * len(scheduler.base_lrs)
+        rates = [rate * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        for group, current in zip(self.optimizer.param_groups, rates, strict=True):
+            group["initial_lr"], group["lr"] = rate, current
+        scheduler._last_lr = [*rates]
+
+    def _load_best_model(self) -> None:
+        """The best checkpoint's weights; averaged ones where there are any."""
+        best = self.state.best_model_checkpoint
+        averaged = Path(best) / EMA_FOLDER
+        if averaged.is_dir():
+            self.state.best_model_checkpoint = str(averaged)
+        try:
+            super()._load_best_model()
+        finally:
+            self.state.best_model_checkpoint = best
+
+    def _finalize_training(self, *args: Any) -> TrainOutput:
+        self._evaluate_if_due()
+        if self._ema is not None:
+            self._ema.settle(self.model)
+        return super()._finalize_training(*args)
+
+
+class _Resumption(TrainerCallback):
+    """Calls its trainer once all is loaded and before the first update."""
+
+    def __init__(self, trainer: ResumableTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Go on with the log."""
+        self.trainer.resume_log()

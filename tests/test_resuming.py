@@ -1,0 +1,540 @@
+"""RELIABILITY A-R, A-D, A-N: runs that are killed, damaged, interrupted or diverge."""
+
+import errno
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_setup import arguments, logged, make_trainer
+from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
+
+from modeling_aiayn.configuration_aiayn import AiaynConfig
+from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
+from modeling_aiayn.training.checkpoints import checkpoint_to_resume, read_manifest
+from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
+from modeling_aiayn.training.settings import refuse_other_model
+
+STEPS = {
+    "max_steps": 14,
+    "save_strategy": "steps",
+    "save_steps": 4,
+    "predict_with_generate": False,
+}
+
+# A rate that rises until it spoils what has been learnt.
+WORSE_AND_WORSE = {"learning_rate": 300.0, "warmup_steps": 100}
+
+
+class Killed(BaseException):
+    """In the place of a kill: nothing of the library catches it."""
+
+
+class Do(TrainerCallback):
+    """Does something at one update."""
+
+    def __init__(self, event, step, action):
+        self.step = step
+        setattr(self, event, self._act)
+        self.action = action
+
+    def _act(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.action()
+
+
+def kill():
+    raise Killed
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def run(tmp_path, encoded, tokenizer):
+    """Train in tmp_path / name, going on from the newest whole checkpoint if there is one."""
+
+    def run_(name, at=None, data=encoded, callback=None, **options):
+        checkpoint = checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
+        trainer = make_trainer(tmp_path / name, data, tokenizer, **(STEPS | options))
+        if at is not None:
+            trainer.add_callback(Do("on_step_end", at, kill))
+        if callback is not None:
+            trainer.add_callback(callback)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except Killed:
+            return None
+        return trainer
+
+    return run_
+
+
+def assert_same_run(trainer, expected):
+    """Weights and the whole log, what depends on the clock left out."""
+    for first, second in zip(trainer.model.parameters(), expected.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+    keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share", "eval_loss", "epoch")
+    logs = [
+        [
+            [entry.get(key) for key in keys]
+            for entry in each.state.log_history
+            if "train_runtime" not in entry
+        ]
+        for each in (trainer, expected)
+    ]
+    assert logs[0] == logs[1]
+    assert len(logs[0]) >= 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 3},
+        {"logging_steps": 5},
+        {"max_tokens_per_batch": 200, "logging_steps": 3},
+        {
+            "max_tokens_per_batch": 200,
+            "gradient_accumulation_steps": 2,
+            "dataloader_num_workers": 2,
+        },
+        {"max_tokens_per_batch": 2000, "max_steps": -1, "num_train_epochs": 4, "save_steps": 2},
+        {
+            "ema_decay": 0.9,
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "label_smoothing_factor": 0.0,
+        },
+        {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0},
+    ],
+    ids=str,
+)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
+    whole = run("whole", **options)
+    assert run("cut", at=10, **options) is None
+    assert_same_run(run("cut", **options), whole)
+
+
+@pytest.fixture
+def cut(run, tmp_path):
+    """A run that was killed at update 10, and its checkpoints 4 and 8."""
+    run("cut", at=10)
+    return tmp_path / "cut"
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.system, ("touch PWNED",))
+
+
+DAMAGE = {
+    "state cut": (lambda f: os.truncate(f / "trainer_state.json", 200), r"has 200 bytes, not"),
+    "optimizer cut": (
+        lambda f: os.truncate(f / "optimizer.pt", 999),
+        r"optimizer\.pt has 999 bytes",
+    ),
+    "optimizer gone": (lambda f: (f / "optimizer.pt").unlink(), r"optimizer\.pt is missing"),
+    "byte flipped": (
+        lambda f: flip_a_byte(f / "model.safetensors"),
+        r"model\.safetensors has another checksum",
+    ),
+    "payload": (
+        lambda f: (f / "optimizer.pt").write_bytes(pickle.dumps(Evil())),
+        r"optimizer\.pt has .* bytes, not",
+    ),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), r"no manifest\.json"),
+    "empty manifest": (
+        lambda f: (f / "manifest.json").write_text(""),
+        r"manifest\.json is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_passed_over(run, cut, damage, caplog, monkeypatch):
+    monkeypatch.chdir(cut)
+    harm, message = DAMAGE[damage]
+    harm(cut / "checkpoint-8")
+    resumed = run("cut")
+    warning = next(text for text in caplog.messages if "Passed over" in text)
+    assert str(cut / "checkpoint-8") in warning
+    assert re.search(message, warning)
+    assert_same_run(resumed, run("whole"))
+    read_manifest(cut / "checkpoint-8")
+    assert not (cut / "PWNED").exists()
+
+
+def test_a_stray_folder_is_neither_gone_on_from_nor_counted(run, tmp_path):
+    folder = tmp_path / "cut"
+    run("cut", at=5)
+    (folder / "checkpoint-999").mkdir()
+    resumed = run("cut", save_total_limit=1)
+    names = sorted(path.name for path in folder.glob("checkpoint-*"))
+    assert names == ["checkpoint-14", "checkpoint-999"]
+    assert resumed.state.global_step == 14
+    assert_same_run(resumed, run("whole"))
+
+
+def test_old_checkpoints_go_and_the_best_one_stays(run, tmp_path):
+    trainer = run(
+        "run",
+        save_total_limit=2,
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        **WORSE_AND_WORSE,
+        metric_for_best_model="loss",
+    )
+    best = trainer.state.best_global_step
+    assert best < 12
+    names = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
+    assert names == {f"checkpoint-{best}", "checkpoint-14"}
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "run" / f"checkpoint-{best}")
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
+    options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 5}
+    action = Do(event, 9, lambda: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    with pytest.raises(error) as caught:
+        run("cut", callback=action, **options)
+    assert signal.getsignal(number) is before
+    if error is SystemExit:
+        assert caught.value.code == 143
+    folder = tmp_path / "cut" / "checkpoint-10"
+    state = json.loads((folder / "trainer_state.json").read_text())
+    evaluated = [entry["step"] for entry in state["log_history"] if "eval_loss" in entry]
+    assert evaluated == [5]
+    assert not (tmp_path / "cut" / "model.safetensors").exists()
+    assert f"{signal.Signals(number).name}: saving at the end of this update" in caplog.text
+    assert_same_run(run("cut", **options), run("whole", **options))
+
+
+def test_a_signal_at_an_epoch_s_end_leaves_nothing_out(run):
+    """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved."""
+    options = {
+        "max_steps": 27,
+        "save_strategy": "epoch",
+        "eval_strategy": "epoch",
+        "logging_strategy": "epoch",
+    }
+    with pytest.raises(SystemExit):
+        run("cut", callback=Do("on_step_begin", 24, terminate), **options)
+    assert_same_run(run("cut", **options), run("whole", **options))
+
+
+def test_a_finished_run_is_not_trained_further(run, tmp_path):
+    run("run", lr_scheduler_type="constant", learning_rate=0.1)
+    before = (tmp_path / "run" / "checkpoint-14" / "model.safetensors").read_bytes()
+    again = run("run", lr_scheduler_type="constant", learning_rate=0.1)
+    assert again.state.global_step == 14
+    again.save_model()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "run" / "checkpoint-15").exists()
+    longer = run("run", lr_scheduler_type="constant", learning_rate=0.1, max_steps=16)
+    assert longer.state.global_step == 16
+
+
+def test_a_run_that_stopped_early_is_over(run):
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "metric_for_best_model": "loss",
+    } | WORSE_AND_WORSE
+    stopped = run("run", callback=EarlyStoppingCallback(1), **options)
+    assert stopped.state.global_step < 14
+    again = run("run", callback=EarlyStoppingCallback(1), **options)
+    assert again.state.global_step == stopped.state.global_step
+    for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
+    assert not is_finished(arguments(tmp_path, resume="auto"))
+    mark_finished(arguments(tmp_path))
+    assert is_finished(arguments(tmp_path, resume="auto"))
+    assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
+    assert not is_finished(arguments(tmp_path))
+
+
+def test_another_learning_rate_is_used_and_said(run, cut, caplog):
+    resumed = run("cut", learning_rate=0.25)
+    assert "learning_rate is 0.25 from here on; it was 0.5." in caplog.messages
+    rates, old = logged(resumed, "learning_rate"), logged(run("whole"), "learning_rate")
+    assert rates == pytest.approx(old[:8] + [rate / 2 for rate in old[8:]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 7}, "seed was 42 when this run began, and is 7 now"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps was 1 .* is 2 now"),
+        ({"max_tokens_per_batch": 300}, "max_tokens_per_batch was None .* is 300 now"),
+        ({"adam_beta2": 0.9}, "adam_beta2 was 0.98"),
+        ({"sizes": {"d_model": 24}}, "d_model was 12 when this run began, and is 24 now"),
+        ({"dropout": 0.5}, "dropout was 0.1 .* is 0.5 now"),
+    ],
+    ids=str,
+)
+def test_another_run_s_checkpoint_is_refused(run, cut, options, message):
+    with pytest.raises(ValueError, match=message):
+        run("cut", **options)
+
+
+def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
+    with pytest.raises(ValueError, match="training data was '"):
+        run("cut", data=encoded.select([*range(199), 0]))
+    run("other", at=5, sizes={"vocabulary_sha256": ["a", "b"]})
+    with pytest.raises(ValueError, match=r"vocabulary_sha256 was \['a', 'b'\] when this run began"):
+        run("other", sizes={"vocabulary_sha256": ["a", "c"]})
+
+
+def test_another_model_is_refused_before_there_is_data(cut):
+    config = AiaynConfig(d_model=24, encoder_attention_heads=3, decoder_attention_heads=2)
+    with pytest.raises(ValueError, match="d_model was 12 when this run began, and is 24 now"):
+        refuse_other_model(cut / "checkpoint-8", config)
+
+
+class NotANumber(AiaynTrainer):
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        return loss * (float("nan") if self.state.global_step == 6 else 1.0)
+
+
+def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatch):
+    import training_setup
+
+    monkeypatch.setattr(training_setup, "AiaynTrainer", NotANumber)
+    folder = tmp_path / "run"
+    with pytest.raises(
+        ValueError, match=r"diverged at update 7: loss nan, gradient norm nan.*checkpoint-4\. Lower"
+    ):
+        run("run", save_total_limit=2)
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-4"]
+    assert checkpoint_to_resume(arguments(folder, resume="auto")) == str(folder / "checkpoint-4")
+
+
+def test_a_loss_that_is_finite_and_absurd_stops_too(run, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"Training diverged at update \d:.*There is no checkpoint"
+    ):
+        run("run", learning_rate=1e6, lr_scheduler_type="constant")
+
+
+def test_nan_is_logged_where_it_occurs(tmp_path, encoded, tokenizer, monkeypatch):
+    import training_setup
+
+    monkeypatch.setattr(training_setup, "AiaynTrainer", NotANumber)
+    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=9)
+    with pytest.raises(ValueError, match="diverged"):
+        trainer.train()
+    last = trainer.state.log_history[-1]
+    assert last["step"] == 7 and last["loss"] != last["loss"]
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+
+
+def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
+    class TooLarge(AiaynTrainer):
+        def compute_loss(self, *args, **kwargs):
+            if self.state.global_step == 5:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+            return super().compute_loss(*args, **kwargs)
+
+    import training_setup
+
+    monkeypatch.setattr(training_setup, "AiaynTrainer", TooLarge)
+    with pytest.raises(
+        ValueError,
+        match=r"Out of memory at update 6, in a batch of .*'input_ids': \(8, .*--max_tokens_per_batch",
+    ):
+        run("cut")
+    monkeypatch.undo()
+    assert_same_run(run("cut"), run("whole"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1664 vs 1558"),
+    ],
+    ids=["OSError", "RuntimeError"],
+)
+def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, error):
+    saves = []
+    save = torch.save
+
+    def fail(value, path, *args, **kwargs):
+        saves.append(path)
+        if "checkpoint-8" in str(path) and str(path).endswith("optimizer.pt"):
+            Path(path).write_bytes(b"torn")
+            raise error
+        save(value, path, *args, **kwargs)
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(torch, "save", fail)
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage._replace(free=4096))
+    with pytest.raises(
+        OSError, match=r"Could not save checkpoint-8 in .*: No space left on device"
+    ):
+        run("cut")
+    assert {path.name for path in (tmp_path / "cut").iterdir()} <= {"checkpoint-4", ".lock", "runs"}
+    monkeypatch.undo()
+    assert_same_run(run("cut"), run("whole"))
+
+
+def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):
+    synced, renamed = [], []
+    fsync, rename = os.fsync, Path.rename
+
+    def record_rename(self, target):
+        renamed.append((Path(target).name, len(synced)))
+        return rename(self, target)
+
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(descriptor) or fsync(descriptor)
+    )
+    monkeypatch.setattr(Path, "rename", record_rename)
+    run("run", max_steps=4)
+    folder = tmp_path / "run" / "checkpoint-4"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert renamed == [("checkpoint-4", len(files) + 1)]
+    assert len(synced) == len(files) + 2
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o644"}
+    assert {*read_manifest(folder)["files"]} == {path.name for path in files} - {"manifest.json"}
+
+
+def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
+    trainer = run("ema", ema_decay=0.9, eval_strategy="steps", eval_steps=14)
+    averaged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-14" / "ema")
+    raw = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-14")
+    for model, is_same in ((averaged, True), (raw, False)):
+        pairs = zip(model.parameters(), trainer.model.parameters(), strict=True)
+        assert all(torch.equal(first, second) for first, second in pairs) == is_same
+    # By hand: the weights after each update, of which the average keeps a share.
+    plain = make_trainer(tmp_path / "hand", encoded, trainer.processing_class, **STEPS)
+    average = [p.detach().clone() for p in plain.model.parameters()]
+
+    class Average(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            keep = min(0.9, (1 + state.global_step) / (10 + state.global_step))
+            for mean, parameter in zip(average, model.parameters(), strict=True):
+                mean.copy_(keep * mean + (1 - keep) * parameter.detach())
+
+    plain.add_callback(Average())
+    plain.train()
+    for mean, parameter in zip(average, trainer.model.parameters(), strict=True):
+        torch.testing.assert_close(mean, parameter, rtol=1e-5, atol=1e-6)
+    assert logged(trainer, "eval_loss")[-1] == pytest.approx(trainer.evaluate()["eval_loss"])
+
+
+def test_the_best_average_comes_back(run, tmp_path):
+    trainer = run(
+        "run",
+        ema_decay=0.5,
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        **WORSE_AND_WORSE,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+    )
+    losses = logged(trainer, "eval_loss")
+    assert min(losses) != losses[-1]
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses))
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_an_average_has_a_share_to_keep(tmp_path, decay):
+    with pytest.raises(ValueError, match=rf"ema_decay must be in \[0, 1\), got {decay}"):
+        arguments(tmp_path, ema_decay=decay)
+
+
+def test_an_average_in_half_precision_is_refused(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, ema_decay=0.9)
+    trainer.model.bfloat16()
+    with pytest.raises(ValueError, match=r"needs weights in float32, got .* in torch.bfloat16"):
+        trainer.train()
+
+
+def test_which_checkpoint_a_run_goes_on_from(cut, tmp_path):
+    folder = tmp_path / "new"
+    assert checkpoint_to_resume(arguments(folder)) is None
+    assert checkpoint_to_resume(arguments(folder, resume="auto")) is None
+    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-8")
+    older = str(cut / "checkpoint-4")
+    assert checkpoint_to_resume(arguments(cut, resume=older)) == older
+    with pytest.raises(ValueError, match=r"holds another run\. Go on with it by --resume auto"):
+        checkpoint_to_resume(arguments(cut))
+    with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
+        checkpoint_to_resume(arguments(cut, resume=str(cut / "checkpoint-5")))
+    flip_a_byte(cut / "checkpoint-4" / "scheduler.pt")
+    with pytest.raises(ValueError, match=r"scheduler\.pt has another checksum"):
+        checkpoint_to_resume(arguments(cut, resume=older))
+    (tmp_path / "file").touch()
+    for function in (checkpoint_to_resume, lambda args: claim_folder(args.output_dir)):
+        with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
+            function(arguments(tmp_path / "file"))
+
+
+def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenizer, tmp_path):
+    trainer = make_trainer(cut, encoded, tokenizer, **STEPS)
+    trainer.train(resume_from_checkpoint=True)
+    assert_same_run(trainer, run("whole"))
+    with pytest.raises(ValueError, match="No whole checkpoint in output_dir"):
+        make_trainer(tmp_path / "none", encoded, tokenizer).train(resume_from_checkpoint=True)
+
+
+HOLD = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "a+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.truncate(0); lock.write("4711"); lock.flush()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(OSError, match=r"output_dir is in use by pid 4711"):
+            claim_folder(tmp_path)
+        other.kill()
+    (tmp_path / ".saving" / "checkpoint-3").mkdir(parents=True)
+    claim_folder(tmp_path)
+    claim_folder(tmp_path)
+    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / ".saving").exists()
+    run_folder.release_folder(tmp_path)
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(OSError, match=r"output_dir is not writable: .*run \(Permission denied\)"):
+        claim_folder(tmp_path / "run")
