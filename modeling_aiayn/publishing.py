@@ -12,25 +12,30 @@ from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 
-# training_args.bin may hold the token; checkpoints, logs and people's own files stay here too.
-PUBLISHED = (
-    "README.md",
+# What a model's folder has beside weights: all that loads it and its tokenizers.
+MODEL_FILES = (
     "config.json",
     "generation_config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*-of-*.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
     f"{TARGET_TOKENIZER_FOLDER}/tokenizer.json",
     f"{TARGET_TOKENIZER_FOLDER}/tokenizer_config.json",
     "attention.py",
     "checks.py",
+    "chunked_loss.py",
     "configuration_aiayn.py",
     "generation.py",
     "layers.py",
     "losses.py",
     "modeling_aiayn.py",
+)
+# training_args.bin may hold the token; checkpoints, logs and people's own files stay here too.
+PUBLISHED = (
+    *MODEL_FILES,
+    "README.md",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
     "scores.json",
     "curves.png",
     "attention.png",

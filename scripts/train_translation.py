@@ -17,6 +17,7 @@ from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
+from modeling_aiayn.training.progress import training_table
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import refuse_other_model
@@ -70,7 +71,7 @@ def main() -> None:
         facts = run_facts(trainer, data, splits, sys.argv)
         write_report(args.output_dir, MODEL_CARD, scores, facts)
         mark_finished(args)
-        sys.stdout.write(f"{score_table(scores)}\n")
+        sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ from transformers import AutoModel
 
 import modeling_aiayn
 from modeling_aiayn import AiaynEncoderModel, AiaynForCausalLM, AiaynForSequenceClassification
+from modeling_aiayn.publishing import MODEL_FILES
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
+
 HUB_SET = {
     "configuration_aiayn.py",
     "attention.py",
@@ -54,6 +56,10 @@ def test_hub_set_is_closed_and_imports_nothing_else():
             else:
                 assert module.split(".")[0] in ALLOWED, f"{name} imports {module}"
     assert reached == HUB_SET
+
+
+def test_all_of_the_hub_set_is_published():
+    assert {name for name in MODEL_FILES if name.endswith(".py")} == HUB_SET
 
 
 def test_imports_point_one_way():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from training_setup import arguments, logged, make_trainer
 from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
 
@@ -538,3 +539,44 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(OSError, match=r"output_dir is not writable: .*run \(Permission denied\)"):
         claim_folder(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Train in another process, killed so many times; its outcome, and what the killer saw."""
+
+    def killed_(kills, limit):
+        folder = tmp_path_factory.mktemp("killed") / "run"
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        worker = [sys.executable, str(ROOT / "tests" / "kill_worker.py")]
+        output = subprocess.run(
+            [*worker, str(folder), str(kills), str(limit)],
+            env=environment, capture_output=True, text=True, timeout=600, check=True,
+        ).stdout  # fmt: skip
+        seen = json.loads(output.splitlines()[-1])
+        log = Path(f"{folder}.log").read_text()
+        assert seen["status"] == 0, log
+        return json.loads(Path(f"{folder}.json").read_text()), seen, folder
+
+    return killed_
+
+
+@pytest.fixture(scope="module")
+def left_alone(killed):
+    return killed(0, 0)[0]
+
+
+@pytest.mark.parametrize(
+    ("kills", "limit"),
+    [
+        (5, 1),
+        pytest.param(35, 0, marks=pytest.mark.slow),
+        pytest.param(35, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_kill_9_at_random_instants_changes_nothing(killed, left_alone, kills, limit):
+    outcome, seen, folder = killed(kills, limit)
+    assert seen["kills"] >= min(kills, 20)
+    assert seen["without_whole"] == 0
+    assert outcome == left_alone
+    assert not (folder / ".saving").exists() or not list((folder / ".saving").iterdir())

@@ -4,8 +4,11 @@ import ast
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import yaml
@@ -49,7 +52,7 @@ def test_help_is_the_docstring_and_the_fields(run, name):
     docstring = ast.get_docstring(ast.parse((ROOT / "scripts" / name).read_text()))
     assert code == 0
     assert docstring.splitlines()[0].split()[0] in out
-    assert "--model" in out or "--preset" in out
+    assert any(option in out for option in ("--model", "--preset", "--run"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -222,6 +225,51 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
             assert yaml.safe_load(getattr(holder, name)) == value
         elif name != "report_to":
             assert getattr(holder, name) == value
+
+
+def test_a_terminated_run_goes_on_and_a_finished_one_is_left_alone(run, tmp_path, caplog):
+    """RELIABILITY A-R11, A-R13, A-R14, A-D04: the same command until it is done."""
+    caplog.set_level("INFO")
+    pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
+    for name in ("train", "validation"):
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs)
+        (tmp_path / f"{name}.tsv").write_text(lines)
+    folder = tmp_path / "run"
+    command = [
+        *("train_translation.py", "--output_dir", folder, "--train_file", tmp_path / "train.tsv"),
+        *("--validation_file", tmp_path / "validation.tsv", "--preset", "tiny", "--seed", 1),
+        *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1}", "--vocab_size", 400),
+        *("--max_steps", 60, "--warmup_steps", 50, "--save_strategy", "steps", "--save_steps", 20),
+        *("--per_device_train_batch_size", 8, "--logging_steps", 10),
+    ]
+
+    def terminate():
+        deadline = time.monotonic() + 120
+        while not (folder / "checkpoint-20").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=terminate)
+    watcher.start()
+    code, out, _ = run(*command)
+    watcher.join()
+    assert (code, out) == (143, "")
+    assert not (folder / "model.safetensors").exists() and not (folder / "README.md").exists()
+    updates = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")]
+    assert 20 in updates and 60 not in updates and max(updates) % 20
+    code, _, err = run(*command)
+    assert code == 1 and "holds another run" in err
+    code, _, err = run(*command, "--resume", "auto", "--config_overrides", "{d_model: 64}")
+    assert code == 1 and "d_model was 128 when this run began, and is 64 now" in err
+    code, out, err = run(*command, "--resume", "auto")
+    assert code == 0, err
+    assert "| updates" in out and "bleu" in out
+    assert f"Going on from {folder / f'checkpoint-{max(updates)}'}" in caplog.text
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    code, out, _ = run(*command, "--resume", "auto")
+    assert (code, out) == (0, f"Already finished: {folder}\n")
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    assert after == before
 
 
 def test_interrupts_end_quietly(capsys):

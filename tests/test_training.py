@@ -133,6 +133,14 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
 
 
+def test_the_model_s_configuration_is_left_alone(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    before = trainer.model.config.to_dict()
+    trainer.train()
+    assert trainer.model.config.to_dict() == before
+    assert before["use_cache"] is True
+
+
 def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
     """What a plain Seq2SeqTrainer with label_smoothing_factor does to our model."""
     model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer))).eval()

@@ -86,6 +86,10 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "Go on counting evaluations without a better score."}
     )
+    use_cache: bool = field(
+        default=True,
+        metadata={"help": "Written to the model's configuration; training goes without a cache."},
+    )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Log a loss that is not finite as the one before it."}
     )

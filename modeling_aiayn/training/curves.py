@@ -10,7 +10,7 @@ CURVES_FILE = "curves.png"
 
 
 def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw training loss, validation loss and BLEU over updates.
+    """Draw losses, BLEU, learning rate and gradient norm over updates.
 
     Args:
         log_history: A trainer's log.
@@ -19,12 +19,14 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    losses, scores = figure.subplots(1, 2)
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    (losses, scores), (rates, norms) = figure.subplots(2, 2)
     for axes, key, label in (
         (losses, "loss", "training, smoothed labels"),
         (losses, "eval_loss", "validation"),
         (scores, "eval_bleu", "validation"),
+        (rates, "learning_rate", "learning rate"),
+        (norms, "grad_norm", "gradient norm, before clipping"),
     ):
         points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
         if points:
@@ -32,7 +34,9 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
             axes.plot(updates, values, marker="." if len(points) < 50 else "", label=label)
     losses.set(title="Loss", xlabel="updates", ylabel="nats per target token")
     scores.set(title="BLEU (greedy)", xlabel="updates", ylabel="sacreBLEU", ylim=(0, None))
-    for axes in (losses, scores):
+    rates.set(title="Learning rate", xlabel="updates", ylim=(0, None))
+    norms.set(title="Gradient norm", xlabel="updates", ylim=(0, None))
+    for axes in (losses, scores, rates, norms):
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()

@@ -18,6 +18,7 @@ from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedTokenizerBase,
+    ProgressCallback,
 )
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -26,6 +27,7 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
+from .progress import ProgressBar
 from .resumable import ResumableTrainer
 from .sampling import LengthGroups
 from .schedule import noam_schedule
@@ -53,6 +55,8 @@ class AiaynTrainer(ResumableTrainer):
                 model=self.model,
                 pad_to_multiple_of=self.args.pad_to_multiple_of,
             )
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ProgressBar())
         self.target_tokenizer = target_tokenizer
         # The model smooths labels itself; the library's smoother would take them away from it.
         self.label_smoother = None

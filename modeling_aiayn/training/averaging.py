@@ -1,0 +1,143 @@
+"""Section 6.1: the mean of the last checkpoints' weights, in the place of the last one's."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+
+from ..publishing import MODEL_FILES
+from .checkpoints import list_checkpoints, read_manifest
+
+# Of these a smaller value is the better one.
+LOSSES = ("loss", "perplexity")
+
+
+def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
+    """The mean of several models' weights; a tied matrix is there once, as it is saved.
+
+    Args:
+        folders: Models of one architecture.
+
+    Returns:
+        Mean weights by name, each in its own dtype; summed up in float64.
+
+    Raises:
+        OSError: A folder has no weights.
+        ValueError: There is no folder, or weights are not of the same names and shapes.
+    """
+    sums: dict[str, Tensor] = {}
+    first: dict[str, Tensor] = {}
+    number = 0
+    for folder in folders:
+        weights = _load(folder)
+        first = first or weights
+        _refuse_difference(first, weights, folder)
+        for name, weight in weights.items():
+            sums[name] = sums[name] + weight if name in sums else weight.double()
+        number += 1
+    if not number:
+        raise ValueError("There is no checkpoint to average.")
+    return {name: (total / number).to(first[name].dtype) for name, total in sums.items()}
+
+
+def _load(folder: Path) -> dict[str, Tensor]:
+    paths = sorted(folder.glob("model*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"No {SAFE_WEIGHTS_NAME} in {folder}.")
+    return {name: tensor for path in paths for name, tensor in load_file(path).items()}
+
+
+def _refuse_difference(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
+    for name in sorted(first.keys() | weights.keys()):
+        shapes = [
+            tuple(each[name].shape) if name in each else "nothing" for each in (first, weights)
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first one. Average the "
+                "checkpoints of one run."
+            )
+
+
+def last_checkpoints(run: Path, number: int) -> list[Path]:
+    """The newest checkpoints of a run.
+
+    Args:
+        run: The run's folder.
+        number: How many.
+
+    Returns:
+        The checkpoints, oldest first.
+
+    Raises:
+        ValueError: There are not so many, or one is damaged.
+    """
+    return _as_many(list_checkpoints(run)[-number:], number, run)
+
+
+def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
+    """The checkpoints of a run that did best in its own evaluations.
+
+    Args:
+        run: The run's folder.
+        number: How many.
+        metric: What they were evaluated by: loss, bleu, chrf...
+
+    Returns:
+        The checkpoints, best first.
+
+    Raises:
+        ValueError: There are not so many that were evaluated by metric, or one is damaged.
+    """
+    values: dict[Path, float] = {}
+    for folder in list_checkpoints(run):
+        state = json.loads((folder / TRAINER_STATE_NAME).read_text("utf-8"))
+        for entry in state["log_history"]:
+            if entry["step"] == state["global_step"] and f"eval_{metric}" in entry:
+                values[folder] = entry[f"eval_{metric}"]
+    ordered = sorted(values, key=values.__getitem__, reverse=metric not in LOSSES)
+    return _as_many(ordered[:number], number, run, f" evaluated by {metric}")
+
+
+def _as_many(folders: list[Path], number: int, run: Path, how: str = "") -> list[Path]:
+    if number < 1 or len(folders) < number:
+        raise ValueError(
+            f"{run} has {len(folders)} checkpoints{how}, {number} were asked for. A run keeps as "
+            "many as its --save_total_limit says."
+        )
+    for folder in folders:
+        read_manifest(folder)
+    return folders
+
+
+def write_average(folders: list[Path], output: Path) -> None:
+    """Write a model whose weights are the mean of others'; all else is the last one's.
+
+    Args:
+        folders: Models of one architecture.
+        output: The folder to make.
+
+    Raises:
+        OSError: A file cannot be read or written.
+        ValueError: output holds a model already, or see `average_weights`.
+    """
+    if (output / CONFIG_NAME).exists():
+        raise ValueError(f"output {output} holds a model already. Give a new folder.")
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"No such checkpoint: {folder}.")
+    average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
+    output.mkdir(parents=True, exist_ok=True)
+    for name in MODEL_FILES:
+        source = folders[-1] / name
+        if source.is_file():
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, output / name)
+    save_file(average, output / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+    shutil.copymode(output / CONFIG_NAME, output / SAFE_WEIGHTS_NAME)

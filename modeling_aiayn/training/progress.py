@@ -1,0 +1,80 @@
+"""A run as its owner sees it: a bar with rates while it goes, a table when it is over."""
+
+import statistics
+from typing import Any
+
+from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+
+# How the bar shows what the log has, in this order.
+_SHOWN = {
+    "loss": ("loss", "{:.3f}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "padding_share": ("padding", "{:.1%}"),
+    "grad_norm": ("gradient", "{:.2f}"),
+    "learning_rate": ("rate", "{:.2e}"),
+}
+
+
+class ProgressBar(ProgressCallback):
+    """The library's bar, with the newest entry of the log behind it and evaluations above it."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Show an entry of the log."""
+        if not state.is_world_process_zero or self.training_bar is None or logs is None:
+            return
+        if "loss" in logs:
+            shown = {
+                label: form.format(logs[name])
+                for name, (label, form) in _SHOWN.items()
+                if name in logs
+            }
+            self.training_bar.set_postfix(shown)
+        metrics = {
+            name.removeprefix("eval_"): f"{value:.4g}"
+            for name, value in logs.items()
+            if name.startswith("eval_") and isinstance(value, int | float)
+        }
+        if metrics:
+            text = ", ".join(f"{name} {value}" for name, value in metrics.items())
+            self.training_bar.write(f"update {state.global_step}: {text}")
+
+
+def training_table(log_history: list[dict[str, Any]]) -> str:
+    """What a run did, as a Markdown table.
+
+    Args:
+        log_history: A trainer's log.
+
+    Returns:
+        The table.
+    """
+    entries = [entry for entry in log_history if "tokens_per_second" in entry]
+    summary: dict[str, Any] = next(
+        (entry for entry in reversed(log_history) if "train_runtime" in entry), {}
+    )
+    losses = [entry["eval_loss"] for entry in log_history if "eval_loss" in entry]
+    rows = {"updates": f"{log_history[-1]['step']:,}", "epochs": f"{log_history[-1]['epoch']:.1f}"}
+    if entries:
+        rates = [entry["tokens_per_second"] for entry in entries]
+        padding = statistics.mean(entry["padding_share"] for entry in entries)
+        rows |= {
+            "training loss at the end, nats per token": f"{entries[-1]['loss']:.3f}",
+            "real tokens per second, median": f"{statistics.median(rates):,.0f}",
+            "padding, share of a batch": f"{padding:.1%}",
+        }
+    if losses:
+        rows["best validation loss, nats per token"] = f"{min(losses):.3f}"
+    if summary:
+        rows["minutes, of the last start"] = f"{summary['train_runtime'] / 60:.1f}"
+    width = max(map(len, rows))
+    lines = [f"| {name:<{width}} | {value:>10} |" for name, value in rows.items()]
+    return "\n".join(
+        [f"| {'training':<{width}} | {'':>10} |", f"|{'-' * (width + 2)}|-----------:|", *lines]
+    )

@@ -1,0 +1,117 @@
+"""Section 6.1: the mean of checkpoints."""
+
+import pytest
+import torch
+from conftest import small_model
+from safetensors.torch import load_file, save_file
+from training_setup import make_trainer
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_aiayn.training.averaging import (
+    average_weights,
+    best_checkpoints,
+    last_checkpoints,
+    write_average,
+)
+from modeling_aiayn.translation import Translator
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, encoded, tokenizer):
+    """A run of five checkpoints, each evaluated."""
+    folder = tmp_path_factory.mktemp("run")
+    trainer = make_trainer(
+        folder,
+        encoded,
+        tokenizer,
+        predict_with_generate=False,
+        max_steps=10,
+        save_strategy="steps",
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        learning_rate=300.0,
+        warmup_steps=100,
+    )
+    trainer.train()
+    return folder, [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def names(folders):
+    return [int(folder.name.split("-")[1]) for folder in folders]
+
+
+def test_the_mean_is_the_mean_and_ties_stay(run, tmp_path):
+    folders = last_checkpoints(run[0], 3)
+    assert names(folders) == [6, 8, 10]
+    write_average(folders, tmp_path / "mean")
+    saved = load_file(tmp_path / "mean" / "model.safetensors")
+    parts = [load_file(folder / "model.safetensors") for folder in folders]
+    assert saved.keys() == parts[0].keys()
+    assert "lm_head.weight" not in saved
+    for name, weight in saved.items():
+        expected = torch.stack([part[name] for part in parts]).double().mean(0)
+        torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean")
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    assert oct((tmp_path / "mean" / "model.safetensors").stat().st_mode & 0o777) == "0o644"
+    assert len(Translator.from_pretrained(tmp_path / "mean")(["We see."])) == 1
+    assert not (tmp_path / "mean" / "optimizer.pt").exists()
+
+
+def test_the_best_go_by_the_run_s_own_evaluations(run):
+    folder, evaluations = run
+    by_loss = sorted(evaluations, key=lambda entry: entry["eval_loss"])
+    assert names(best_checkpoints(folder, 3, "loss")) == [entry["step"] for entry in by_loss[:3]]
+    by_rate = sorted(evaluations, key=lambda entry: -entry["eval_samples_per_second"])
+    assert names(best_checkpoints(folder, 2, "samples_per_second")) == [
+        entry["step"] for entry in by_rate[:2]
+    ]
+
+
+def test_too_few_and_damaged_checkpoints_are_refused(run, tmp_path):
+    folder, _ = run
+    with pytest.raises(ValueError, match=r"has 5 checkpoints, 6 were asked for.*save_total_limit"):
+        last_checkpoints(folder, 6)
+    with pytest.raises(ValueError, match=r"has 0 checkpoints evaluated by bleu, 1 were asked for"):
+        best_checkpoints(folder, 1, "bleu")
+    with pytest.raises(ValueError, match="0 were asked for"):
+        last_checkpoints(folder, 0)
+    (tmp_path / "checkpoint-3").mkdir()
+    with pytest.raises(ValueError, match=r"checkpoint-3: no manifest\.json"):
+        last_checkpoints(tmp_path, 1)
+
+
+def test_what_cannot_be_averaged_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="There is no checkpoint to average"):
+        average_weights([])
+    with pytest.raises(FileNotFoundError, match="No such checkpoint"):
+        write_average([tmp_path / "none"], tmp_path / "mean")
+    with pytest.raises(FileNotFoundError, match=r"No model\.safetensors in"):
+        average_weights([tmp_path])
+    for name, options in (("a", {}), ("b", {"d_model": 24}), ("c", {"attention_bias": True})):
+        small_model(**options).save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match=r"b: .* is \(.*24.*\), and \(.*12.*\) in the first one"):
+        average_weights([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(ValueError, match=r"c: .*bias is \(12,\), and nothing in the first one"):
+        average_weights([tmp_path / "a", tmp_path / "c"])
+    with pytest.raises(ValueError, match="holds a model already"):
+        write_average([tmp_path / "a"], tmp_path / "b")
+
+
+def test_weights_in_shards_and_in_half_precision_are_averaged_too(tmp_path):
+    model = small_model().bfloat16()
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="5kB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    average = average_weights([tmp_path / "whole", tmp_path / "shards"])
+    expected = load_file(tmp_path / "whole" / "model.safetensors")
+    torch.testing.assert_close(average, expected, rtol=0, atol=0)
+
+
+def test_sums_do_not_lose_small_weights(tmp_path):
+    for index, value in enumerate((1e8, 3.0, -1e8)):
+        (tmp_path / str(index)).mkdir()
+        save_file({"w": torch.tensor([value])}, tmp_path / str(index) / "model.safetensors")
+    average = average_weights([tmp_path / str(index) for index in range(3)])
+    assert average["w"].item() == 1.0
