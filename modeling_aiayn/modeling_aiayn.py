@@ -67,7 +67,7 @@ from .losses import (
 )
 
 # The names under which save_pretrained writes weights, whole or in shards.
-WEIGHT_FILES = "model*.safetensors"
+WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors")
 
 
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
@@ -170,14 +170,15 @@ class AiaynPreTrainedModel(PreTrainedModel):
             is_main_process: Whether this process writes.
             **kwargs: As for PreTrainedModel.
         """
+        folder = Path(save_directory)
         if is_main_process:
-            for weights in Path(save_directory).glob(WEIGHT_FILES):
+            for weights in (path for name in WEIGHT_FILES for path in folder.glob(name)):
                 weights.unlink()
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         if is_main_process:
-            for weights in Path(save_directory).glob(WEIGHT_FILES):
+            for weights in (path for name in WEIGHT_FILES for path in folder.glob(name)):
                 # safetensors lets its owner alone read a file.
-                shutil.copymode(Path(save_directory) / CONFIG_NAME, weights)
+                shutil.copymode(folder / CONFIG_NAME, weights)
 
     @classmethod
     def from_pretrained(

@@ -1,6 +1,8 @@
 """What the tests share: small models of pairwise different sizes, and where real data would be."""
 
 import os
+import runpy
+import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -115,3 +117,25 @@ def hub(monkeypatch):
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)
         yield server
+
+
+@pytest.fixture
+def run(monkeypatch, capsysbinary):
+    """Run a script in this process: its exit code, stdout and stderr."""
+
+    def run_in_process(name, *arguments, stdin=b""):
+        monkeypatch.setattr(sys, "argv", [f"scripts/{name}", *map(str, arguments)])
+        reader, writer = os.pipe()
+        os.write(writer, stdin)
+        os.close(writer)
+        with os.fdopen(reader) as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            code = 0
+            try:
+                runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+            except SystemExit as stop:
+                code = stop.code or 0
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return run_in_process

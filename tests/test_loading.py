@@ -180,3 +180,28 @@ def test_mutated_weights_give_typed_errors_alone(folder, weights):
             )
     assert outcomes == {"read", "model.safetensors holds no safetensors"}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
+
+
+def test_a_kill_while_saving_leaves_no_mixture(folder, weights, monkeypatch):
+    """RELIABILITY A-D08: another model over this one, killed before its weights are written."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*args, **kwargs):
+        raise Killed
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", kill)
+    with pytest.raises(Killed):
+        small_model(norm_first=True).save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["norm_first"] is True
+    refused(folder, OSError, r"no file named.* model\.safetensors")
+
+
+def test_weights_may_be_read_by_whom_the_rest_may(folder, weights):
+    """RELIABILITY A-D06."""
+    assert weights.stat().st_mode == (folder / "config.json").stat().st_mode
+    small_model().save_pretrained(folder, max_shard_size="5kB")
+    shards = list(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1 and not weights.exists()
+    assert {path.stat().st_mode for path in shards} == {(folder / "config.json").stat().st_mode}

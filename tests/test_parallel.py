@@ -12,6 +12,7 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import ClusterConfig
 from conftest import ROOT, small_model
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.embedded_corpus import generate_pairs
@@ -88,6 +89,59 @@ def test_translations_of_the_parallel_models_are_more_than_their_end(results):
     ids = json.loads((results / "alone" / "result.json").read_text())["ids"]
     assert len({tuple(row) for row in ids}) > 1
     assert len(ids[0]) > 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs of two processes, and of one."""
+    folder = tmp_path_factory.mktemp("trained")
+    worker = Path(__file__).parent / "parallel_trainer.py"
+    torchrun(worker, folder / "two")
+    subprocess.run(
+        [sys.executable, str(worker), str(folder / "one")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+def read_log(folder):
+    return json.loads((folder / "log.json").read_text())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_training_does_not_depend_on_the_number_of_processes(trained, smoothing):
+    """RELIABILITY A-M14: eight pairs in an update, in one process or four in each of two."""
+    name = f"smoothing-{smoothing}"
+    two, one = (read_log(trained / number / name) for number in ("two", "one"))
+    assert len(one) == 6
+    for got, expected in zip(two, one, strict=True):
+        if "loss" in expected:
+            assert got["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+            assert got["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
+        else:
+            assert got["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    weights = [
+        load_file(trained / number / name / "weights.safetensors") for number in ("two", "one")
+    ]
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_stop_on_one_s_signal_and_go_on_exactly(trained):
+    """RELIABILITY A-R19, with token batches and an average."""
+    logs = [read_log(trained / "two" / name) for name in ("whole", "cut")]
+    keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share")
+    assert [[e[key] for key in keys] for e in logs[0]] == [
+        [e[key] for key in keys] for e in logs[1]
+    ]
+    weights = [
+        load_file(trained / "two" / name / "weights.safetensors") for name in ("whole", "cut")
+    ]
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+    names = {path.name for path in (trained / "two" / "cut").glob("checkpoint-*")}
+    assert names == {"checkpoint-4", "checkpoint-6", "checkpoint-8", "checkpoint-10"}
 
 
 def test_the_training_script_runs_as_two_processes(tmp_path):

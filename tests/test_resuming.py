@@ -65,7 +65,8 @@ def run(tmp_path, encoded, tokenizer):
 
     def run_(name, at=None, data=encoded, callback=None, **options):
         checkpoint = checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
-        trainer = make_trainer(tmp_path / name, data, tokenizer, **(STEPS | options))
+        trainer = make_trainer(tmp_path / name, encoded, tokenizer, **(STEPS | options))
+        trainer.train_dataset = data
         if at is not None:
             trainer.add_callback(Do("on_step_end", at, kill))
         if callback is not None:
@@ -122,6 +123,15 @@ def assert_same_run(trainer, expected):
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
     whole = run("whole", **options)
     assert run("cut", at=10, **options) is None
+    assert_same_run(run("cut", **options), whole)
+
+
+def test_a_run_on_a_stream_goes_on_at_its_place(run, encoded):
+    """Through the stream's end: 200 pairs, about 45 to an update."""
+    options = {"data": encoded.to_iterable_dataset(), "max_tokens_per_batch": 1000}
+    options |= {"streaming_pool_size": 90, "gradient_accumulation_steps": 2}
+    whole = run("whole", **options)
+    run("cut", at=10, **options)
     assert_same_run(run("cut", **options), whole)
 
 

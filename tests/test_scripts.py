@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -22,28 +21,6 @@ from modeling_aiayn.translation.arguments import TranslatorArguments
 
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
-
-
-@pytest.fixture
-def run(monkeypatch, capsysbinary):
-    """Run a script in this process: its exit code, stdout and stderr."""
-
-    def run_in_process(name, *arguments, stdin=b""):
-        monkeypatch.setattr(sys, "argv", [f"scripts/{name}", *map(str, arguments)])
-        reader, writer = os.pipe()
-        os.write(writer, stdin)
-        os.close(writer)
-        with os.fdopen(reader) as file:
-            monkeypatch.setattr(sys, "stdin", file)
-            code = 0
-            try:
-                runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
-            except SystemExit as stop:
-                code = stop.code or 0
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return run_in_process
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -215,7 +192,8 @@ def test_a_recipe_that_is_none_is_refused(monkeypatch, tmp_path, text, message):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
-    monkeypatch.setattr(sys, "argv", ["x", str(path), "--output_dir", str(tmp_path), "--seed", "7"])
+    flags = ["--output_dir", str(tmp_path), "--seed", "7", "--use_cpu", "true"]
+    monkeypatch.setattr(sys, "argv", ["x", str(path), *flags])
     data, model, args = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
     assert (args.seed, args.output_dir) == (7, str(tmp_path))
     recipe = yaml.safe_load(path.read_text())

@@ -77,12 +77,37 @@ def test_defaults_are_section_5(tmp_path):
     assert isinstance(args, Seq2SeqTrainingArguments)
 
 
-def test_library_schedules_are_there_too(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(
-        tmp_path, encoded, tokenizer, lr_scheduler_type="linear", learning_rate=0.01, warmup_steps=0
-    )
+@pytest.mark.parametrize(
+    ("name", "warmup", "rates"),
+    [
+        ("linear", 0, [0.01, 0.0075, 0.005, 0.0025]),
+        ("inverse_sqrt", 2, [0.0, 0.005, 0.01, 0.01 * (2 / 3) ** 0.5]),
+        ("constant", 0, [0.01] * 4),
+    ],
+)
+def test_library_schedules_are_there_too(tmp_path, encoded, tokenizer, name, warmup, rates):
+    options = {"lr_scheduler_type": name, "learning_rate": 0.01, "warmup_steps": warmup}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
     trainer.train()
-    assert logged(trainer, "learning_rate") == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+    assert logged(trainer, "learning_rate") == pytest.approx(rates)
+
+
+def test_biases_and_norms_do_not_decay(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(
+        tmp_path,
+        encoded,
+        tokenizer,
+        sizes={"attention_bias": True, "lm_head_bias": True, "tie_word_embeddings": False},
+        weight_decay=0.1,
+    )
+    trainer.create_optimizer()
+    decaying, others = trainer.optimizer.param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+    assert all(parameter.dim() == 2 for parameter in decaying["params"])
+    for parameter in others["params"]:
+        assert "bias" in names[id(parameter)] or "layer_norm" in names[id(parameter)]
+    assert len(decaying["params"]) + len(others["params"]) == len(names)
 
 
 def test_unknown_schedule_and_missing_rate_are_refused(tmp_path):

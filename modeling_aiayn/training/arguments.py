@@ -186,6 +186,10 @@ class ModelArguments:
         },
     )
     vocab_size: int = field(default=10_000, metadata={"help": "Entries of the bpe vocabulary."})
+    length_penalty: float = field(
+        default=1.0,
+        metadata={"help": "Beam search divides by length to this power, in the saved model too."},
+    )
     min_frequency: int = field(
         default=2, metadata={"help": "How often a word must occur for the word vocabulary."}
     )

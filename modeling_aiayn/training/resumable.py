@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -34,6 +35,8 @@ from .settings import refuse_changes, run_settings
 LOG_STATE_FILE = "log_state_{process}.json"
 # A loss so many times that of guessing every token is no noise of a first update.
 DIVERGED_LOSS_RATIO = 10.0
+# What a GPU and a CPU say.
+OUT_OF_MEMORY = "out of memory|can't allocate memory"
 
 
 class TrainingDivergedError(ValueError):
@@ -52,7 +55,8 @@ class ResumableTrainer(Seq2SeqTrainer):
     update that would spoil the weights.
 
     Args:
-        **kwargs: As for Seq2SeqTrainer, with AiaynTrainingArguments.
+        *args: As for Seq2SeqTrainer, with AiaynTrainingArguments.
+        **kwargs: As for Seq2SeqTrainer.
 
     Raises:
         ValueError: An average is asked for while processes hold parts of the weights.
@@ -60,8 +64,8 @@ class ResumableTrainer(Seq2SeqTrainer):
 
     args: AiaynTrainingArguments
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.meter = TokenMeter()
         self._interruption = InterruptionCallback()
         self.add_callback(self._interruption)
@@ -135,7 +139,7 @@ class ResumableTrainer(Seq2SeqTrainer):
         try:
             loss = super().training_step(model, inputs, *args, **kwargs)
         except RuntimeError as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+            if not re.search(OUT_OF_MEMORY, str(error)):
                 raise
             shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
             raise BatchTooLargeError(

@@ -1,5 +1,6 @@
 """A run's folder: one process writes to it, and it says when the run is over."""
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -51,6 +52,7 @@ def claim_folder(output_dir: str | Path) -> None:
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
+    atexit.register(lock.close)
     _held[folder] = lock
     shutil.rmtree(folder / ASIDE_FOLDER, ignore_errors=True)
 

@@ -94,4 +94,5 @@ def build_model(
     )
     translation_model = AiaynForConditionalGeneration(config)
     translation_model.generation_config.num_beams = NUM_BEAMS
+    translation_model.generation_config.length_penalty = model.length_penalty
     return translation_model

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
 )
@@ -39,17 +40,29 @@ class AiaynTrainer(ResumableTrainer):
     It batches by tokens, and can be killed and go on (`ResumableTrainer`).
 
     Args:
+        model: The model.
+        args: The run's arguments.
+        data_collator: From pairs to a batch. None: DataCollatorForSeq2Seq, where the model has both
+            halves and there is a processing_class.
+        *others: As for Seq2SeqTrainer.
         target_tokenizer: Tokenizer of the target where it is not the source's; saved beside it.
-        **kwargs: As for Seq2SeqTrainer, with AiaynTrainingArguments.
+        **kwargs: As for Seq2SeqTrainer.
     """
 
     args: AiaynTrainingArguments
 
     def __init__(
-        self, *, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: AiaynTrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+        *others: Any,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        if kwargs.get("data_collator") is None and self.processing_class is not None:
+        super().__init__(model, args, data_collator, *others, **kwargs)
+        is_translation = getattr(self.model.config, "is_encoder_decoder", False)
+        if data_collator is None and self.processing_class is not None and is_translation:
             self.data_collator = DataCollatorForSeq2Seq(
                 self.processing_class,
                 model=self.model,
@@ -141,6 +154,9 @@ class AiaynTrainer(ResumableTrainer):
         if model.training:
             options = {"smoothing": self.args.label_smoothing_factor, "use_cache": False}
             inputs = inputs | options
+        else:
+            # Else the library divides by the tokens of all processes' batches.
+            kwargs["num_items_in_batch"] = None
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
@@ -157,6 +173,8 @@ class AiaynTrainer(ResumableTrainer):
         Returns:
             Loss, generated ids, labels.
         """
+        if self.args.world_size > 1 and "labels" in inputs:
+            inputs = inputs | {"labels": self._without_repeats(inputs["labels"])}
         generation_config = self.model.generation_config
         # The library writes its own defaults, a limit of 20 tokens among them, into this one.
         self.model.generation_config = copy.deepcopy(generation_config)
@@ -168,6 +186,15 @@ class AiaynTrainer(ResumableTrainer):
             tokens = (inputs["labels"] != IGNORED_LABEL).sum().double().cpu()
             self._evaluation_sums += torch.stack((loss.double().cpu() * tokens, tokens))
         return loss, generated, labels
+
+    def _without_repeats(self, labels: Tensor) -> Tensor:
+        """Labels, [B, T], without those of the rows that fill up the processes' last batches."""
+        state = self.accelerator.gradient_state
+        if not state.end_of_dataloader or state.remainder <= 0:
+            return labels
+        own_rows = max(0, state.remainder - self.args.process_index * len(labels))
+        is_repeat = torch.arange(len(labels), device=labels.device) >= own_rows
+        return labels.masked_fill(is_repeat[:, None], IGNORED_LABEL)
 
     def evaluation_loop(
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any

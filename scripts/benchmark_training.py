@@ -1,0 +1,95 @@
+"""Measure training beside MarianMTModel and nn.Transformer: tokens per second, products, memory.
+
+    python scripts/benchmark_training.py --file data/multi30k/train --rounds 5
+
+All contenders take their updates in turn in one process; rates are over all rounds, of real tokens.
+"""
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+import torch
+from tqdm import tqdm
+
+from modeling_aiayn import AiaynConfig
+from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.training.benchmark import contenders, product_rate
+from modeling_aiayn.training.data import encode_pairs
+
+
+@dataclass
+class BenchmarkArguments:
+    """What to measure."""
+
+    file: str = field(metadata={"help": "Sentence pairs, as for train_translation.py."})
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
+    vocab_size: int = field(default=8000, metadata={"help": "Entries of the BPE vocabulary."})
+    max_tokens: int = field(default=8192, metadata={"help": "Tokens in a batch of ours."})
+    rounds: int = field(default=5, metadata={"help": "Updates of each, after one to warm up."})
+    precisions: list[str] = field(
+        default_factory=lambda: ["bfloat16", "float32"], metadata={"help": "Which of these."}
+    )
+    memory_vocab_size: int = field(default=37_000, metadata={"help": "Vocabulary for memory."})
+    memory_length: int = field(default=32, metadata={"help": "Tokens of a side for memory."})
+
+
+def main() -> None:
+    """Measure and print tables."""
+    (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
+    pairs = read_pairs(arguments.file, arguments.source_lang, arguments.target_lang)
+    tokenizer = train_bpe_tokenizer([*pairs["source"], *pairs["target"]], arguments.vocab_size)
+    encoded = encode_pairs(pairs, tokenizer, tokenizer, 256, "train")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = AiaynConfig.from_preset(arguments.preset, vocab_size=len(tokenizer))
+    for precision in arguments.precisions:
+        with tempfile.TemporaryDirectory() as folder:
+            options = {
+                "bf16": precision == "bfloat16",
+                "dataloader_pin_memory": device != "cpu",
+                "disable_tqdm": True,
+                "use_cpu": device == "cpu",
+            }
+            field_ = contenders(config, encoded, tokenizer, arguments.max_tokens, folder, **options)
+            for _ in tqdm(range(arguments.rounds + 1), desc=precision, unit="round"):
+                for contender in field_.values():
+                    contender.update()
+        machine = product_rate(getattr(torch, precision), device)
+        ours = next(iter(field_.values()))
+        sys.stdout.write(f"\n{precision}: 2048^3 products at {machine / 1e9:.0f} GFLOP/s\n")
+        for name, each in field_.items():
+            sys.stdout.write(
+                f"{name:<32} {each.tokens_per_second:>9,.0f} tokens/s  "
+                f"{ours.tokens_per_second / each.tokens_per_second:5.2f}  padding "
+                f"{sum(each.padding) / len(each.padding):4.0%}  products "
+                f"{each.flops_per_second / machine:4.0%}\n"
+            )
+    report_memory(arguments)
+
+
+def report_memory(arguments: BenchmarkArguments) -> None:
+    """Print the peak of each model in a process of its own, with and without its loss."""
+    sizes = (arguments.max_tokens, arguments.memory_vocab_size, arguments.memory_length)
+    for name in ("ours", "eager", "sdpa"):
+        peaks = []
+        for loss in ("none", "model"):
+            code = (
+                "from modeling_aiayn.training.benchmark import peak_megabytes\n"
+                f"print(peak_megabytes({name!r}, {loss!r}, *{sizes}))"
+            )
+            output = subprocess.check_output([sys.executable, "-c", code], text=True)
+            peaks.append(float(output.splitlines()[-1]))
+        label = name if name == "ours" else f"Marian, {name}"
+        added = peaks[1] - peaks[0]
+        sys.stdout.write(
+            f"{label:<16} peak {peaks[1]:,.0f} MB, of it {added:,.0f} MB for the loss\n"
+        )
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,53 @@
+"""What a run's owner sees: rates in the bar, a table at the end."""
+
+from training_setup import make_trainer
+
+from modeling_aiayn.training.progress import training_table
+
+
+def test_the_bar_shows_rates_and_evaluations(tmp_path, encoded, tokenizer, capsys):
+    trainer = make_trainer(
+        tmp_path,
+        encoded,
+        tokenizer,
+        disable_tqdm=False,
+        eval_strategy="steps",
+        eval_steps=2,
+        predict_with_generate=False,
+    )
+    trainer.train()
+    captured = capsys.readouterr()
+    for label in ("loss=", "tokens/s=", "padding=", "gradient=", "rate="):
+        assert label in captured.err
+    assert "4/4" in captured.err
+    assert "update 2: loss " in captured.out and "perplexity " in captured.out
+    assert "{'loss'" not in captured.out
+
+
+def test_the_table_is_of_the_whole_log():
+    log = [
+        {"step": 10, "epoch": 0.5, "loss": 5.0, "tokens_per_second": 900.0, "padding_share": 0.02},
+        {"step": 10, "epoch": 0.5, "eval_loss": 3.25},
+        {"step": 20, "epoch": 1.0, "loss": 4.0, "tokens_per_second": 1500.0, "padding_share": 0.04},
+        {"step": 30, "epoch": 1.5, "loss": 3.5, "tokens_per_second": 1200.0, "padding_share": 0.06},
+        {"step": 30, "epoch": 1.5, "eval_loss": 3.5},
+        {"step": 1030, "epoch": 1.5, "train_runtime": 90.0},
+    ]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in training_table(log).splitlines()
+    ]
+    assert dict(cells[2:]) == {
+        "updates": "1,030",
+        "epochs": "1.5",
+        "training loss at the end, nats per token": "3.500",
+        "real tokens per second, median": "1,200",
+        "padding, share of a batch": "4.0%",
+        "best validation loss, nats per token": "3.250",
+        "minutes, of the last start": "1.5",
+    }
+    assert len({len(line) for line in training_table(log).splitlines()}) == 1
+
+
+def test_a_run_that_logged_nothing_has_a_table_too():
+    assert "| updates" in training_table([{"step": 3, "epoch": 0.1}])

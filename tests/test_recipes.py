@@ -1,0 +1,87 @@
+"""The recipes that no test machine can run whole: a dry run on a little local data."""
+
+import json
+import sys
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from modeling_aiayn import AiaynConfig
+from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.training import AiaynTrainingArguments
+from modeling_aiayn.training.arguments import DataArguments, ModelArguments
+from modeling_aiayn.training.setup import build_config
+
+WMT14 = [ROOT / "recipes" / f"wmt14_{size}.yaml" for size in ("base", "big")]
+
+
+@pytest.fixture
+def wmt14(tmp_path):
+    """A dataset of WMT14's columns and configuration, of the embedded grammar's sentences."""
+    folder = tmp_path / "wmt14"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        rows = [
+            {"translation": {"de": pair.target, "en": pair.source}}
+            for pair in generate_pairs(split, 40, seed=3)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = [
+        {"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation", "test")
+    ]
+    card = yaml.safe_dump({"configs": [{"config_name": "de-en", "data_files": files}]})
+    (folder / "README.md").write_text(f"---\n{card}---\n")
+    return folder
+
+
+@pytest.mark.parametrize("path", WMT14, ids=lambda path: path.stem)
+def test_a_dry_run(run, wmt14, tmp_path, path):
+    """All of the recipe but its sizes: data by name, shared BPE, accumulation, beam 4, alpha 0.6."""
+    folder = tmp_path / "run"
+    sizes = "{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}"
+    code, out, err = run(
+        *("train_translation.py", path, "--output_dir", folder, "--dataset_name", wmt14),
+        *("--config_overrides", sizes, "--vocab_size", 400, "--max_steps", 2, "--use_cpu", "true"),
+        *("--logging_steps", 1),
+        *(
+            "--max_tokens_per_batch",
+            400,
+            "--dataloader_num_workers",
+            0,
+            "--generation_max_length",
+            4,
+        ),
+    )
+    assert code == 0, err
+    assert "| padding" in out and "bleu " in out
+    settings = json.loads((folder / "generation_config.json").read_text())
+    assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.6)
+    state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
+    assert state["global_step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "updates", "dropout", "averaged"),
+    [(WMT14[0], 63e6, 100_000, 0.1, 5), (WMT14[1], 214e6, 300_000, 0.3, 20)],
+    ids=["base", "big"],
+)
+def test_the_numbers_are_the_paper_s(
+    monkeypatch, tmp_path, path, parameters, updates, dropout, averaged
+):
+    monkeypatch.setattr(
+        sys, "argv", ["x", str(path), "--output_dir", str(tmp_path), "--use_cpu", "true"]
+    )
+    data, model, args = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+    config = build_config(model, vocab_size=model.vocab_size)
+    assert isinstance(config, AiaynConfig)
+    assert (args.max_steps, args.warmup_steps, args.label_smoothing_factor) == (updates, 4000, 0.1)
+    assert args.max_tokens_per_batch * args.gradient_accumulation_steps == 50_000
+    assert (args.save_total_limit, config.dropout, model.length_penalty) == (averaged, dropout, 0.6)
+    assert (args.lr_scheduler_type, args.learning_rate, args.max_grad_norm) == ("noam", 1.0, 0.0)
+    assert (data.dataset_name, data.source_lang, data.target_lang) == ("wmt/wmt14", "en", "de")
+    width, ffn = config.d_model, config.encoder_ffn_dim
+    layer = 4 * width**2 + 2 * width * ffn
+    count = 37_000 * width + 6 * layer + 6 * (layer + 4 * width**2)
+    assert count == pytest.approx(parameters, rel=0.02)
