@@ -5,7 +5,6 @@
 All contenders take their updates in turn in one process; rates are over all rounds, of real tokens.
 """
 
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from modeling_aiayn import AiaynConfig
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.training.benchmark import contenders, product_rate
+from modeling_aiayn.training.benchmark import contenders, memory_table, product_rate, speed_table
 from modeling_aiayn.training.data import encode_pairs
 
 
@@ -55,40 +54,15 @@ def main() -> None:
                 "disable_tqdm": True,
                 "use_cpu": device == "cpu",
             }
-            field_ = contenders(config, encoded, tokenizer, arguments.max_tokens, folder, **options)
+            found = contenders(config, encoded, tokenizer, arguments.max_tokens, folder, **options)
             for _ in tqdm(range(arguments.rounds + 1), desc=precision, unit="round"):
-                for contender in field_.values():
+                for contender in found.values():
                     contender.update()
         machine = product_rate(getattr(torch, precision), device)
-        ours = next(iter(field_.values()))
         sys.stdout.write(f"\n{precision}: 2048^3 products at {machine / 1e9:.0f} GFLOP/s\n")
-        for name, each in field_.items():
-            sys.stdout.write(
-                f"{name:<32} {each.tokens_per_second:>9,.0f} tokens/s  "
-                f"{ours.tokens_per_second / each.tokens_per_second:5.2f}  padding "
-                f"{sum(each.padding) / len(each.padding):4.0%}  products "
-                f"{each.flops_per_second / machine:4.0%}\n"
-            )
-    report_memory(arguments)
-
-
-def report_memory(arguments: BenchmarkArguments) -> None:
-    """Print the peak of each model in a process of its own, with and without its loss."""
+        sys.stdout.write(f"{speed_table(found, machine)}\n")
     sizes = (arguments.max_tokens, arguments.memory_vocab_size, arguments.memory_length)
-    for name in ("ours", "eager", "sdpa"):
-        peaks = []
-        for loss in ("none", "model"):
-            code = (
-                "from modeling_aiayn.training.benchmark import peak_megabytes\n"
-                f"print(peak_megabytes({name!r}, {loss!r}, *{sizes}))"
-            )
-            output = subprocess.check_output([sys.executable, "-c", code], text=True)
-            peaks.append(float(output.splitlines()[-1]))
-        label = name if name == "ours" else f"Marian, {name}"
-        added = peaks[1] - peaks[0]
-        sys.stdout.write(
-            f"{label:<16} peak {peaks[1]:,.0f} MB, of it {added:,.0f} MB for the loss\n"
-        )
+    sys.stdout.write(f"\n{memory_table(*sizes)}\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ optimiser. They take their updates in turn, so that a machine's drift meets all 
 
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,11 +16,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -28,105 +28,11 @@ from ..configuration_aiayn import AiaynConfig
 from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .arguments import AiaynTrainingArguments
+from .peers import TorchTransformer, marian
 from .trainer import AiaynTrainer
 
 # What people begin with: the examples of the library, and its length-grouped batches.
 PEER_BATCH_SIZE = 64
-
-
-class TorchTransformer(nn.Module):
-    """nn.Transformer with what it lacks: embeddings, positions, output projection and loss.
-
-    Args:
-        config: Sizes.
-    """
-
-    def __init__(self, config: AiaynConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embed = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-        self.positions = nn.Embedding(512, config.d_model)
-        self.transformer = nn.Transformer(
-            config.d_model,
-            config.encoder_attention_heads,
-            config.encoder_layers,
-            config.decoder_layers,
-            config.encoder_ffn_dim,
-            config.dropout,
-            batch_first=True,
-        )
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        nn.init.normal_(self.embed.weight, std=config.d_model**-0.5)
-        self.lm_head.weight = self.embed.weight
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        labels: Tensor,
-        decoder_input_ids: Tensor,
-    ) -> dict[str, Tensor]:
-        """The loss of a batch.
-
-        Args:
-            input_ids: Source ids, [B, S].
-            attention_mask: 1 for real source tokens, [B, S].
-            labels: Target ids, [B, T]; -100 where there is none.
-            decoder_input_ids: Target ids, start token first, [B, T].
-
-        Returns:
-            The loss, [], as "loss".
-        """
-        is_padding = attention_mask == 0
-        length = labels.size(1)
-        causal = nn.Transformer.generate_square_subsequent_mask(length, device=labels.device)
-        hidden_states = self.transformer(
-            self._embed(input_ids),
-            self._embed(decoder_input_ids),
-            tgt_mask=causal,
-            src_key_padding_mask=is_padding,
-            memory_key_padding_mask=is_padding,
-            tgt_is_causal=True,
-        )
-        logits = self.lm_head(hidden_states).flatten(0, 1)
-        loss = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED_LABEL)
-        return {"loss": loss}
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels, [B, T], shifted right."""
-        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=self.config.bos_token_id)
-        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        positions = torch.arange(ids.size(1), device=ids.device)
-        embedded: Tensor = self.embed(ids) * self.config.d_model**0.5 + self.positions(positions)
-        return embedded
-
-
-def marian(config: AiaynConfig, implementation: str) -> MarianMTModel:
-    """A MarianMTModel of our sizes.
-
-    Args:
-        config: Our model's configuration.
-        implementation: Of attention: "eager" or "sdpa".
-
-    Returns:
-        The model.
-    """
-    names = (
-        *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "dropout"),
-        *("encoder_attention_heads", "decoder_attention_heads"),
-        *("encoder_ffn_dim", "decoder_ffn_dim", "pad_token_id", "eos_token_id"),
-    )
-    return MarianMTModel(
-        MarianConfig(
-            **{name: getattr(config, name) for name in names},
-            activation_function="relu",
-            scale_embedding=True,
-            decoder_start_token_id=config.decoder_start_token_id,
-            attn_implementation=implementation,
-        )
-    )
 
 
 @dataclass
@@ -312,3 +218,48 @@ def peak_megabytes(name: str, loss: str, max_tokens: int, vocab_size: int, lengt
     # Of this process alone: what getrusage gives begins with its parent's.
     status = Path("/proc/self/status").read_text("utf-8")
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 1024
+
+
+def speed_table(contenders_: dict[str, Contender], machine: float) -> str:
+    """Tokens per second of each, and what the first has of them.
+
+    Args:
+        contenders_: Contenders by name, after their updates.
+        machine: The machine's own rate of products, per second.
+
+    Returns:
+        A line for each.
+    """
+    ours = next(iter(contenders_.values())).tokens_per_second
+    return "\n".join(
+        f"{name:<32} {each.tokens_per_second:>9,.0f} tokens/s "
+        f"{ours / each.tokens_per_second:6.2f}  padding {statistics.mean(each.padding):4.0%}  "
+        f"products {each.flops_per_second / machine:4.0%}"
+        for name, each in contenders_.items()
+    )
+
+
+def memory_table(max_tokens: int, vocab_size: int, length: int) -> str:
+    """Peaks of ours and Marian with and without their losses, each in a process of its own.
+
+    Args:
+        max_tokens: Source plus target tokens of the batch.
+        vocab_size: Entries of the vocabulary.
+        length: Tokens of a source and of a target.
+
+    Returns:
+        A line for each.
+    """
+    lines = []
+    for name in ("ours", "eager", "sdpa"):
+        peaks = []
+        for loss in ("none", "model"):
+            call = f"peak_megabytes({name!r}, {loss!r}, {max_tokens}, {vocab_size}, {length})"
+            code = f"from {__name__} import peak_megabytes\nprint({call})"
+            output = subprocess.check_output([sys.executable, "-c", code], text=True)
+            peaks.append(float(output.splitlines()[-1]))
+        label = name if name == "ours" else f"Marian, {name}"
+        lines.append(
+            f"{label:<32} peak {peaks[1]:,.0f} MB, of it {peaks[1] - peaks[0]:,.0f} for the loss"
+        )
+    return "\n".join(lines)
