@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from safetensors import SafetensorError
 from training_setup import arguments, logged, make_trainer
 from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
 
@@ -412,6 +413,19 @@ def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, er
     assert {path.name for path in (tmp_path / "cut").iterdir()} <= {"checkpoint-4", ".lock", "runs"}
     monkeypatch.undo()
     assert_same_run(run("cut"), run("whole"))
+
+
+def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path, monkeypatch):
+    trainer = run("run", max_steps=1)
+
+    def fail(*args, **kwargs):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail)
+    with pytest.raises(
+        OSError, match=r"Could not save the model in .*run: I/O error: No space left"
+    ):
+        trainer.save_model()
 
 
 def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -236,6 +237,21 @@ class ResumableTrainer(Seq2SeqTrainer):
             write(output_dir / ASIDE_FOLDER / name)
         self.accelerator.wait_for_everyone()
         self.meter.pause(time.perf_counter() - started)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model and its tokenizers.
+
+        Args:
+            output_dir: The folder. None: the run's.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        try:
+            super().save_model(output_dir, _internal_call)
+        except SafetensorError as error:
+            folder = output_dir or self.args.output_dir
+            raise OSError(f"Could not save the model in {folder}: {error}.") from error
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Each process's random numbers, and its share of the log's next entry."""
