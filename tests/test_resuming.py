@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,26 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
     assert not (tmp_path / "cut" / "model.safetensors").exists()
     assert f"{signal.Signals(number).name}: saving at the end of this update" in caplog.text
     assert_same_run(run("cut", **options), run("whole", **options))
+
+
+def test_a_signal_after_the_last_update_keeps_what_follows_from_running(run, tmp_path):
+    """The run is complete; what a script does after it waits for the next start."""
+    options = {"eval_strategy": "steps", "eval_steps": 14}
+    signalled = Do("on_evaluate", 14, terminate)
+    with pytest.raises(SystemExit) as caught:
+        run("cut", callback=signalled, **options)
+    assert caught.value.code == 143
+    assert_same_run(run("cut", **options), run("whole", **options))
+
+
+def test_training_in_a_thread_leaves_signals_alone(run):
+    before = signal.getsignal(signal.SIGTERM)
+    finished = []
+    thread = threading.Thread(target=lambda: finished.append(run("run", max_steps=2)))
+    thread.start()
+    thread.join()
+    assert finished[0].state.global_step == 2
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_signal_at_an_epoch_s_end_leaves_nothing_out(run):

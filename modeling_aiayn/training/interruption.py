@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ class InterruptionCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.received: int | None = None
+        # Whether all processes are stopping for it, by a checkpoint.
+        self.is_stopping = False
         # Whether the update at which the run stopped was to be evaluated.
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
@@ -43,9 +46,10 @@ class InterruptionCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Watch for signals."""
-        self.received = None
-        self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        """Watch for signals; only a process's main thread can."""
+        self.received, self.is_stopping = None, False
+        if threading.current_thread() is threading.main_thread():
+            self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -53,7 +57,8 @@ class InterruptionCallback(TrainerCallback):
         """Where a process has received a signal, have all of them save and stop."""
         self.received = agreed_signal(self.received, args)
         self.is_evaluation_due = False
-        if self.received is None:
+        self.is_stopping = self.received is not None
+        if not self.is_stopping:
             return
         is_epoch_end = state.epoch == int(state.epoch)
         by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
@@ -68,18 +73,24 @@ class InterruptionCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The loop has been left: end the process as the signal asks."""
-        if self.received is None:
-            return
-        logger.warning("Saved at update %d; --resume auto goes on from there.", state.global_step)
-        if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + self.received)
+        if self.is_stopping:
+            logger.warning(
+                "Saved at update %d; --resume auto goes on from there.", state.global_step
+            )
+            self._exit()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave signals to whom they were left before."""
+        """Leave signals to whom they were left before; one that came late ends the process here."""
         self._restore()
+        self._exit()
+
+    def _exit(self) -> None:
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:

@@ -173,16 +173,15 @@ class ResumableTrainer(Seq2SeqTrainer):
         """The gradient's norm; here is the last place before an update can spoil the weights."""
         grad_norm = super()._get_grad_norm(model, grad_norm)
         loss, self._update_loss = self._update_loss, 0.0
+        if self.args.world_size > 1:
+            loss = self.accelerator.reduce(torch.as_tensor(loss, device=self.args.device), "mean")
+        # Parts of it lie with several processes where those of the weights do.
+        whole_norm = grad_norm.full_tensor() if hasattr(grad_norm, "full_tensor") else grad_norm
         # Under loss scaling a norm that is not finite is usual: the scaler leaves the update out.
         has_scaler = getattr(self.accelerator, "scaler", None) is not None
-        facts = torch.stack(
-            [torch.as_tensor(x, dtype=torch.float64).cpu() for x in (loss, grad_norm)]
-        )
-        if self.args.world_size > 1:
-            facts[0] = self.accelerator.reduce(facts[0].to(self.args.device), "mean").cpu()
-        is_finite = bool(facts[: 1 if has_scaler else 2].isfinite().all())
-        if not is_finite or facts[0] > self._worst_loss():
-            self._stop_diverged(*facts.tolist())
+        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(whole_norm))
+        if not is_finite or loss > self._worst_loss():
+            self._stop_diverged(float(loss), float(whole_norm))
         return grad_norm
 
     def _worst_loss(self) -> float:
@@ -256,7 +255,7 @@ class ResumableTrainer(Seq2SeqTrainer):
     def _save_rng_state(self, output_dir: str) -> None:
         """Each process's random numbers, and its share of the log's next entry."""
         super()._save_rng_state(output_dir)
-        is_interrupted = self._interruption.received is not None
+        is_interrupted = self._interruption.is_stopping
         state = {
             "loss": self._tr_loss.item(),
             "total_loss": self._total_loss_scalar,
