@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -28,24 +27,13 @@ from .checkpoints import (
     write_checkpoint,
 )
 from .ema import EMA_FOLDER, EmaCallback
+from .failures import BatchTooLargeError, TrainingDivergedError, is_out_of_memory, worst_loss
 from .interruption import InterruptionCallback
 from .meter import TokenMeter
 from .run_folder import claim_folder
 from .settings import refuse_changes, run_settings
 
 LOG_STATE_FILE = "log_state_{process}.json"
-# A loss so many times that of guessing every token is no noise of a first update.
-DIVERGED_LOSS_RATIO = 10.0
-# What a GPU and a CPU say.
-OUT_OF_MEMORY = "out of memory|can't allocate memory"
-
-
-class TrainingDivergedError(ValueError):
-    """The loss or the gradient is not finite, or far worse than guessing."""
-
-
-class BatchTooLargeError(ValueError):
-    """A batch does not fit into memory."""
 
 
 class ResumableTrainer(Seq2SeqTrainer):
@@ -140,14 +128,9 @@ class ResumableTrainer(Seq2SeqTrainer):
         try:
             loss = super().training_step(model, inputs, *args, **kwargs)
         except RuntimeError as error:
-            if not re.search(OUT_OF_MEMORY, str(error)):
+            if not is_out_of_memory(error):
                 raise
-            shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
-            raise BatchTooLargeError(
-                f"Out of memory at update {self.state.global_step + 1}, in a batch of {shapes}. "
-                "Give a smaller --max_tokens_per_batch or --per_device_train_batch_size, and as "
-                "much more --gradient_accumulation_steps."
-            ) from error
+            raise BatchTooLargeError(self.state.global_step + 1, inputs) from error
         self._update_loss = self._update_loss + loss
         return loss
 
@@ -180,29 +163,15 @@ class ResumableTrainer(Seq2SeqTrainer):
         # Under loss scaling a norm that is not finite is usual: the scaler leaves the update out.
         has_scaler = getattr(self.accelerator, "scaler", None) is not None
         is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(whole_norm))
-        if not is_finite or loss > self._worst_loss():
+        if not is_finite or loss > worst_loss(self.model):
             self._stop_diverged(float(loss), float(whole_norm))
         return grad_norm
-
-    def _worst_loss(self) -> float:
-        config = self.model.config
-        if not hasattr(self.model, "lm_head"):
-            return math.inf
-        guessing = math.log(getattr(config, "decoder_vocab_size", None) or config.vocab_size)
-        return DIVERGED_LOSS_RATIO * guessing
 
     def _stop_diverged(self, loss: float, grad_norm: float) -> None:
         self.state.global_step += 1
         self.log({"loss": loss, "grad_norm": grad_norm})
         newest = newest_whole_checkpoint(Path(self.args.output_dir))
-        kept = (
-            "There is no checkpoint." if newest is None else f"Its newest checkpoint is {newest}."
-        )
-        raise TrainingDivergedError(
-            f"Training diverged at update {self.state.global_step}: loss {loss:.4g}, gradient norm "
-            f"{grad_norm:.4g}. {kept} Lower --learning_rate, raise --warmup_steps, or clip by "
-            "--max_grad_norm 1."
-        )
+        raise TrainingDivergedError(self.state.global_step, loss, grad_norm, newest)
 
     def _get_output_dir(self, trial: Any) -> str:
         output_dir = super()._get_output_dir(trial)
