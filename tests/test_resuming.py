@@ -20,7 +20,7 @@ from training_setup import arguments, logged, make_trainer
 from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
-from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
+from modeling_aiayn.training import AiaynTrainer, checkpoints
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume, read_manifest
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import refuse_other_model
@@ -171,6 +171,12 @@ DAMAGE = {
         r"optimizer\.pt has .* bytes, not",
     ),
     "no manifest": (lambda f: (f / "manifest.json").unlink(), r"no manifest\.json"),
+    "manifest flipped": (
+        lambda f: (f / "manifest.json").write_text(
+            (f / "manifest.json").read_text().replace('"bytes"', '"bytss"', 1)
+        ),
+        r"manifest\.json is damaged",
+    ),
     "empty manifest": (
         lambda f: (f / "manifest.json").write_text(""),
         r"manifest\.json is damaged",
@@ -573,8 +579,6 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     claim_folder(tmp_path)
     assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
     assert not (tmp_path / ".saving").exists()
-    run_folder.release_folder(tmp_path)
-    assert not (tmp_path / ".lock").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
 
     Raises:
         ValueError: There is no such schedule, it needs a learning rate of its own, a batch's size
-            is given in two ways or in none, or the run is to push to the Hub.
+            is given in two ways, or the run is to push to the Hub.
 
     Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences.
     """

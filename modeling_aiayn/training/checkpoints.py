@@ -117,20 +117,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
-        files = dict(manifest["files"])
+        files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
     except FileNotFoundError:
         raise ValueError(f"{folder}: no {MANIFEST_FILE}; it was never completed.") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error}).") from error
-    for name, expected in files.items():
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error!r}).") from error
+    for name, (size, checksum) in files.items():
         path = folder / name
         if not path.is_file():
             raise ValueError(f"{folder}: {name} is missing.")
-        if path.stat().st_size != expected["bytes"]:
-            raise ValueError(
-                f"{folder}: {name} has {path.stat().st_size} bytes, not {expected['bytes']}."
-            )
-        if _sha256(path) != expected["sha256"]:
+        if path.stat().st_size != size:
+            raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}.")
+        if _sha256(path) != checksum:
             raise ValueError(f"{folder}: {name} has another checksum than when it was written.")
     return dict(manifest)
 
@@ -181,15 +179,15 @@ def delete_old_checkpoints(output_dir: Path, limit: int | None, kept: set[str]) 
 
     Args:
         output_dir: The run's folder.
-        limit: How many to keep. None or 0: all.
+        limit: How many to keep. None, 0 or less: all.
         kept: Names of checkpoints that stay in any case; the newest one does, too.
     """
     complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
-    if not limit or not complete:
+    if limit is None or limit <= 0 or not complete:
         return
     kept = kept | {complete[-1].name}
     deletable = [path for path in complete if path.name not in kept]
-    for path in deletable[: max(0, len(complete) - max(limit, 1))]:
+    for path in deletable[: max(0, len(complete) - limit)]:
         _delete(path)
 
 

@@ -1,7 +1,6 @@
 """A run's folder: one process writes to it, and it says when the run is over."""
 
 import atexit
-import contextlib
 import fcntl
 import json
 import os
@@ -55,19 +54,6 @@ def claim_folder(output_dir: str | Path) -> None:
     atexit.register(lock.close)
     _held[folder] = lock
     shutil.rmtree(folder / ASIDE_FOLDER, ignore_errors=True)
-
-
-def release_folder(output_dir: str | Path) -> None:
-    """Let others use a folder that `claim_folder` made this process's own.
-
-    Args:
-        output_dir: The run's folder.
-    """
-    folder = Path(output_dir).resolve()
-    if folder in _held:
-        with contextlib.suppress(FileNotFoundError):
-            (folder / LOCK_FILE).unlink()
-        _held.pop(folder).close()
 
 
 def mark_finished(args: AiaynTrainingArguments) -> None:

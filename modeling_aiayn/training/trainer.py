@@ -229,10 +229,7 @@ class AiaynTrainer(ResumableTrainer):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroups(
-            [
-                max(map(len, sides))
-                for sides in zip(dataset["input_ids"], dataset["labels"], strict=True)
-            ],
+            pair_lengths(dataset).max(1).tolist(),
             self.args.train_batch_size * self.args.gradient_accumulation_steps,
             self.args.seed,
         )
