@@ -73,7 +73,7 @@ def run_script(main: Callable[[], None]) -> None:
         sys.stderr.close()
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, StrictDataclassError) as error:
+    except (ValueError, OSError, ModuleNotFoundError, StrictDataclassError) as error:
         if is_debugging:
             raise
         cause = error.__cause__ if isinstance(error, StrictDataclassError) else error

@@ -8,9 +8,9 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from datasets import Dataset, load_dataset
 
@@ -57,6 +57,40 @@ def lines_of(data: bytes, name: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [_decode(line, name, number) for number, line in enumerate(lines, start=1)]
+
+
+def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
+    """Lines of text to translate, one at a time, as `read_lines` has them.
+
+    A line that is not UTF-8 costs no other: it comes with U+FFFD where it is not, and a warning.
+
+    Args:
+        source: A text file, plain or .gz, or an open binary one.
+
+    Returns:
+        The lines.
+
+    Raises:
+        OSError: The file cannot be read, or turns out to be a truncated or damaged .gz.
+    """
+    if not isinstance(source, (str, Path)):
+        return _lines_read(source, "stdin")
+    opened: Any = gzip.open if str(source).endswith(".gz") else open
+    return _lines_read(opened(source, "rb"), str(source))
+
+
+def _lines_read(file: BinaryIO, name: str) -> Iterator[str]:
+    with file:
+        try:
+            for number, line in enumerate(file, start=1):
+                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                try:
+                    yield _decode(text.removesuffix(b"\n"), name, number)
+                except ValueError as error:
+                    logger.warning("%s What cannot be read is U+FFFD here.", error)
+                    yield text.decode("utf-8", "replace").rstrip("\r\n")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OSError(f"{name}: truncated or damaged .gz file ({error}).") from error
 
 
 def _decode(line: bytes, name: str, number: int) -> str:

@@ -83,7 +83,7 @@ class SourceRelativeLength(LogitsProcessor):
         self.eos_token_ids = eos_token_ids
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Leave only eos to rows at their limit.
+        """Leave only eos to rows at their limit, for what it costs.
 
         Args:
             input_ids: Output so far, [B, T].
@@ -94,5 +94,5 @@ class SourceRelativeLength(LogitsProcessor):
         """
         at_limit = input_ids.size(1) + 1 >= self.max_lengths  # [B]
         ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = 0.0
+        ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
         return torch.where(at_limit[:, None], ending, scores)

@@ -7,8 +7,10 @@ import sys
 from dataclasses import dataclass, field
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.inspection.attention_maps import cross_attention, draw_cross_attention
+from modeling_aiayn.inspection.attention_maps import draw_cross_attention
+from modeling_aiayn.inspection.attention_weights import cross_attention
 from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.options import SearchOptions
 
 
 @dataclass
@@ -24,9 +26,11 @@ class DrawingArguments:
 
 def main() -> None:
     """Translate, look, draw."""
-    arguments, drawing = parse_arguments(__doc__, TranslatorArguments, DrawingArguments)
+    arguments, options, drawing = parse_arguments(
+        __doc__, TranslatorArguments, SearchOptions, DrawingArguments
+    )
     translator = arguments.load()
-    target = drawing.target or translator([drawing.text], **arguments.generation_options)[0]
+    target = drawing.target or translator([drawing.text], **vars(options))[0]
     draw_cross_attention(cross_attention(translator, drawing.text, target), drawing.output)
     sys.stdout.write(f"{drawing.text} -> {target}: {drawing.output}\n")
 

@@ -12,6 +12,7 @@ from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import parse_columns, read_pairs
 from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
+from modeling_aiayn.translation.options import SearchOptions
 
 
 @dataclass
@@ -38,7 +39,9 @@ class PairArguments:
 
 def main() -> None:
     """Read, translate, score, report."""
-    arguments, pair_arguments = parse_arguments(__doc__, TranslatorArguments, PairArguments)
+    arguments, options, pair_arguments = parse_arguments(
+        __doc__, TranslatorArguments, SearchOptions, PairArguments
+    )
     pairs = read_pairs(
         pair_arguments.file,
         pair_arguments.source_lang,
@@ -46,7 +49,7 @@ def main() -> None:
         parse_columns(pair_arguments.columns),
     )
     scores, translations = evaluate_translation(
-        arguments.load(), pairs, arguments.batch_size, **arguments.generation_options
+        arguments.load(), pairs, **arguments.batch_options, **vars(options)
     )
     if pair_arguments.translations is not None:
         Path(pair_arguments.translations).write_text("\n".join([*translations, ""]), "utf-8")

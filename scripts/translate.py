@@ -1,56 +1,53 @@
 """Translate text, one sentence a line: as many lines out as in.
 
 python scripts/translate.py --model runs/multi30k --text "A dog runs across the grass."
-python scripts/translate.py --model runs/multi30k --input sentences.en --output sentences.de
-python scripts/translate.py --model runs/multi30k < sentences.en > sentences.de
+python scripts/translate.py --model runs/multi30k --input sentences.en.gz --output sentences.de
+python scripts/translate.py --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 """
 
 import logging
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import ExitStack
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import lines_of, read_lines
-from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.corpus import stream_lines
+from modeling_aiayn.inspection.alignment import AttentionChoice, aligner
+from modeling_aiayn.translation.arguments import TextArguments, TranslatorArguments
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.progress import TranslationBar
+from modeling_aiayn.translation.translation_lines import translation_lines
+from modeling_aiayn.translation.translator import POOL_SIZE
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class TextArguments:
-    """What to translate, and where to put it."""
-
-    text: list[str] | None = field(default=None, metadata={"help": "Sentences to translate."})
-    input: str | None = field(
-        default=None, metadata={"help": "A file of sentences, plain or .gz; default: stdin."}
-    )
-    output: str | None = field(default=None, metadata={"help": "A file; default: stdout."})
-
-
 def main() -> None:
     """Read, translate, write."""
-    arguments, text = parse_arguments(__doc__, TranslatorArguments, TextArguments)
-    if text.text is not None and text.input is not None:
-        raise ValueError("Give either --text or --input, not both.")
-    if text.text is not None:
-        lines = text.text
-    elif text.input is not None:
-        lines = read_lines(text.input)
-    else:
-        lines = lines_of(sys.stdin.buffer.read(), "stdin")
-    if not lines:
-        logger.warning("There is nothing to translate.")
-    translator = arguments.load()
-    translations = translator(
-        lines, arguments.batch_size, show_progress=True, **arguments.generation_options
+    arguments, options, text = parse_arguments(
+        __doc__, TranslatorArguments, SearchOptions, TextArguments
     )
-    written = "".join(f"{line}\n" for line in translations)
-    if text.output is not None:
-        Path(text.output).write_text(written, encoding="utf-8")
-    else:
-        sys.stdout.buffer.write(written.encode())
-        sys.stdout.flush()
+    lines = text.lines()
+    translator = arguments.load()
+    with ExitStack() as stack:
+        output = sys.stdout.buffer
+        if text.output is not None:
+            output = stack.enter_context(open(text.output, "wb"))
+        bar = stack.enter_context(TranslationBar(is_shown=not text.is_dialogue))
+        found = translator.stream(
+            lines,
+            options,
+            prefixes=text.prefixes and stream_lines(text.prefixes),
+            phrases=text.phrases and (line.split("\t") for line in stream_lines(text.phrases)),
+            **arguments.batch_options,
+            pool_size=1 if text.is_dialogue else POOL_SIZE,
+            report=bar.report,
+        )
+        align = text.alignment and aligner(translator, AttentionChoice.parse(text.alignment))
+        for line in translation_lines(found, options.nbest, text.scores, align):
+            output.write(f"{line}\n".encode())
+            output.flush()
+        if not bar.sentences:
+            logger.warning("There is nothing to translate.")
 
 
 if __name__ == "__main__":

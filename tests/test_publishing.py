@@ -14,6 +14,7 @@ from test_hub import HUB_SET
 from modeling_aiayn import publishing
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
 from modeling_aiayn.training.report import write_report
+from modeling_aiayn.translation.options import SearchOptions
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def folder(tokenizer, tmp_path_factory):
         "best_metric": "bleu",
         "best_value": "1",
         "scored_pairs": "2",
-        "num_beams": 4,
+        "search": SearchOptions(),
     }
     write_report(folder, ROOT / "model_card.md", {"bleu": 12.5}, facts)
     for name in ("training_args.bin", ".env", "notes.txt", "optimizer.pt", "evil.py"):

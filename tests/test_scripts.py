@@ -18,6 +18,7 @@ from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.translator import POOL_SIZE
 
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -55,6 +56,68 @@ def test_as_many_lines_out_as_in(run, model_folder, tmp_path):
         "translate.py", *options, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"
     )
     assert (nothing, (tmp_path / "out.txt").read_text()) == ("", out)
+
+
+def test_columns_for_nbest_scores_and_alignment(run, model_folder, tmp_path):
+    (tmp_path / "prefixes").write_text("Der\n\n")
+    (tmp_path / "phrases").write_text("\nrot\tApfel\n")
+    code, out, err = run(
+        *("translate.py", "--model", model_folder, "--text", "The dog sees.", "We see."),
+        *("--nbest", 2, "--scores", "--alignment", "1,1", "--num_beams", 3),
+        *("--prefixes", tmp_path / "prefixes", "--phrases", tmp_path / "phrases"),
+    )
+    assert code == 0, err
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[0] for row in rows[:3]] == ["0", "0", "1"]
+    assert rows[0][1].startswith("Der") and "rot" in rows[2][1] and "Apfel" in rows[2][1]
+    assert float(rows[0][2]) >= float(rows[1][2])
+    assert all("-" in link for row in rows for link in row[3].split())
+    assert "tokens/s" in err
+
+
+def test_a_line_that_is_no_text_costs_no_other(run, model_folder, caplog):
+    lines = [b"The dog sees.", b"a\xffb", b"a\x00b", "\u6f22 \U0001f600".encode(), b"We see."]
+    code, out, _ = run("translate.py", "--model", model_folder, stdin=b"\n".join(lines))
+    assert code == 0
+    assert len(out.splitlines()) == 5
+    assert "stdin:2: not UTF-8 (byte 0xff at position 1" in caplog.text
+    _, alone, _ = run("translate.py", "--model", model_folder, "--text", "The dog sees.", "We see.")
+    assert [out.splitlines()[0], out.splitlines()[-1]] == alone.splitlines()
+
+
+def test_interrupted_after_some_lines_they_are_whole(model_folder):
+    short = ("--num_beams", "1", "--max_length_factor", "0", "--max_length_offset", "3")
+    command = [sys.executable, "scripts/translate.py", "--model", str(model_folder), *short]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        process.stdin.write(b"The dog sees.\n" * (POOL_SIZE + 1))
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate()
+    assert process.returncode == 130
+    assert first.endswith(b"\n") and rest.endswith(b"\n")
+    assert set(rest.splitlines()) == {first.strip()}
+    assert b"Traceback" not in err
+
+
+def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
+    code, out, err = run("score_alignment.py", "--model", model_folder, "--pairs", 6)
+    assert code == 0, err
+    assert "layer 2, head 1" in out and "Best on the first half:" in out
+    for name, text in (("a", "the dog .\n"), ("b", "der Hund .\n"), ("gold", "0-0 1-1 2-2\n")):
+        (tmp_path / name).write_text(text * 2)
+    files = [*("--source", tmp_path / "a", "--target", tmp_path / "b", "--gold", tmp_path / "gold")]
+    code, out, err = run("score_alignment.py", "--model", model_folder, *files)
+    assert code == 0, err
+    code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
+    assert code == 1 and "--source, --target and --gold belong together" in err
 
 
 def test_nothing_in_gives_nothing_out_and_says_so(run, model_folder, caplog):

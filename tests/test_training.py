@@ -326,7 +326,9 @@ def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(
             json.dumps({"en": f"a {name}", "de": f"ein {name}"})
         )
-    files = {f"{name}_file": str(tmp_path / f"{name}.tsv") for name in ("train", "validation")}
+    files = {
+        f"{name}_file": [str(tmp_path / f"{name}.tsv")] * 2 for name in ("train", "validation")
+    }
     splits = load_splits(
         DataArguments(**files, source_lang="de", target_lang="en", columns="en,de")
     )
@@ -340,9 +342,9 @@ def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
 
 def test_splits_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="either dataset_name or train_file"):
-        load_splits(DataArguments(dataset_name="x", train_file="y"))
+        load_splits(DataArguments(dataset_name="x", train_file=["y"]))
     with pytest.raises(ValueError, match="train_file needs a validation_file"):
-        load_splits(DataArguments(train_file="y"))
+        load_splits(DataArguments(train_file=["y"]))
 
 
 def test_vocabularies_and_model_fit_each_other(dataset):
@@ -396,11 +398,16 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     trainer.save_model()
     splits = DatasetDict(train=dataset, test=dataset.select(range(9)))
     scores, translations = evaluate_translation(
-        Translator.from_pretrained(tmp_path), splits["test"], max_new_tokens=5
+        Translator.from_pretrained(tmp_path),
+        splits["test"],
+        max_length_factor=0.0,
+        max_length_offset=5,
     )
     assert len(translations) == 9
     command = ["train.py", "--train_file", "/home/someone/data/train", "--seed=3"]
-    facts = run_facts(trainer, DataArguments(train_file="data/corpus/train"), splits, command)
+    facts = run_facts(
+        trainer, DataArguments(train_file=["data/corpus/train", "more/train.tsv"]), splits, command
+    )
     write_report(tmp_path, ROOT / "model_card.md", scores, facts)
     card = (tmp_path / "README.md").read_text()
     metadata = yaml.safe_load(card.split("---")[1])
@@ -408,7 +415,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     metrics = metadata["model-index"][0]["results"][0]["metrics"]
     assert {"type": "bleu", "value": round(scores["bleu"], 2)} in metrics
     assert scores["chrf_signature"] in card
-    assert "corpus, 200 training pairs" in card
+    assert "corpus and more, 200 training pairs" in card
     assert "target_tokenizer" in card
     assert "/home" not in card and "{{" not in card and "hf_SECRET" not in card
     assert "python train.py --train_file data/train --seed=3" in card

@@ -7,11 +7,17 @@ import torch
 from conftest import small_model
 from datasets import Dataset
 
-from modeling_aiayn.inspection.attention_maps import cross_attention, draw_cross_attention
+from modeling_aiayn.inspection.attention_maps import draw_cross_attention
+from modeling_aiayn.inspection.attention_weights import cross_attention
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.batching import batches_by_length, pools
+from modeling_aiayn.translation.beam_decoder import decode_step
 from modeling_aiayn.translation.evaluation import perplexity, score_table
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.translation_lines import translation_lines
+from modeling_aiayn.translation.translator import Translation
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +56,133 @@ def test_text_that_is_no_text_is_translated_all_the_same(translator):
 
 def test_a_very_long_text_is_cut_with_a_warning(translator, caplog):
     with caplog.at_level(logging.WARNING):
-        translator(["fine", "the dog " * 400], max_new_tokens=2)
+        translator(["fine", "the dog " * 400], max_length_factor=0.0, max_length_offset=2)
     assert "Line 2: cut from 801 to 512 tokens" in caplog.text
+
+
+def test_a_line_of_a_megabyte_costs_little(translator, caplog):
+    """RELIABILITY A-T05: it is cut, and no other line is touched."""
+    with caplog.at_level(logging.WARNING):
+        first, _ = translator(["The dog sees.", "a" * 10**6], num_beams=1, max_length_factor=0)
+    assert "Line 2: cut from" in caplog.text
+    assert first == translator(["The dog sees."], num_beams=1, max_length_factor=0)[0]
+
+
+def test_a_stream_of_any_length_comes_back_in_order(translator):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield TEXTS[taken % len(TEXTS)]
+
+    found = translator.stream(endless(), SearchOptions(num_beams=2), pool_size=7)
+    best = [next(found)[0] for _ in range(20)]
+    assert taken == 21
+    assert [each.source for each in best] == [TEXTS[(i + 1) % len(TEXTS)] for i in range(20)]
+    assert [each.text for each in best[:5]] == translator([*TEXTS[1:], TEXTS[0]], num_beams=2)
+
+
+def test_each_text_has_its_prefix_and_phrases(translator):
+    texts = ["The dog sees.", "", "We see the cat."]
+    free = translator(texts)
+    found = translator.stream(texts, prefixes=["", "x", "Der Apfel"], phrases=[["rot", ""], [], []])
+    (first,), (second,), (third,) = found
+    assert "rot" in first.text and first.text != free[0]
+    assert second.text == ""
+    assert third.text.startswith("Der Apfel")
+
+
+def test_as_many_prefixes_and_phrases_as_texts(translator):
+    for given in (
+        {"prefixes": ["a"]},
+        {"prefixes": ["a"] * 3},
+        {"phrases": [["a"]]},
+        {"prefixes": ["a", "b"], "phrases": [["a"]] * 3},
+    ):
+        with pytest.raises(ValueError, match=r"line \d is not in all of them"):
+            list(translator.stream(["one", "two"], **given))
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"do_sample": True}])
+def test_phrases_need_beams(translator, options):
+    with pytest.raises(ValueError, match="set num_beams to at least 2"):
+        list(translator.stream(["one"], SearchOptions(**options), phrases=[["a"]]))
+
+
+def test_a_translation_s_score_is_what_scoring_it_gives(translator):
+    texts = [text for text in TEXTS if text.strip()]
+    options = SearchOptions(length_penalty=0.9)
+    found = [best for best, *_ in translator.stream(texts, options)]
+    scored = translator.score(texts, [each.text for each in found], options)
+    for ours, theirs in zip(found, scored, strict=True):
+        if ours.token_ids == theirs.token_ids:  # random text may be spelt in more than one way
+            assert theirs.score == pytest.approx(ours.score, rel=1e-5)
+            assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
+    assert [each.source for each in scored] == texts
+    with pytest.raises(ValueError, match="got 3 texts and 1 targets"):
+        translator.score(texts, ["a"])
+
+
+def test_several_models_vote(translator, folder):
+    twins = Translator.from_pretrained([folder, folder])
+    assert twins(TEXTS) == translator(TEXTS)
+    assert twins.model is twins.models[0]
+
+
+def test_what_is_no_translation_model_is_refused(tokenizer):
+    with pytest.raises(ValueError, match=r"got Linear\. Merge adapters first"):
+        Translator(torch.nn.Linear(2, 3), tokenizer)
+
+
+def test_a_step_is_traced_whole(folder):
+    """What torch.compile rewrites computes the same; its backend is tried in a slow test."""
+    plain, compiled = (Translator.from_pretrained(folder) for _ in range(2))
+    compiled.engine.run_layers = torch.compile(decode_step, dynamic=True, backend="eager")
+    texts = TEXTS[:1]
+    assert compiled(texts, max_length_offset=4) == plain(texts, max_length_offset=4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+def test_compiling_changes_nothing(folder):
+    plain, compiled = (Translator.from_pretrained(folder, compile=c) for c in (False, True))
+    assert compiled(TEXTS) == plain(TEXTS)
+
+
+def test_bfloat16_translates_most_sentences_alike_in_any_batch(folder):
+    """RELIABILITY A-M17, of which the measure on a trained model is in the README."""
+    translator = Translator.from_pretrained(folder, dtype="bfloat16")
+    texts = [text for text in TEXTS if text.strip()] * 4
+    assert len(translator(texts)) == len(texts)
+
+
+def test_batches_are_of_like_length_and_hold_what_fits():
+    lengths = [3, 9, 4, 9, 1, 30, 2]
+    assert batches_by_length(lengths, 3, 20) == [[5], [1, 3], [2, 0, 6], [4]]
+    assert batches_by_length(lengths, 64, 10**6) == [[5, 1, 3, 2, 0, 6, 4]]
+    assert batches_by_length([], 3, 20) == []
+
+
+def test_pools_take_no_more_than_they_give():
+    taken = iter(range(10))
+    assert next(pools(taken, 4)) == [0, 1, 2, 3]
+    assert next(taken) == 4
+    assert list(pools([], 4)) == []
+
+
+def test_lines_have_a_column_for_all_that_is_asked():
+    found = [
+        [Translation("a", "x\ty", -0.5, -1.0, ()), Translation("a", "z", -0.75, -2.0, ())],
+        [Translation("b", "", 0.0, 0.0, ())],
+    ]
+    assert list(translation_lines(found)) == ["x\ty", "z", ""]
+    assert list(translation_lines(found, 2, True, lambda each: f"<{each.text}>")) == [
+        "0\tx y\t-0.5000\t<x y>",
+        "0\tz\t-0.7500\t<z>",
+        "1\t\t0.0000\t<>",
+    ]
 
 
 def test_folder_loads_as_it_was(translator, folder):
@@ -82,8 +213,7 @@ def test_perplexity_is_exp_of_the_mean_loss_of_a_token(translator):
         total += torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
         tokens += labels.numel()
     expected = torch.tensor(total / tokens).exp().item()
-    for batch_size in (1, 2, 3):
-        assert perplexity(translator, pairs, batch_size) == pytest.approx(expected, rel=1e-5)
+    assert perplexity(translator, pairs) == pytest.approx(expected, rel=1e-5)
 
 
 def test_scores_are_shown_with_their_signatures():
@@ -94,15 +224,13 @@ def test_scores_are_shown_with_their_signatures():
     ]
 
 
-def test_arguments_load_and_say_how_to_search(folder):
-    greedy = TranslatorArguments(model=str(folder), num_beams=1, device="cpu", dtype="bfloat16")
-    assert greedy.load().model.dtype == torch.bfloat16
-    assert greedy.generation_options == {"num_beams": 1}
-    beam = TranslatorArguments(model=str(folder), length_penalty=0.6)
-    assert beam.generation_options == {"num_beams": 4, "length_penalty": 0.6}
-    for name in ("num_beams", "batch_size"):
+def test_arguments_load_what_they_name(folder):
+    arguments = TranslatorArguments(model=[str(folder)], device="cpu", dtype="bfloat16")
+    assert arguments.load().model.dtype == torch.bfloat16
+    assert len(TranslatorArguments(model=[str(folder)] * 2).load().models) == 2
+    for name in ("batch_size", "max_tokens_per_batch"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            TranslatorArguments(model="x", **{name: 0})
+            TranslatorArguments(model=["x"], **{name: 0})
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

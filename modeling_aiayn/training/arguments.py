@@ -141,15 +141,19 @@ class DataArguments:
 
     source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
     target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
-    train_file: str | None = field(
+    train_file: list[str] | None = field(
         default=None,
         metadata={
             "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
-            "data/train for data/train.en and data/train.de; each plain or .gz."
+            "data/train for data/train.en and data/train.de; each plain or .gz. Several: all."
         },
     )
-    validation_file: str | None = field(default=None, metadata={"help": "The same, to stop by."})
-    test_file: str | None = field(default=None, metadata={"help": "The same, to score at the end."})
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "The same, to stop by."}
+    )
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "The same, to score at the end."}
+    )
     columns: str | None = field(
         default=None,
         metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},

@@ -2,7 +2,7 @@
 
 import logging
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
@@ -45,10 +45,11 @@ def _file_splits(data: DataArguments) -> dict[str, Dataset]:
             "train_file needs a validation_file beside it: checkpoints go by its score."
         )
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
+    languages = (data.source_lang, data.target_lang, parse_columns(data.columns))
     return {
-        name: read_pairs(path, data.source_lang, data.target_lang, parse_columns(data.columns))
-        for name, path in paths.items()
-        if path is not None
+        name: concatenate_datasets([read_pairs(path, *languages) for path in given])
+        for name, given in paths.items()
+        if given is not None
     }
 
 

@@ -12,6 +12,7 @@ from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..translation.evaluation import score_table
+from ..translation.options import SearchOptions
 from .arguments import DataArguments
 from .trainer import AiaynTrainer
 
@@ -34,7 +35,7 @@ def run_facts(
     held_out = splits["test" if "test" in splits else "validation"]
     dataset = data.dataset_name or "the embedded English-German grammar"
     if data.train_file is not None:
-        dataset = Path(data.train_file).resolve().parent.name
+        dataset = " and ".join(Path(file).resolve().parent.name for file in data.train_file)
     return {
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
@@ -54,7 +55,7 @@ def run_facts(
         "best_metric": args.metric_for_best_model or "none (the last one)",
         "best_value": "-" if state.best_metric is None else f"{state.best_metric:.2f}",
         "scored_pairs": f"{len(held_out):,}",
-        "num_beams": trainer.model.generation_config.num_beams,
+        "search": SearchOptions(),
     }
 
 

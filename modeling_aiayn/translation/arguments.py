@@ -1,33 +1,59 @@
-"""What the scripts that load a trained model are told."""
+"""What the scripts that translate are told."""
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from .translator import Translator
+from ..corpus import stream_lines
+from .translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 
 
 @dataclass
 class TranslatorArguments:
-    """Which model to load, and how to search."""
+    """Which model to load, and how much to translate at a time."""
 
-    model: str = field(metadata={"help": "A trained model's folder; with --hub, a repository."})
-    hub: bool = field(default=False, metadata={"help": "Load the model from the Hub."})
-    num_beams: int = field(default=4, metadata={"help": "Beams; 1 is greedy search."})
-    length_penalty: float = field(
-        default=1.0, metadata={"help": "Exponent of the length that beam scores are divided by."}
+    model: list[str] = field(
+        metadata={
+            "help": "A trained model's folder; with --hub, a repository. Several: models of one "
+            "vocabulary, which vote at each token."
+        }
     )
-    batch_size: int = field(default=32, metadata={"help": "Sentences at a time."})
+    hub: bool = field(default=False, metadata={"help": "Load the model from the Hub."})
+    batch_size: int = field(default=BATCH_SIZE, metadata={"help": "Sentences at a time, at most."})
+    max_tokens_per_batch: int = field(
+        default=MAX_TOKENS_PER_BATCH,
+        metadata={"help": "Source tokens at a time, at most, padding counted."},
+    )
+    engine: str = field(
+        default="torch",
+        metadata={
+            "help": "torch, our own decoder, or ctranslate2 for a folder that was exported to it.",
+            "choices": ["torch", "ctranslate2"],
+        },
+    )
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
     device: str | None = field(
         default=None, metadata={"help": "cpu, cuda, ...; default: a GPU where there is one."}
     )
+    compile: bool = field(
+        default=False,
+        metadata={"help": "Rewrite the decoding step by torch.compile: slow at first."},
+    )
 
     def __post_init__(self) -> None:
-        for name in ("num_beams", "batch_size"):
+        for name in ("batch_size", "max_tokens_per_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @property
+    def batch_options(self) -> dict[str, int]:
+        """How much to translate at a time."""
+        return {
+            "batch_size": self.batch_size,
+            "max_tokens_per_batch": self.max_tokens_per_batch,
+        }
 
     def load(self) -> Translator:
         """The translator that the arguments name.
@@ -35,14 +61,62 @@ class TranslatorArguments:
         Raises:
             OSError: There is no such model.
         """
-        translator = Translator.from_pretrained(self.model, hub=self.hub, dtype=self.dtype)
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        translator.model.to(device)
-        return translator
+        if self.engine == "ctranslate2":
+            options = {"dtype": self.dtype} if self.dtype != "auto" else {}
+            return Translator.from_pretrained(
+                self.model,
+                engine="ctranslate2",
+                hub=self.hub,
+                device=self.device or "cpu",
+                compile=self.compile,
+                **options,
+            )
+        return Translator.from_pretrained(
+            self.model,
+            hub=self.hub,
+            dtype=self.dtype,
+            device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            compile=self.compile,
+        )
+
+
+@dataclass
+class TextArguments:
+    """What to translate, and where to put it."""
+
+    text: list[str] | None = field(default=None, metadata={"help": "Sentences to translate."})
+    input: str | None = field(
+        default=None, metadata={"help": "A file of sentences, plain or .gz; default: stdin."}
+    )
+    output: str | None = field(default=None, metadata={"help": "A file; default: stdout."})
+    prefixes: str | None = field(
+        default=None, metadata={"help": "A file: what each translation begins with."}
+    )
+    phrases: str | None = field(
+        default=None, metadata={"help": "A file: what each contains, phrases between tabs."}
+    )
+    scores: bool = field(default=False, metadata={"help": "A column with each one's score."})
+    alignment: str | None = field(
+        default=None,
+        metadata={
+            "help": "A column of links between words, source-target, read off the attention of a "
+            "layer, or of a layer and head (2 or 2,5), or off the mean of all (mean)."
+        },
+    )
 
     @property
-    def generation_options(self) -> dict[str, Any]:
-        """What goes to generate; the length penalty has a meaning for beams alone."""
-        if self.num_beams == 1:
-            return {"num_beams": 1}
-        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
+    def is_dialogue(self) -> bool:
+        """Whether somebody types sentences and waits for each translation."""
+        return self.text is None and self.input is None and sys.stdin.isatty()
+
+    def lines(self) -> Iterator[str]:
+        """The sentences.
+
+        Raises:
+            ValueError: They are given in two ways.
+        """
+        if self.text is not None and self.input is not None:
+            raise ValueError("Give either --text or --input, not both.")
+        if self.text is not None:
+            return iter(self.text)
+        return stream_lines(self.input or sys.stdin.buffer)

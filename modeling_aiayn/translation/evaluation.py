@@ -3,65 +3,43 @@
 import math
 from typing import Any
 
-import torch
 from datasets import Dataset
-from tqdm import tqdm
-from transformers import DataCollatorForSeq2Seq
 
-from ..losses import IGNORED_LABEL
 from .metrics import TranslationScores
 from .translator import Translator
 
 
-def perplexity(translator: Translator, pairs: Dataset, batch_size: int = 32) -> float:
+def perplexity(translator: Translator, pairs: Dataset) -> float:
     """Perplexity per target token, `</s>` counted, from plain cross-entropy.
 
     Args:
         translator: A model and its tokenizers.
         pairs: Columns "source" and "target".
-        batch_size: Sentences at a time.
 
     Returns:
         exp of the mean negative log-probability of a target token.
     """
-    features = [
-        {
-            "input_ids": translator.source_tokenizer(source).input_ids,
-            "labels": translator.target_tokenizer(target).input_ids,
-        }
-        for source, target in zip(pairs["source"], pairs["target"], strict=True)
-    ]
-    features.sort(key=lambda feature: len(feature["input_ids"]))
-    collator = DataCollatorForSeq2Seq(translator.source_tokenizer)
-    total, tokens = 0.0, 0
-    with torch.inference_mode():
-        for start in tqdm(range(0, len(features), batch_size), desc="Perplexity", unit="batch"):
-            batch = collator(features[start : start + batch_size]).to(translator.model.device)
-            count = int((batch["labels"] != IGNORED_LABEL).sum())
-            total += translator.model(**batch).loss.item() * count
-            tokens += count
-    return math.exp(total / tokens)
+    scored = translator.score(list(pairs["source"]), list(pairs["target"]))
+    tokens = sum(len(each.token_ids) for each in scored)
+    return math.exp(-sum(each.log_probability for each in scored) / tokens)
 
 
 def evaluate_translation(
-    translator: Translator, pairs: Dataset, batch_size: int = 32, **generation_options: Any
+    translator: Translator, pairs: Dataset, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate the sources of pairs and score the result against their targets.
 
     Args:
         translator: A model and its tokenizers.
         pairs: Columns "source" and "target".
-        batch_size: Sentences at a time.
-        **generation_options: As for generate.
+        **options: As for calling the translator.
 
     Returns:
         Scores by name, perplexity among them, and the translations.
     """
-    translations = translator(
-        pairs["source"], batch_size=batch_size, show_progress=True, **generation_options
-    )
+    translations = translator(pairs["source"], show_progress=True, **options)
     scores = TranslationScores().compute(predictions=translations, references=list(pairs["target"]))
-    return {**scores, "perplexity": perplexity(translator, pairs, batch_size)}, translations
+    return {**scores, "perplexity": perplexity(translator, pairs)}, translations
 
 
 def score_table(scores: dict[str, Any]) -> str:

@@ -5,6 +5,8 @@ Importing `modeling_aiayn.translation` registers it.
 
 from typing import Any
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -14,6 +16,8 @@ from transformers import (
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
+from .engine import SourceSentence
+from .options import SearchOptions
 from .translator import Translator
 
 TASK = "aiayn-translation"
@@ -25,7 +29,7 @@ class AiaynTranslationPipeline(Pipeline):
     Args:
         *args: As for Pipeline.
         target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
-        **kwargs: As for Pipeline; what generate takes besides may be given here or at a call.
+        **kwargs: As for Pipeline; what SearchOptions takes may be given here or at a call.
     """
 
     _load_tokenizer = True
@@ -44,9 +48,9 @@ class AiaynTranslationPipeline(Pipeline):
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 
     def _sanitize_parameters(
-        self, **generation_options: Any
+        self, **search_options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return {}, generation_options, {}
+        return {}, search_options, {}
 
     def preprocess(self, input_: str) -> dict[str, Any]:
         """Encode a text as Translator does.
@@ -61,10 +65,15 @@ class AiaynTranslationPipeline(Pipeline):
         batch = self.tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
         return {**batch, "is_empty": not input_.strip()}
 
-    def _forward(self, input_tensors: dict[str, Any], **generation_options: Any) -> dict[str, Any]:
+    def _forward(self, input_tensors: dict[str, Any], **search_options: Any) -> dict[str, Any]:
         is_empty = input_tensors.pop("is_empty")
-        output = self.model.generate(**input_tensors, **generation_options)
-        return {"output_ids": output, "is_empty": is_empty}
+        rows = zip(input_tensors["input_ids"], input_tensors["attention_mask"].bool(), strict=True)
+        sentences = [SourceSentence(ids[is_real].tolist()) for ids, is_real in rows]
+        found = self.translator.engine.search(sentences, SearchOptions(**search_options))
+        output = [torch.tensor(best.token_ids) for best, *_ in found]
+        pad_token_id = self.model.config.pad_token_id
+        padded = pad_sequence(output, batch_first=True, padding_value=pad_token_id)
+        return {"output_ids": padded, "is_empty": is_empty}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:
         """A translation's text.

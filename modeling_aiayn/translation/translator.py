@@ -1,55 +1,101 @@
 """Section 6.1: translating text."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
-from tqdm import tqdm
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines, vocabulary_sha256
+from .batching import batches_by_length, pools
+from .engine import Engine, SourceSentence, TorchEngine
+from .hypotheses import Hypothesis
+from .options import SearchOptions
+from .penalties import normalized_score
+from .progress import TranslationBar
 
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
+BATCH_SIZE = 64
+# Of the source, padding counted.
+MAX_TOKENS_PER_BATCH = 4096
+# Sentences of a stream that are in memory at a time, and sorted by length.
+POOL_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation of a sentence.
+
+    Args:
+        source: The sentence.
+        text: Its translation, one line.
+        score: What translations of a sentence are ranked by: the log-probability divided by the
+            length penalty.
+        log_probability: Sum over the tokens, `</s>` counted, in nats.
+        token_ids: The tokens, `</s>` last.
+    """
+
+    source: str
+    text: str
+    score: float
+    log_probability: float
+    token_ids: tuple[int, ...]
+
+
+# What stands for a missing prefix or list of phrases.
+MISSING = object()
 
 
 class Translator:
     """Translates texts with a model and its tokenizers.
 
     Args:
-        model: A sequence-to-sequence model.
+        model: A translation model, or several of one vocabulary that vote at each token. None:
+            engine has its own.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
+        compile: Whether torch.compile rewrites the decoding step.
+        engine: What translates ids. None: our own decoder loop over model.
 
     Raises:
-        ValueError: A tokenizer has more entries than the model.
-
-    Departs from the paper: the library's beam search divides scores by a power of the length, where
-    the paper's length penalty is that of Wu et al. 2016.
+        ValueError: A tokenizer has more entries than the model, or a model is no translation model
+            of ours.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: AiaynForConditionalGeneration | Sequence[AiaynForConditionalGeneration] | None,
         source_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        compile: bool = False,
+        engine: Engine | None = None,
     ) -> None:
-        self.model = model.eval()
+        self.models = list(model) if isinstance(model, Sequence) else [model] if model else []
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        self._check_tokenizers()
+        self._compile = compile
+        self._engine = engine
+        for loaded in self.models:
+            if not isinstance(loaded, AiaynForConditionalGeneration):
+                raise ValueError(
+                    "Translator takes AiaynForConditionalGeneration, got "
+                    f"{type(loaded).__name__}. Merge adapters first: model.merge_and_unload()."
+                )
+            loaded.eval()
+            self._check_tokenizers(loaded)
 
-    def _check_tokenizers(self) -> None:
+    def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        config = self.model.config
+        config = model.config
         for tokenizer, size in zip(
             tokenizers,
             (config.vocab_size, config.decoder_vocab_size or config.vocab_size),
@@ -69,12 +115,26 @@ class Translator:
             )
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, *, hub: bool = False, **model_options: Any) -> Self:
+    def from_pretrained(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        hub: bool = False,
+        device: str | torch.device | None = None,
+        compile: bool = False,
+        engine: Literal["torch", "ctranslate2"] = "torch",
+        **model_options: Any,
+    ) -> Self:
         """Load a model's folder, or with hub a repository.
 
         Args:
-            path: A folder; with hub, a repository's name.
+            path: A folder; with hub, a repository's name. Several: models that vote, with the
+                tokenizers of the first.
             hub: Whether path names a repository on the Hub. Without it nothing leaves the machine.
+            device: Where the model goes. None: where it is loaded, the CPU.
+            compile: Whether torch.compile rewrites the decoding step.
+            engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
+                no other options than device.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: dtype, device_map, ...
 
         Returns:
@@ -82,60 +142,195 @@ class Translator:
 
         Raises:
             OSError: There is no such folder, or it holds no model.
-            ValueError: The model's weights are not all there, or not all numbers.
+            ValueError: The model's weights are not all there, or not all numbers; or there is no
+                such engine, or it does not take what is given.
         """
-        if not hub and not Path(path).is_dir():
-            raise FileNotFoundError(
-                f"No such directory: {path}. To load a repository from the Hub, say so (hub=True, "
-                "or --hub)."
-            )
+        paths = [path] if isinstance(path, (str, Path)) else list(path)
+        if engine == "ctranslate2":
+            if hub or compile or model_options or len(paths) > 1:
+                raise ValueError(
+                    "The engine ctranslate2 runs one exported folder, and takes neither hub nor "
+                    f"compile nor {', '.join(model_options) or 'other options'}."
+                )
+            return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
+        if engine != "torch":
+            raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
         options = {"trust_remote_code": False, "local_files_only": not hub}
-        model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-            path, use_safetensors=True, output_loading_info=True, **options, **model_options
-        )
-        refuse_unfit_weights(path, model, loading_info)
-        source_tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        models = [_load_model(each, hub, {**options, **model_options}) for each in paths]
+        if device is not None:
+            models = [model.to(device) for model in models]
+        source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = None
-        if model.config.decoder_vocab_size is not None:
+        if models[0].config.decoder_vocab_size is not None:
             target_tokenizer = AutoTokenizer.from_pretrained(
-                path, subfolder=TARGET_TOKENIZER_FOLDER, **options
+                paths[0], subfolder=TARGET_TOKENIZER_FOLDER, **options
             )
-        return cls(model, source_tokenizer, target_tokenizer)
+        return cls(models, source_tokenizer, target_tokenizer, compile=compile)
+
+    @classmethod
+    def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
+        try:
+            from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{error}. The engine is an extra: pip install 'modeling_aiayn[ctranslate2]'."
+            ) from error
+        _refuse_missing(folder)
+        if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
+            raise FileNotFoundError(
+                f"{folder}: no exported model. Export one with scripts/export_ctranslate2.py."
+            )
+        options = {"trust_remote_code": False, "local_files_only": True}
+        source, target = (
+            AutoTokenizer.from_pretrained(folder / name, **options)
+            for name in (SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER)
+        )
+        return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
+
+    @property
+    def model(self) -> AiaynForConditionalGeneration:
+        """The model, or the first of them.
+
+        Raises:
+            ValueError: The engine has a model of its own, which cannot be looked into.
+        """
+        if not self.models:
+            raise ValueError(
+                "This translator runs an exported model, which gives neither weights nor "
+                "attention. Load the folder that it was exported from."
+            )
+        return self.models[0]
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What translates ids; made when first asked for: it has weights of its own."""
+        return self._engine or TorchEngine(self.models, compile=self._compile)
 
     def __call__(
         self,
         texts: Iterable[str],
-        batch_size: int = 32,
+        *,
+        batch_size: int = BATCH_SIZE,
+        max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         show_progress: bool = False,
-        **generation_options: Any,
+        **search_options: Any,
     ) -> list[str]:
-        """Translate texts, longest first, and give them back in their order.
+        """Translate texts.
 
         Args:
             texts: Sentences. One without text has an empty translation; one of more than 512
                 tokens is cut there, with a warning.
-            batch_size: Sentences at a time.
+            batch_size: Sentences at a time, at most.
+            max_tokens_per_batch: Source tokens at a time, padding counted.
             show_progress: Whether to show a bar on stderr.
-            **generation_options: As for generate: num_beams, length_penalty, ...
+            **search_options: As for `SearchOptions`: num_beams, length_penalty, ...
 
         Returns:
-            As many translations, each one line.
+            As many translations in the order of the texts, each one line.
         """
         texts = list(texts)
-        encoded = [
-            self.encode(text, f"Line {number}") for number, text in enumerate(texts, start=1)
-        ]
-        translations = [""] * len(texts)
-        order = [index for index, text in enumerate(texts) if text.strip()]
-        order.sort(key=lambda index: len(encoded[index]), reverse=True)
-        with tqdm(total=len(order), unit="sentence", disable=not show_progress) as bar:
-            for start in range(0, len(order), batch_size):
-                indices = order[start : start + batch_size]
-                outputs = self._translate([encoded[index] for index in indices], generation_options)
-                for index, output in zip(indices, outputs, strict=True):
-                    translations[index] = output
-                bar.update(len(indices))
-        return translations
+        with TranslationBar(len(texts), show_progress) as bar:
+            found = self.stream(
+                texts,
+                SearchOptions(**search_options),
+                batch_size=batch_size,
+                max_tokens_per_batch=max_tokens_per_batch,
+                pool_size=max(1, len(texts)),
+                report=bar.report,
+            )
+            return [best.text for best, *_ in found]
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        options: SearchOptions | None = None,
+        *,
+        prefixes: Iterable[str] | None = None,
+        phrases: Iterable[Sequence[str]] | None = None,
+        batch_size: int = BATCH_SIZE,
+        max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
+        pool_size: int = POOL_SIZE,
+        report: Callable[[int, int], object] | None = None,
+    ) -> Iterator[list[Translation]]:
+        """Translate texts as they come; memory does not grow with their number.
+
+        Args:
+            texts: Sentences.
+            options: How to search.
+            prefixes: What each translation begins with, one for each text.
+            phrases: What each translation contains, a list for each text.
+            batch_size: Sentences at a time, at most.
+            max_tokens_per_batch: Source tokens at a time, padding counted.
+            pool_size: Sentences to read before the first translation comes; they are sorted by
+                length.
+            report: Called after each batch with its sentences and target tokens.
+
+        Yields:
+            The nbest translations of each text, best first, in the order of the texts.
+
+        Raises:
+            ValueError: There are fewer prefixes or phrases than texts, or the options do not fit
+                each other.
+        """
+        options = options or SearchOptions()
+        if phrases is not None and (options.do_sample or options.num_beams < 2):
+            raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
+        for pool in pools(enumerate(_rows(texts, prefixes, phrases)), pool_size):
+            sentences = [self._encoded(number, *row) for number, row in pool]
+            found = [[Translation(text, "", 0.0, 0.0, ())] for _, (text, *_) in pool]
+            filled = [index for index, (_, (text, *_)) in enumerate(pool) if text.strip()]
+            lengths = [len(sentences[index].input_ids) for index in filled]
+            if report and len(filled) < len(pool):
+                report(len(pool) - len(filled), 0)
+            for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+                indices = [filled[position] for position in batch]
+                hypotheses = self.engine.search([sentences[index] for index in indices], options)
+                for index, best in zip(indices, hypotheses, strict=True):
+                    found[index] = self._decoded(found[index][0].source, best)
+                if report:
+                    tokens = sum(len(best.token_ids) for best, *_ in hypotheses)
+                    report(len(indices), tokens)
+            yield from found
+
+    def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        options: SearchOptions | None = None,
+        *,
+        batch_size: int = BATCH_SIZE,
+        max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
+    ) -> list[Translation]:
+        """How likely the model finds given translations.
+
+        Args:
+            texts: Sentences.
+            targets: A translation of each.
+            options: The length penalty; there is no coverage penalty here.
+            batch_size: Sentences at a time, at most.
+            max_tokens_per_batch: Source tokens at a time, padding counted.
+
+        Returns:
+            The translations with their scores, in the order of the texts.
+
+        Raises:
+            ValueError: There are not as many targets as texts.
+        """
+        if len(texts) != len(targets):
+            raise ValueError(
+                f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
+            )
+        options = options or SearchOptions()
+        sources = [self.encode(text, f"Line {number}") for number, text in enumerate(texts, 1)]
+        ids = [tuple(self.target_tokenizer(as_unicode(target)).input_ids) for target in targets]
+        lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
+        found: dict[int, Translation] = {}
+        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+            totals = self.engine.score([sources[i] for i in batch], [ids[i] for i in batch])
+            for index, total in zip(batch, totals, strict=True):
+                score = normalized_score(total, len(ids[index]), options)
+                found[index] = Translation(texts[index], targets[index], score, total, ids[index])
+        return [found[index] for index in range(len(texts))]
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, 512 of them at most.
@@ -147,23 +342,81 @@ class Translator:
         Returns:
             Ids, the last of which is eos.
         """
-        # A lone surrogate is not text; the tokenizer would refuse the whole batch for it.
-        clean = text.strip().encode("utf-8", "replace").decode("utf-8")
-        ids: list[int] = self.source_tokenizer(clean).input_ids
+        ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
         if len(ids) > MAX_SOURCE_TOKENS:
             logger.warning("%s: cut from %d to %d tokens.", name, len(ids), MAX_SOURCE_TOKENS)
             ids = [*ids[: MAX_SOURCE_TOKENS - 1], ids[-1]]
         return ids
 
-    @torch.inference_mode()
-    def _translate(self, sources: list[list[int]], generation_options: dict[str, Any]) -> list[str]:
-        batch = self.source_tokenizer.pad({"input_ids": sources}, return_tensors="pt")
-        output = self.model.generate(**batch.to(self.model.device), **generation_options)
-        return decode_lines(self.target_tokenizer, output.tolist())
+    def _encoded(
+        self, number: int, text: str, prefix: str, phrases: Sequence[str]
+    ) -> SourceSentence:
+        return SourceSentence(
+            self.encode(text, f"Line {number + 1}"),
+            self._target_ids(prefix),
+            [ids for ids in map(self._target_ids, phrases) if ids],
+            number,
+        )
+
+    def _target_ids(self, text: str) -> list[int]:
+        """Ids of a part of a translation."""
+        if not text.strip():
+            return []
+        ids: list[int] = self.target_tokenizer(as_unicode(text), add_special_tokens=False).input_ids
+        return ids
+
+    def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
+        texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
+        return [
+            Translation(source, text, each.score, each.log_probability, each.token_ids)
+            for text, each in zip(texts, hypotheses, strict=True)
+        ]
+
+
+def _rows(
+    texts: Iterable[str], prefixes: Iterable[str] | None, phrases: Iterable[Sequence[str]] | None
+) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Each text with its prefix and phrases."""
+    given: list[Iterable[Any]] = [
+        column for column in (texts, prefixes, phrases) if column is not None
+    ]
+    for number, row in enumerate(zip_longest(*given, fillvalue=MISSING), start=1):
+        if MISSING in row:
+            raise ValueError(
+                "Each text needs its prefix and its phrases, where there are any, an empty line "
+                f"for none: line {number} is not in all of them."
+            )
+        text, *rest = row
+        yield text, "" if prefixes is None else rest.pop(0), rest.pop() if rest else ()
+
+
+def as_unicode(text: str) -> str:
+    """Stripped text in which a lone surrogate, which is no character, is a question mark."""
+    return text.strip().encode("utf-8", "replace").decode("utf-8")
+
+
+def _load_model(
+    path: str | Path, hub: bool, options: dict[str, Any]
+) -> AiaynForConditionalGeneration:
+    if not hub:
+        _refuse_missing(path)
+    model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
+        path, use_safetensors=True, output_loading_info=True, **options
+    )
+    refuse_unfit_weights(path, model, loading_info)
+    return model
+
+
+def _refuse_missing(path: str | Path) -> None:
+    if not Path(path).is_dir():
+        raise FileNotFoundError(
+            f"No such directory: {path}. To load a repository from the Hub, say so (hub=True, "
+            "or --hub)."
+        )
 
 
 def refuse_unfit_weights(
-    path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]
+    path: str | Path, model: AiaynForConditionalGeneration, loading_info: dict[str, Any]
 ) -> None:
     """Refuse a model of which a part was not read or is no number: it would translate into noise.
 

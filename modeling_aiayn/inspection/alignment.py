@@ -1,0 +1,170 @@
+"""Which word is whose translation, read off the attention over the source."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..translation import Translator
+from ..translation.translator import Translation, as_unicode
+from .attention_weights import cross_attention
+
+Links = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Which of a model's attentions to read.
+
+    Args:
+        layer: A layer of the decoder, from 0. None: the mean of all.
+        head: One of its heads, from 0. None: the mean of all.
+    """
+
+    layer: int | None = None
+    head: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The choice that a text names: "mean", a layer, or a layer and a head between commas.
+
+        Raises:
+            ValueError: It names none.
+        """
+        if text == "mean":
+            return cls()
+        try:
+            layer, head = (*map(int, text.split(",")), None)[:2]
+        except ValueError:
+            raise ValueError(
+                f"An attention is named mean, LAYER or LAYER,HEAD, got {text!r}."
+            ) from None
+        return cls(layer, head)
+
+    def of(self, weights: Tensor) -> Tensor:
+        """The chosen attention, [T, S], of all, [layers, H, T, S].
+
+        Raises:
+            ValueError: There is no such layer or head.
+        """
+        for name, index, size in zip(
+            ("layer", "head"), (self.layer, self.head), weights.shape, strict=False
+        ):
+            if index is not None and not 0 <= index < size:
+                raise ValueError(f"{name} must be in [0, {size}), got {index}.")
+        chosen = weights if self.layer is None else weights[self.layer][None]
+        chosen = chosen if self.head is None else chosen[:, self.head][:, None]
+        return chosen.mean((0, 1))
+
+    def __str__(self) -> str:
+        layer = "mean" if self.layer is None else f"{self.layer}"
+        head = "mean" if self.head is None else f"{self.head}"
+        return f"layer {layer}, head {head}"
+
+
+def words_of_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str]
+) -> list[int | None]:
+    """Which word each token of a text belongs to.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        text: The text.
+        words: Its words in their order, their case aside.
+
+    Returns:
+        A number for each token; None for `</s>` and where there is no word.
+
+    Raises:
+        ValueError: A word is not in the text where it should be.
+    """
+    word_at: list[int | None] = [None] * (len(text) + 1)
+    position = 0
+    for number, word in enumerate(words):
+        start = text.lower().find(word.lower(), position)
+        if start < 0:
+            raise ValueError(f"The word {word!r} is not in {text!r}, or not in its place.")
+        position = start + len(word)
+        word_at[start:position] = [number] * len(word)
+    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    return [
+        None if is_special else word_at[max(end - 1, start)]
+        for (start, end), is_special in zip(
+            encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
+        )
+    ]
+
+
+def links_of(
+    attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]
+) -> Links:
+    """Each target token's link to the source token it looks at most; of words, the union.
+
+    Args:
+        attention: Attention from each target token, [T, S].
+        source_words: The word of each source token; None: no word.
+        target_words: The same for the target.
+
+    Returns:
+        Links between words, (source, target).
+    """
+    looked_at = attention.argmax(-1).tolist()
+    links = (
+        (source_words[token], target) for token, target in zip(looked_at, target_words, strict=True)
+    )
+    return frozenset(
+        (source, target) for source, target in links if source is not None and target is not None
+    )
+
+
+def align(
+    translator: Translator,
+    source: str,
+    target: str,
+    choices: Iterable[AttentionChoice],
+    words: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> list[Links]:
+    """Links between the words of a sentence and of its translation.
+
+    Args:
+        translator: A model and its tokenizers.
+        source: A sentence.
+        target: A translation of it, which the model is made to say.
+        choices: Which attentions to read.
+        words: The words of either. None: what stands between blanks.
+
+    Returns:
+        The links by each of them.
+    """
+    source, target = as_unicode(source), as_unicode(target)
+    source_words, target_words = words or (source.split(), target.split())
+    weights = cross_attention(translator, source, target).weights
+    of_source = words_of_tokens(translator.source_tokenizer, source, source_words)
+    of_target = words_of_tokens(translator.target_tokenizer, target, target_words)
+    return [links_of(choice.of(weights), of_source, of_target) for choice in choices]
+
+
+def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Translation], str]:
+    """What gives a translation's links as Pharaoh writes them.
+
+    Args:
+        translator: A model and its tokenizers.
+        choice: Which attention to read.
+
+    Returns:
+        A function; nothing is linked where there is no text.
+    """
+
+    def links(translation: Translation) -> str:
+        if not translation.text:
+            return ""
+        return to_pharaoh(*align(translator, translation.source, translation.text, [choice]))
+
+    return links
+
+
+def to_pharaoh(links: Links) -> str:
+    """Links as Pharaoh writes them: source-target, between blanks."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))

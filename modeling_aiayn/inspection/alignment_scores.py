@@ -1,0 +1,179 @@
+"""How good an alignment is: error rate, precision and recall against links made by hand."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tqdm import tqdm
+
+from ..corpus import read_lines
+from ..embedded_corpus import AlignedPair, generate_pairs
+from ..translation import Translator
+from .alignment import AttentionChoice, Links, align
+
+
+@dataclass(frozen=True)
+class GoldPair:
+    """A sentence pair with the links that it should have.
+
+    Args:
+        source: The source.
+        target: Its translation.
+        words: The words of either.
+        sure: Links that must be found.
+        possible: Links that may be found, the sure ones among them.
+    """
+
+    source: str
+    target: str
+    words: tuple[Sequence[str], Sequence[str]]
+    sure: Links
+    possible: Links
+
+    @classmethod
+    def of(cls, pair: AlignedPair) -> Self:
+        """A pair of the embedded grammar, all of whose links are sure."""
+        links = frozenset(pair.alignment)
+        words = (pair.source_words, pair.target_words)
+        return cls(pair.source, pair.target, words, links, links)
+
+
+def embedded_gold(size: int) -> list[GoldPair]:
+    """Pairs of the embedded grammar that no model of it was trained on."""
+    return [GoldPair.of(pair) for pair in generate_pairs("test", size)]
+
+
+def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) -> list[GoldPair]:
+    """Pairs of tokenised text with their links.
+
+    Args:
+        source: A file of tokenised sentences, words between blanks.
+        target: The same of their translations.
+        gold: A file with a line of links for each pair: s-t where sure, spt where possible, words
+            counted from 0.
+        is_reversed: Whether links name the target's word first.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The files differ in length, or a link is none.
+    """
+    files = [read_lines(path) for path in (source, target, gold)]
+    if len({len(lines) for lines in files}) > 1:
+        counts = ", ".join(f"{len(lines)}" for lines in files)
+        raise ValueError(
+            f"{source}, {target} and {gold} must have as many lines each, got {counts}."
+        )
+    pairs = []
+    for number, (source_text, target_text, links) in enumerate(zip(*files, strict=True), start=1):
+        words = (source_text.split(), target_text.split())
+        sure, possible = parse_links(links, is_reversed, f"{gold}:{number}")
+        for side, index in ((0, 0), (1, 1)):
+            if any(link[index] >= len(words[side]) for link in possible):
+                raise ValueError(f"{Path(gold)}:{number}: a link is to a word that is not there.")
+        pairs.append(GoldPair(source_text, target_text, words, sure, possible))
+    return pairs
+
+
+def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]:
+    """Sure and possible links, the sure among the possible, of a line.
+
+    Raises:
+        ValueError: One is none.
+    """
+    sure, possible = set(), set()
+    for link in text.split():
+        separator = "-" if "-" in link else "p"
+        try:
+            first, second = map(int, link.split(separator))
+        except ValueError:
+            raise ValueError(f"{where}: a link must be like 3-4 or 3p4, got {link!r}.") from None
+        pair = (second, first) if is_reversed else (first, second)
+        possible.add(pair)
+        if separator == "-":
+            sure.add(pair)
+    return frozenset(sure), frozenset(possible)
+
+
+@dataclass
+class AlignmentScore:
+    """Counts over a corpus, and what follows from them (Och and Ney 2003).
+
+    Args:
+        found: Links found.
+        found_sure: Those among the sure ones.
+        found_possible: Those among the possible ones.
+        sure: Sure links there are.
+    """
+
+    found: int = 0
+    found_sure: int = 0
+    found_possible: int = 0
+    sure: int = 0
+
+    def add(self, links: Links, gold: GoldPair) -> None:
+        """Count one pair's links."""
+        self.found += len(links)
+        self.found_sure += len(links & gold.sure)
+        self.found_possible += len(links & gold.possible)
+        self.sure += len(gold.sure)
+
+    @property
+    def error_rate(self) -> float:
+        """AER: 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 is perfect."""
+        return 1 - (self.found_sure + self.found_possible) / max(1, self.found + self.sure)
+
+    @property
+    def precision(self) -> float:
+        """Share of the found links that are possible."""
+        return self.found_possible / max(1, self.found)
+
+    @property
+    def recall(self) -> float:
+        """Share of the sure links that were found."""
+        return self.found_sure / max(1, self.sure)
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
+
+
+def score_attentions(
+    translator: Translator, pairs: Iterable[GoldPair]
+) -> dict[AttentionChoice, AlignmentScore]:
+    """How well each head, the mean of each layer's heads, and the mean of all align words.
+
+    Args:
+        translator: A model and its tokenizers.
+        pairs: Pairs with their links.
+
+    Returns:
+        The score of each attention.
+    """
+    config = translator.model.config
+    scores = {AttentionChoice(): AlignmentScore()}
+    for layer in range(config.decoder_layers):
+        scores[AttentionChoice(layer)] = AlignmentScore()
+        for head in range(config.decoder_attention_heads):
+            scores[AttentionChoice(layer, head)] = AlignmentScore()
+    for pair in tqdm(pairs, unit="sentence"):
+        found = align(translator, pair.source, pair.target, scores, pair.words)
+        for score, links in zip(scores.values(), found, strict=True):
+            score.add(links, pair)
+    return scores
+
+
+def alignment_table(scores: dict[AttentionChoice, AlignmentScore]) -> str:
+    """Scores as aligned lines of plain text, in per cent."""
+    lines = [f"{'attention':<22}{'AER':>6}{'precision':>11}{'recall':>8}{'F1':>7}"]
+    lines += [
+        f"{choice!s:<22}{100 * score.error_rate:6.1f}{100 * score.precision:11.1f}"
+        f"{100 * score.recall:8.1f}{100 * score.f1:7.1f}"
+        for choice, score in scores.items()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Weights in from other systems, engines out."""

@@ -1,0 +1,186 @@
+"""Our translation model as a CTranslate2 folder, and the proof that it is the same model."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
+from ctranslate2.specs.transformer_spec import (
+    TransformerDecoderSpec,
+    TransformerEncoderSpec,
+    TransformerSpec,
+)
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ..configuration_aiayn import AiaynConfig
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..translation import Translator
+from ..translation.ctranslate2_engine import SOURCE_TOKENIZER_FOLDER
+from ..translation.options import SearchOptions
+
+# Positions that the folder has encodings for: the engine looks them up and knows no others.
+POSITIONS = 2048
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int16")
+
+
+class AiaynLoader(BartLoader):
+    """The engine's reader of BART, whose parameter names are ours, for what is different here."""
+
+    def set_common_layers(self, spec: Any, module: Any) -> None:
+        """Fill in what is around a half's layers.
+
+        Args:
+            spec: The engine's half.
+            module: Ours.
+        """
+        spec.scale_embeddings = module.embed_scale
+        positions = torch.arange(module.embed_positions.max_length or POSITIONS)
+        spec.position_encodings.encodings = module.embed_positions(positions).detach().numpy()
+        is_encoder = isinstance(spec.embeddings, list)
+        self.set_embeddings(
+            spec.embeddings[0] if is_encoder else spec.embeddings, module.embed_tokens
+        )
+        if isinstance(module.layer_norm, nn.LayerNorm):
+            self.set_layer_norm(spec.layer_norm, module.layer_norm)
+
+
+def refuse_what_cannot_be_exported(config: AiaynConfig) -> None:
+    """Name the first number of config that the engine has no way to express.
+
+    Raises:
+        ValueError: There is one.
+    """
+    for half in ("encoder", "decoder"):
+        heads = getattr(config, f"{half}_attention_heads")
+        if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
+            raise ValueError(
+                f"CTranslate2 has no head_dim={config.head_dim} in a model of "
+                f"d_model={config.d_model} and {half}_attention_heads={heads}: a head's width is "
+                "their quotient."
+            )
+    if config.activation_function not in _SUPPORTED_ACTIVATIONS:
+        raise ValueError(
+            f"CTranslate2 has no activation_function={config.activation_function!r}, only "
+            f"{', '.join(sorted(_SUPPORTED_ACTIVATIONS))}."
+        )
+    if config.final_norm and not config.norm_first:
+        raise ValueError("CTranslate2 has no final_norm=True in a model with norm_first=False.")
+    if isinstance(config.eos_token_id, list) and len(config.eos_token_id) != 1:
+        raise ValueError(f"CTranslate2 has one end, got eos_token_id={config.eos_token_id}.")
+
+
+def export_ctranslate2(translator: Translator, folder: str | Path, quantization: str) -> None:
+    """Write a model and its tokenizers as a folder that CTranslate2, and Translator, can open.
+
+    Args:
+        translator: The model and its tokenizers.
+        folder: The folder to write. It must not hold anything yet.
+        quantization: How weights are kept: float32, float16, bfloat16, int8, int8_float16, int16.
+
+    Raises:
+        ValueError: The engine cannot express the model, or knows no such quantization.
+        OSError: The folder is not empty, or cannot be written.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(
+            f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}."
+        )
+    config = translator.model.config
+    refuse_what_cannot_be_exported(config)
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: export into a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    # The engine quantizes in place.
+    model = copy.deepcopy(translator.model).float().cpu()
+    spec = _empty_spec(config)
+    loader = AiaynLoader()
+    loader.set_encoder(spec.encoder, model.model.encoder)
+    loader.set_decoder(spec.decoder, model.model.decoder)
+    loader.set_linear(spec.decoder.projection, model.lm_head)
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
+    size = config.decoder_vocab_size or config.vocab_size
+    spec.register_target_vocabulary(vocabulary(target, size))
+    spec.config.bos_token = source.bos_token
+    spec.config.eos_token = source.eos_token
+    spec.config.unk_token = source.unk_token
+    spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
+    spec.config.layer_norm_epsilon = config.layer_norm_eps
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+    source.save_pretrained(folder / SOURCE_TOKENIZER_FOLDER)
+    target.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+
+
+def _empty_spec(config: AiaynConfig) -> TransformerSpec:
+    shared = {
+        "pre_norm": config.norm_first,
+        "no_final_norm": config.final_norm is False,
+        "activation": _SUPPORTED_ACTIVATIONS.get(config.activation_function),
+    }
+    return TransformerSpec(
+        TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **shared),
+        TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shared),
+    )
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    """The token of each id; ids beyond the tokenizer's get names that no text has."""
+    return [
+        tokenizer.convert_ids_to_tokens(index) if index < len(tokenizer) else f"<unused {index}>"
+        for index in range(size)
+    ]
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """How far two engines agree about the same texts.
+
+    Args:
+        texts: How many there were.
+        identical: How many have the same translation from both.
+        score_difference: The largest difference of a log-probability per token that both give to
+            the same translation, in nats.
+    """
+
+    texts: int
+    identical: int
+    score_difference: float
+
+    def __str__(self) -> str:
+        share = 100 * self.identical / max(1, self.texts)
+        return (
+            f"{self.identical} of {self.texts} translations identical ({share:.1f} %), "
+            f"scores within {self.score_difference:.1e} nats per token"
+        )
+
+
+def compare_engines(
+    ours: Translator, theirs: Translator, texts: Sequence[str], options: SearchOptions
+) -> ParityReport:
+    """Translate texts by both, and let both score our translations.
+
+    Args:
+        ours: One translator.
+        theirs: Another with the same vocabulary.
+        texts: Sentences.
+        options: How to search.
+
+    Returns:
+        What they have in common.
+    """
+    texts = [text for text in texts if text.strip()]
+    mine = [best.text for best, *_ in ours.stream(texts, options)]
+    other = [best.text for best, *_ in theirs.stream(texts, options)]
+    scores = zip(ours.score(texts, mine), theirs.score(texts, mine), strict=True)
+    return ParityReport(
+        len(texts),
+        sum(a == b for a, b in zip(mine, other, strict=True)),
+        max(abs(a.log_probability - b.log_probability) / len(a.token_ids) for a, b in scores),
+    )

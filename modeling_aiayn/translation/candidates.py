@@ -1,0 +1,174 @@
+"""From a step's logits to the few continuations that a search looks at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .options import SearchOptions
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """What the hypotheses of one step may, may not and should be continued with.
+
+    Args:
+        only: For some sentences, by index, the ids that alone are left to their hypotheses.
+        banned: Sentence, hypothesis and id of each continuation that is out.
+        wanted: The same of each that is to be a candidate, however unlikely it is.
+        diverse: Sentences, by index, of which each hypothesis is to have a candidate.
+    """
+
+    only: dict[int, list[int]]
+    banned: list[tuple[int, int, int]]
+    wanted: list[tuple[int, int, int]]
+    diverse: list[int]
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Set what is out to minus infinity.
+
+        Args:
+            logits: Scores of the next token, [N, k, V]; overwritten.
+
+        Returns:
+            The same tensor.
+        """
+        for sentence, ids in self.only.items():
+            kept = logits[sentence, :, ids].clone()
+            logits[sentence] = -torch.inf
+            logits[sentence, :, ids] = kept
+        if self.banned:
+            logits[tuple(torch.tensor(self.banned, device=logits.device).T)] = -torch.inf
+        return logits
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A continuation of one of a sentence's hypotheses.
+
+    Args:
+        log_probability: Of the hypothesis with it, in nats.
+        parent: Which hypothesis it continues.
+        token: The id it adds.
+    """
+
+    log_probability: float
+    parent: int
+    token: int
+
+
+def best_candidates(
+    logits: Tensor, log_probabilities: Tensor, restrictions: Restrictions, count: int
+) -> list[list[Candidate]]:
+    """The likeliest continuations of each sentence's hypotheses.
+
+    Softmax is over the whole vocabulary, but only its sum is computed, and only the best tokens of
+    each hypothesis are normalised by it. All that the host learns comes over in one piece.
+
+    Args:
+        logits: Scores of the next token, [N, k, V]; overwritten.
+        log_probabilities: Of the hypotheses so far, [N, k]; minus infinity where there is none.
+        restrictions: What may not come next.
+        count: How many.
+
+    Returns:
+        For each sentence its candidates, best first; behind them those that restrictions want.
+        Fewer than count where no more are possible.
+
+    Raises:
+        ValueError: The model's scores are no numbers.
+    """
+    totals = logits.logsumexp(-1)  # [N, k]
+    vocab_size = logits.size(-1)
+    offsets = log_probabilities - totals
+    wanted = _candidates_at(restrictions.wanted, logits, offsets)
+    values, tokens = restrictions.apply(logits).topk(min(count, vocab_size), dim=-1)
+    scores = offsets[..., None] + values  # [N, k, count]
+    for sentence in restrictions.diverse:
+        firsts = zip(scores[sentence, :, 0].tolist(), tokens[sentence, :, 0].tolist(), strict=True)
+        wanted.setdefault(sentence, []).extend(
+            Candidate(score, parent, token)
+            for parent, (score, token) in enumerate(firsts)
+            if score > -torch.inf
+        )
+    width = scores.size(-1)
+    best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
+    packed = torch.stack(
+        (best.double(), index // width, tokens.flatten(1).gather(1, index), _nan_rows(totals, best))
+    )
+    best_, parents_, tokens_, is_nan = packed.tolist()
+    if any(map(any, is_nan)):
+        raise ValueError(
+            "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
+            "numbers outgrew its dtype: look at the weights, or load with dtype='float32'."
+        )
+    return [
+        [
+            Candidate(score, int(parent), int(token))
+            for score, parent, token in zip(*row, strict=True)
+            if score > -torch.inf
+        ]
+        + wanted.get(sentence, [])
+        for sentence, row in enumerate(zip(best_, parents_, tokens_, strict=True))
+    ]
+
+
+def _candidates_at(
+    places: list[tuple[int, int, int]], logits: Tensor, offsets: Tensor
+) -> dict[int, list[Candidate]]:
+    """Candidates at given sentences, hypotheses and ids, by sentence."""
+    found: dict[int, list[Candidate]] = {}
+    if places:
+        sentences, parents, tokens = torch.tensor(places, device=logits.device).T
+        scores = offsets[sentences, parents] + logits[sentences, parents, tokens]
+        for (sentence, parent, token), score in zip(places, scores.tolist(), strict=True):
+            found.setdefault(sentence, []).append(Candidate(score, parent, token))
+    return found
+
+
+def _nan_rows(totals: Tensor, like: Tensor) -> Tensor:
+    return totals.isnan().any(-1, keepdim=True).expand_as(like)
+
+
+def drawn_candidates(
+    logits: Tensor,
+    log_probabilities: Tensor,
+    restrictions: Restrictions,
+    options: SearchOptions,
+    chances: Sequence[Sequence[float]],
+) -> list[list[Candidate]]:
+    """One continuation of each hypothesis, drawn by chance.
+
+    Args:
+        logits: Scores of the next token, [N, k, V]; overwritten.
+        log_probabilities: Of the hypotheses so far, [N, k].
+        restrictions: What may not come next.
+        options: Temperature, top-k and top-p.
+        chances: A number in [0, 1) for each hypothesis, [N, k].
+
+    Returns:
+        For each sentence a candidate of each hypothesis, in their order. Their log-probabilities
+        are the model's, whatever temperature and cuts did to the odds.
+    """
+    totals = logits.logsumexp(-1, keepdim=True)  # [N, k, 1]
+    values, tokens = restrictions.apply(logits).sort(dim=-1, descending=True)
+    shares = (values / options.temperature).softmax(-1)  # [N, k, V]
+    if options.top_k:
+        shares[..., options.top_k :] = 0.0
+    # The token that crosses top_p is still in.
+    shares = shares.masked_fill(shares.cumsum(-1) - shares >= options.top_p, 0.0)
+    reached = shares.cumsum(-1)
+    chance = torch.tensor(chances, device=logits.device, dtype=reached.dtype)[..., None]
+    drawn = (reached <= chance * reached[..., -1:]).sum(-1, keepdim=True)  # [N, k, 1]
+    # Rounding may carry a chance near 1 past the last token that is in.
+    drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1)
+    scores = (log_probabilities[..., None] + values.gather(-1, drawn) - totals)[..., 0]
+    picked = tokens.gather(-1, drawn)[..., 0]
+    return [
+        [
+            Candidate(score, parent, int(token))
+            for parent, (score, token) in enumerate(zip(*row, strict=True))
+        ]
+        for row in zip(*torch.stack((scores.double(), picked)).tolist(), strict=True)
+    ]

@@ -1,0 +1,143 @@
+"""CTranslate2 behind our interface: the production engine for what was exported to it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import ctranslate2
+from transformers import PreTrainedTokenizerBase
+
+from ..generation import MAX_TOKENS_BEYOND_SOURCE
+from .engine import SourceSentence
+from .hypotheses import Hypothesis
+from .options import SearchOptions
+from .penalties import normalized_score
+
+SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
+
+
+class CTranslate2Engine:
+    """An exported model.
+
+    Its beam search ends with as many finished hypotheses as beams, where ours goes on while a
+    better one is possible; both rank them alike. Where min_length or no_repeat_ngram_size rule
+    tokens out, its log-probabilities are shares of what is left.
+
+    Args:
+        folder: What `export_ctranslate2` wrote.
+        source_tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target.
+        device: "cpu", "cuda" or "auto".
+        compute_type: How it computes: "default" (as the weights are kept), "int8", "float32", ...
+
+    Raises:
+        OSError: The folder is none of CTranslate2's.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        source_tokenizer: PreTrainedTokenizerBase,
+        target_tokenizer: PreTrainedTokenizerBase,
+        device: str = "cpu",
+        compute_type: str = "default",
+    ) -> None:
+        try:
+            self.translator = ctranslate2.Translator(
+                str(folder), device=device, compute_type=compute_type
+            )
+        except RuntimeError as error:
+            raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+
+    def search(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        """The nbest translations of each sentence of a batch.
+
+        Args:
+            sentences: The batch.
+            options: How to search.
+
+        Returns:
+            Finished hypotheses, best first.
+
+        Raises:
+            ValueError: The engine does not have what is asked for.
+        """
+        refuse_what_the_engine_lacks(sentences, options)
+        offset = options.max_length_offset
+        offset = MAX_TOKENS_BEYOND_SOURCE if offset is None else offset
+        longest = max(len(sentence.input_ids) for sentence in sentences)
+        results = self.translator.translate_batch(
+            self._tokens(self.source_tokenizer, [sentence.input_ids for sentence in sentences]),
+            self._tokens(self.target_tokenizer, [sentence.prefix for sentence in sentences]),
+            beam_size=options.num_beams,
+            num_hypotheses=options.num_beams,
+            # Any but 0, at which it ends with the first hypothesis: the ranking is ours.
+            length_penalty=1,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+            min_decoding_length=options.min_length,
+            max_decoding_length=max(1, int(options.max_length_factor * longest) + offset),
+            max_input_length=0,
+            return_scores=True,
+            return_end_token=True,
+        )
+        return [
+            self._ranked(result.hypotheses, result.scores, options)[: options.nbest]
+            for result in results
+        ]
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """How likely each source's translation is.
+
+        Args:
+            sources: Source ids of a batch.
+            targets: Their translations' ids, `</s>` last.
+
+        Returns:
+            The log-probability of each, in nats.
+        """
+        results = self.translator.score_batch(
+            self._tokens(self.source_tokenizer, sources),
+            # The engine adds the end itself.
+            self._tokens(self.target_tokenizer, [target[:-1] for target in targets]),
+            max_input_length=0,
+        )
+        return [sum(result.log_probs) for result in results]
+
+    @staticmethod
+    def _tokens(
+        tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]
+    ) -> list[list[str]]:
+        return [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sequences]
+
+    def _ranked(
+        self, tokens: list[list[str]], scores: list[float], options: SearchOptions
+    ) -> list[Hypothesis]:
+        found = []
+        for hypothesis, score in zip(tokens, scores, strict=True):
+            ids = tuple(self.target_tokenizer.convert_tokens_to_ids(hypothesis))
+            total = score * len(ids)
+            found.append(Hypothesis(ids, total, normalized_score(total, len(ids), options)))
+        return sorted(found, key=lambda each: -each.score)
+
+
+def refuse_what_the_engine_lacks(
+    sentences: Sequence[SourceSentence], options: SearchOptions
+) -> None:
+    """Name the first thing asked for that CTranslate2 does not have, or not as we do.
+
+    Raises:
+        ValueError: There is one.
+    """
+    lacking = {
+        "do_sample": options.do_sample,
+        "coverage_penalty": options.coverage_penalty,
+        "required phrases": any(sentence.phrases for sentence in sentences),
+    }
+    for name, is_asked in lacking.items():
+        if is_asked:
+            raise ValueError(f"The engine ctranslate2 has no {name}: use our own, engine='torch'.")

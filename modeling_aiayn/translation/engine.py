@@ -1,0 +1,229 @@
+"""From source ids to target ids: what Translator hands sentences to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..generation import beyond_source
+from ..losses import IGNORED_LABEL
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from .beam_decoder import decode_step
+from .candidates import Candidate, Restrictions, best_candidates, drawn_candidates
+from .ensemble import Ensemble
+from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
+from .options import SearchOptions
+from .packing import packed_copy
+from .required_phrases import ConstrainedSearch
+
+# Finished sentences leave when they are this share of a batch: leaving copies what stays.
+LEAVING_SHARE = 0.125
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """What is translated, in ids.
+
+    Args:
+        input_ids: The source, `</s>` last.
+        prefix: What the translation begins with.
+        phrases: What it contains besides.
+        number: Which of all sentences this is; where sampling starts from depends on it.
+    """
+
+    input_ids: Sequence[int]
+    prefix: Sequence[int] = ()
+    phrases: Sequence[Sequence[int]] = ()
+    number: int = 0
+
+
+class Engine(Protocol):
+    """What translates ids."""
+
+    def search(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        """The nbest translations of each sentence of a batch, best first."""
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
+
+
+class TorchEngine:
+    """Our own decoder loop; several models vote by the mean of their probabilities.
+
+    Args:
+        models: Models of one vocabulary.
+        compile: Whether torch.compile rewrites a step; the first batches wait for it.
+    """
+
+    def __init__(
+        self, models: Sequence[AiaynForConditionalGeneration], compile: bool = False
+    ) -> None:
+        self.models = [packed_copy(model) for model in models]
+        self.config = models[0].config
+        self.run_layers = torch.compile(decode_step, dynamic=True) if compile else decode_step
+        self.beyond_source = beyond_source(models[0].generation_config)
+        ends = models[0].generation_config.eos_token_id
+        self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
+
+    @torch.inference_mode()
+    def search(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        """The nbest translations of each sentence of a batch.
+
+        Args:
+            sentences: The batch.
+            options: How to search.
+
+        Returns:
+            Finished hypotheses, best first.
+
+        Raises:
+            ValueError: The model's scores are no numbers, or the options do not fit each other.
+        """
+        searches = [self._search_of(sentence, options) for sentence in sentences]
+        input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
+        ensemble = Ensemble(
+            self.models,
+            input_ids,
+            attention_mask,
+            options.width,
+            max(search.max_length for search in searches),
+            options.coverage_penalty > 0,
+            self.run_layers,
+        )
+        batch = _Batch(searches, self.config.decoder_start_token_id, options)
+        while not batch.is_done:
+            batch.advance(ensemble)
+        return [search.finished[: options.nbest] for search in searches]
+
+    @torch.inference_mode()
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """How likely each source's translation is.
+
+        Args:
+            sources: Source ids of a batch.
+            targets: Their translations' ids, `</s>` last.
+
+        Returns:
+            The log-probability of each, in nats.
+        """
+        input_ids, attention_mask = self._padded(sources)
+        labels, is_real = self._padded(targets)
+        decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
+            labels.masked_fill(is_real == 0, IGNORED_LABEL)
+        )
+        votes = torch.stack(
+            [
+                model(input_ids, attention_mask, decoder_input_ids).logits.float().log_softmax(-1)
+                for model in self.models
+            ]
+        )  # [models, N, T, V]
+        picked = votes.gather(-1, labels[None, ..., None].expand(len(votes), -1, -1, 1))[..., 0]
+        mean = picked.logsumexp(0) - torch.tensor(float(len(votes))).log()
+        totals: list[float] = (mean * is_real).sum(-1).tolist()
+        return totals
+
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Ids and their mask, [N, S] both."""
+        rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+        mask = [torch.ones_like(row) for row in rows]
+        device = self.models[0].device
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.config.pad_token_id)
+        return ids.to(device), pad_sequence(mask, batch_first=True).to(device)
+
+    def _search_of(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
+        offset = options.max_length_offset
+        limit = int(options.max_length_factor * len(sentence.input_ids)) + (
+            self.beyond_source if offset is None else offset
+        )
+        given = [*sentence.prefix, *(token for phrase in sentence.phrases for token in phrase)]
+        limit = max(limit, len(given) + 1)
+        table = self.models[0].model.decoder.embed_positions.max_length
+        if table is not None:
+            limit = min(limit, table)
+        shared = (options, self.eos_token_ids, limit, sentence.prefix)
+        if options.do_sample:
+            return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
+        if sentence.phrases:
+            return ConstrainedSearch(*shared, phrases=sentence.phrases)
+        return SentenceSearch(*shared)
+
+
+class _Batch:
+    """The searches of a batch, step by step; finished ones leave it."""
+
+    def __init__(
+        self, searches: list[SentenceSearch], start_token_id: int, options: SearchOptions
+    ) -> None:
+        self.searches = searches
+        self.options = options
+        # A search ranks twice as many continuations as it has beams, as generate() does.
+        ends = len(searches[0].eos_token_ids)
+        self.count = (1 + ends) * options.width
+        start = [Candidate(0.0, 0, start_token_id)] * (options.width if options.do_sample else 1)
+        self.living = [start for _ in searches]
+
+    @property
+    def is_done(self) -> bool:
+        return not self.searches
+
+    def advance(self, ensemble: Ensemble) -> None:
+        tokens, parents, log_probabilities = self._rows(ensemble.source_mask.device)
+        logits = ensemble.step(tokens, parents)
+        restrictions = self._restrictions()
+        if self.options.do_sample:
+            chances = [
+                search.chances() for search in self.searches if isinstance(search, SentenceSampling)
+            ]
+            candidates = drawn_candidates(
+                logits, log_probabilities, restrictions, self.options, chances
+            )
+        else:
+            candidates = best_candidates(logits, log_probabilities, restrictions, self.count)
+        coverage = ensemble.coverage_scores()
+        for index, search in enumerate(self.searches):
+            if not search.is_done:
+                self.living[index] = search.advance(candidates[index], coverage[index])
+        self._let_leave(ensemble)
+
+    def _rows(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Last tokens, parents and log-probabilities of all hypotheses, [N, k] each."""
+        nobody = Candidate(-torch.inf, 0, 0)
+        rows = [(row + [nobody] * self.options.width)[: self.options.width] for row in self.living]
+        tokens = torch.tensor([[c.token for c in row] for row in rows], device=device)
+        parents = torch.tensor([[c.parent for c in row] for row in rows], device=device)
+        scores = torch.tensor([[c.log_probability for c in row] for row in rows], device=device)
+        return tokens, parents, scores
+
+    def _restrictions(self) -> Restrictions:
+        restrictions = Restrictions({}, [], [], [])
+        for index, search in enumerate(self.searches):
+            if search.is_done:
+                continue
+            only = search.only()
+            if only is not None:
+                restrictions.only[index] = only
+            restrictions.banned.extend((index, *place) for place in search.banned())
+            restrictions.wanted.extend((index, *place) for place in search.wanted())
+            if isinstance(search, ConstrainedSearch):
+                restrictions.diverse.append(index)
+        return restrictions
+
+    def _let_leave(self, ensemble: Ensemble) -> None:
+        staying = [index for index, search in enumerate(self.searches) if not search.is_done]
+        if len(self.searches) - len(staying) < LEAVING_SHARE * len(self.searches):
+            return
+        self.searches = [self.searches[index] for index in staying]
+        self.living = [self.living[index] for index in staying]
+        if staying:
+            ensemble.keep(torch.tensor(staying, device=ensemble.source_mask.device))

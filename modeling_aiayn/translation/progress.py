@@ -1,0 +1,38 @@
+"""What a person sees while texts are translated."""
+
+from typing import Any, Self
+
+from tqdm import tqdm
+
+
+class TranslationBar:
+    """A bar on stderr with the rates of sentences and of target tokens.
+
+    Args:
+        total: Sentences there will be; None: nobody knows.
+        is_shown: Whether there is a bar at all.
+    """
+
+    def __init__(self, total: int | None = None, is_shown: bool = True) -> None:
+        self.sentences = 0
+        self.tokens = 0
+        self.bar: tqdm[Any] = tqdm(total=total, unit="sentence", disable=not is_shown)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.close()
+
+    def report(self, sentences: int, tokens: int) -> None:
+        """Move on.
+
+        Args:
+            sentences: Sentences more.
+            tokens: Target tokens more.
+        """
+        self.sentences += sentences
+        self.tokens += tokens
+        elapsed = self.bar.format_dict["elapsed"] or 1e-9
+        self.bar.set_postfix_str(f"{self.tokens / elapsed:,.0f} tokens/s", refresh=False)
+        self.bar.update(sentences)

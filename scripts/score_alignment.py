@@ -1,0 +1,55 @@
+"""Score attention over the source as word alignment: error rate by layer and head.
+
+python scripts/score_alignment.py --model runs/demo
+python scripts/score_alignment.py --model runs/wmt14 --source a.en --target a.de --gold a.pharaoh
+
+Without files the pairs and links are those of the embedded grammar. The best attention is chosen on
+the first half of the pairs and scored on the second.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.inspection.alignment_scores import (
+    alignment_table,
+    embedded_gold,
+    read_gold,
+    score_attentions,
+)
+from modeling_aiayn.translation.arguments import TranslatorArguments
+
+
+@dataclass
+class GoldArguments:
+    """Which pairs, and the links that they should have."""
+
+    source: str | None = field(default=None, metadata={"help": "A file of tokenised sentences."})
+    target: str | None = field(default=None, metadata={"help": "Their translations, tokenised."})
+    gold: str | None = field(
+        default=None, metadata={"help": "Their links, a line each: 0-0 1-2, and 3p4 if possible."}
+    )
+    reversed: bool = field(default=False, metadata={"help": "Links name the target's word first."})
+    pairs: int = field(default=500, metadata={"help": "Of the embedded grammar, how many."})
+
+
+def main() -> None:
+    """Read, align, report."""
+    arguments, files = parse_arguments(__doc__, TranslatorArguments, GoldArguments)
+    named = [files.source, files.target, files.gold]
+    if all(named):
+        pairs = read_gold(*named, files.reversed)
+    elif any(named):
+        raise ValueError("--source, --target and --gold belong together.")
+    else:
+        pairs = embedded_gold(files.pairs)
+    translator = arguments.load()
+    half = len(pairs) // 2
+    first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
+    best = min(first, key=lambda choice: first[choice].error_rate)
+    sys.stdout.write(f"{alignment_table(second)}\n")
+    sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,147 @@
+"""Alignment: links read off attention, and their scores against links made by hand."""
+
+import pytest
+import torch
+from conftest import small_model
+
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.inspection.alignment import (
+    AttentionChoice,
+    align,
+    aligner,
+    links_of,
+    to_pharaoh,
+    words_of_tokens,
+)
+from modeling_aiayn.inspection.alignment_scores import (
+    AlignmentScore,
+    GoldPair,
+    alignment_table,
+    embedded_gold,
+    parse_links,
+    read_gold,
+    score_attentions,
+)
+from modeling_aiayn.translation import Translator
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+
+
+def test_a_choice_is_a_layer_a_head_or_a_mean():
+    weights = torch.rand(3, 2, 4, 5)
+    for text, expected in (
+        ("mean", weights.mean((0, 1))),
+        ("1", weights[1].mean(0)),
+        ("2,1", weights[2, 1]),
+    ):
+        torch.testing.assert_close(AttentionChoice.parse(text).of(weights), expected)
+    torch.testing.assert_close(AttentionChoice(head=1).of(weights), weights[:, 1].mean(0))
+    assert str(AttentionChoice(2)) == "layer 2, head mean"
+
+
+@pytest.mark.parametrize("text", ["best", "1,", "a,2", ""])
+def test_a_choice_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match=r"mean, LAYER or LAYER,HEAD, got"):
+        AttentionChoice.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [((3, 0), r"layer must be in \[0, 3\), got 3"), ((0, 2), r"head must be in \[0, 2\), got 2")],
+)
+def test_a_choice_that_the_model_has_not_is_refused(choice, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionChoice(*choice).of(torch.rand(3, 2, 4, 5))
+
+
+def test_each_token_belongs_to_the_word_that_it_is_in(tokenizer):
+    for pair in generate_pairs("test", 20):
+        words = words_of_tokens(tokenizer, pair.source, pair.source_words)
+        tokens = tokenizer(pair.source).tokens()
+        spelt = ["" for _ in pair.source_words]
+        for word, token in zip(words[:-1], tokens[:-1], strict=True):
+            spelt[word] += token.replace("\N{LOWER ONE EIGHTH BLOCK}", "")
+        assert [word.lower() for word in spelt] == [word.lower() for word in pair.source_words]
+        assert words[-1] is None
+    # A blank that is a token by itself is in no word, and a character's three bytes are in its.
+    words = words_of_tokens(tokenizer, "a 漢 b", ["a", "漢", "b"])
+    assert words[:6] == [0, None, 1, 1, 1, 2]
+
+
+def test_a_word_that_is_not_there_is_named(tokenizer):
+    with pytest.raises(ValueError, match=r"The word 'cat' is not in 'The dog\.'"):
+        words_of_tokens(tokenizer, "The dog.", ["the", "cat"])
+
+
+def test_links_go_to_what_is_looked_at_most():
+    attention = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.2, 0.1, 0.7], [0.1, 0.8, 0.1]])
+    # Source tokens 0 and 1 are words 0 and 1, the last is </s>; target tokens 0 and 1 are one word.
+    links = links_of(attention, [0, 1, None], [0, 0, 1, None])
+    assert links == {(1, 0), (0, 0)}
+    assert to_pharaoh(links) == "0-0 1-0"
+
+
+def test_alignment_does_not_depend_on_the_attention_implementation(translator):
+    texts = ("The dog sees the cat.", "Der Hund sieht die Katze.")
+    expected = align(translator, *texts, [AttentionChoice(1, 1)])
+    translator.model.set_attn_implementation("sdpa")
+    assert align(translator, *texts, [AttentionChoice(1, 1)]) == expected
+    translator.model.set_attn_implementation("eager")
+    (links,) = expected
+    assert {target for _, target in links} <= set(range(5))
+
+
+def test_translations_have_links_and_empty_ones_none(translator):
+    found = list(translator.stream(["The dog sees.", ""]))
+    links = aligner(translator, AttentionChoice())
+    assert links(found[1][0]) == ""
+    assert all(
+        source < 3
+        for source, _ in (map(int, link.split("-")) for link in links(found[0][0]).split())
+    )
+
+
+def test_scores_are_those_of_och_and_ney():
+    """An example by hand: two of three links are right, one of them sure; one sure is missed."""
+    gold = GoldPair(
+        "", "", ((), ()), frozenset({(0, 0), (1, 1)}), frozenset({(0, 0), (1, 1), (2, 1)})
+    )
+    score = AlignmentScore()
+    score.add(frozenset({(0, 0), (2, 1), (5, 5)}), gold)
+    assert score.error_rate == pytest.approx(1 - (1 + 2) / (3 + 2))
+    assert (score.precision, score.recall) == (pytest.approx(2 / 3), 0.5)
+    assert score.f1 == pytest.approx(4 / 7)
+    assert AlignmentScore().f1 == 0.0
+
+
+def test_links_are_read_from_either_side(tmp_path):
+    for name, text in (("a.en", "the dog\nyes\n"), ("a.de", "der Hund da\nja\n")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "gold").write_text("0-0 2p1 1-1\n0-0\n")
+    files = [str(tmp_path / name) for name in ("a.en", "a.de", "gold")]
+    first, second = read_gold(*files, is_reversed=True)
+    assert first.sure == {(0, 0), (1, 1)}
+    assert first.possible == {(0, 0), (1, 1), (1, 2)}
+    assert first.words == (["the", "dog"], ["der", "Hund", "da"])
+    assert second.sure == second.possible == {(0, 0)}
+    with pytest.raises(ValueError, match=r"gold:1: a link is to a word that is not there"):
+        read_gold(*files)
+    (tmp_path / "a.en").write_text("the dog\n")
+    with pytest.raises(ValueError, match="must have as many lines each, got 1, 2, 2"):
+        read_gold(*files)
+
+
+@pytest.mark.parametrize("link", ["3", "3-", "a-b", "1-2-3", "1:2"])
+def test_a_link_that_is_none_is_named_with_its_line(link):
+    with pytest.raises(ValueError, match=rf"gold:7: a link must be like 3-4 or 3p4, got '{link}'"):
+        parse_links(f"0-0 {link}", False, "gold:7")
+
+
+def test_every_head_and_mean_is_scored(translator):
+    scores = score_attentions(translator, embedded_gold(3))
+    assert len(scores) == 1 + 3 * (1 + 2)
+    assert all(score.sure == scores[AttentionChoice()].sure > 0 for score in scores.values())
+    assert len(alignment_table(scores).splitlines()) == 1 + len(scores)

@@ -1,0 +1,201 @@
+"""Export to CTranslate2: the same scores, the same interface, and refusals by name."""
+
+import sys
+
+import pytest
+import torch
+from conftest import small_config, small_model
+
+from modeling_aiayn.interop.ctranslate2_export import (
+    ParityReport,
+    compare_engines,
+    export_ctranslate2,
+    refuse_what_cannot_be_exported,
+)
+from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+
+TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.", "We see."]
+CONFIGS = {
+    "paper": {},
+    "pre_norm": {"norm_first": True, "attention_bias": True, "lm_head_bias": True},
+    "no_final_norm": {"norm_first": True, "final_norm": False, "activation_function": "silu"},
+    "learned": {"position_type": "learned", "max_position_embeddings": 90, "position_offset": 3},
+    "untied": {"tie_word_embeddings": False, "scale_embedding": False, "layer_norm_eps": 1e-2},
+    "positions": {"position_base": 77.0, "position_offset": 2, "activation_function": "gelu"},
+}
+
+
+def exported(translator, folder, quantization="float32"):
+    export_ctranslate2(translator, folder, quantization)
+    return Translator.from_pretrained(folder, engine="ctranslate2")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_are_the_same(name, tokenizer, tmp_path):
+    """More rows than the tokenizer has entries, as vocabularies padded to a multiple have."""
+    model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
+    translator = Translator(model, tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    targets = ["Der Hund sieht.", "Ja.", "Mein Freund hat einen Apfel gegeben.", "Wir."]
+    expected = translator.score(TEXTS, targets)
+    for ours, theirs in zip(expected, other.score(TEXTS, targets), strict=True):
+        assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
+        assert theirs.score == pytest.approx(ours.score, rel=1e-5)
+
+
+def trained_to_end(tokenizer, **overrides):
+    """A model that ends its sentences, as trained ones do; random ones go on to their limit."""
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, **overrides)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 4.0
+    return model
+
+
+def test_greedy_translations_are_the_same(tokenizer, tmp_path):
+    translator = Translator(trained_to_end(tokenizer), tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    options = SearchOptions(num_beams=1, length_normalization="power")
+    ours, theirs = (list(each.stream(TEXTS, options)) for each in (translator, other))
+    for (mine,), (its,) in zip(ours, theirs, strict=True):
+        assert (its.text, its.token_ids) == (mine.text, mine.token_ids)
+        assert its.score == pytest.approx(mine.score, rel=1e-4)
+    assert other(TEXTS, num_beams=1) == [mine.text for (mine,) in ours]
+
+
+def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path):
+    """Beam searches end at other times, so they may find others; both score them alike."""
+    translator = Translator(trained_to_end(tokenizer), tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    options = SearchOptions(num_beams=3, nbest=3, length_penalty=0.4)
+    sources = [text for text in TEXTS if text]
+    for source, found in zip(sources, other.stream(sources, options), strict=True):
+        scores = [each.score for each in found]
+        assert scores == sorted(scores, reverse=True)
+        ids = translator.encode(source)
+        forced = translator.engine.score([ids] * len(found), [each.token_ids for each in found])
+        for each, log_probability in zip(found, forced, strict=True):
+            assert each.log_probability == pytest.approx(log_probability, rel=1e-4)
+            divisor = ((5 + len(each.token_ids)) / 6) ** 0.4
+            assert each.score == pytest.approx(log_probability / divisor, rel=1e-4)
+
+
+def test_options_mean_the_same(tokenizer, tmp_path):
+    translator = Translator(trained_to_end(tokenizer), tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    for options in (
+        SearchOptions(num_beams=1, min_length=4),
+        SearchOptions(num_beams=1, no_repeat_ngram_size=1, min_length=5),
+    ):
+        ours, theirs = (
+            [best.token_ids for best, *_ in each.stream(TEXTS, options, prefixes=["Der"] * 4)]
+            for each in (translator, other)
+        )
+        assert theirs == ours
+
+
+def test_a_vocabulary_for_each_language(tmp_path):
+    source = train_word_tokenizer(["a b c d"] * 2)
+    target = train_word_tokenizer(["e f g h i"] * 2)
+    model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
+    translator = Translator(model, source, target)
+    other = exported(translator, tmp_path / "ct2")
+    (ours,), (theirs,) = (each.score(["a c"], ["e i"]) for each in (translator, other))
+    assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
+    assert theirs.token_ids == ours.token_ids
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int16"])
+def test_quantized_weights_are_close_and_ours_are_left_alone(quantization, tokenizer, tmp_path):
+    model = small_model(vocab_size=len(tokenizer), d_model=24)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    translator = Translator(model, tokenizer)
+    other = exported(translator, tmp_path / "ct2", quantization)
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
+    report = compare_engines(translator, other, TEXTS, SearchOptions(num_beams=2))
+    assert report.texts == 3
+    assert 1e-5 < report.score_difference < 0.1
+
+
+def test_a_report_says_how_many_are_identical():
+    assert str(ParityReport(40, 39, 1.23e-6)) == (
+        "39 of 40 translations identical (97.5 %), scores within 1.2e-06 nats per token"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"head_dim": 7}, "no head_dim=7 in a model of d_model=12 and encoder_attention_heads=3"),
+        ({"activation_function": "mish"}, "no activation_function='mish', only gelu"),
+        ({"final_norm": True}, "no final_norm=True in a model with norm_first=False"),
+        ({"eos_token_id": [2, 3]}, r"one end, got eos_token_id=\[2, 3\]"),
+    ],
+    ids=str,
+)
+def test_what_the_engine_cannot_express_is_refused_by_name(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        refuse_what_cannot_be_exported(small_config(**overrides))
+
+
+def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_path, model_folder):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    with pytest.raises(ValueError, match=r"must be one of float32, .*, got 'int3'"):
+        export_ctranslate2(translator, tmp_path / "new", "int3")
+    (tmp_path / "kept").write_text("x")
+    with pytest.raises(FileExistsError, match="is not empty: export into a new folder"):
+        export_ctranslate2(translator, tmp_path, "float32")
+    with pytest.raises(FileNotFoundError, match=r"no exported model\. Export one with scripts"):
+        Translator.from_pretrained(model_folder, engine="ctranslate2")
+    with pytest.raises(FileNotFoundError, match="No such directory"):
+        Translator.from_pretrained(tmp_path / "none", engine="ctranslate2")
+    with pytest.raises(ValueError, match="engine must be torch or ctranslate2, got 'onnx'"):
+        Translator.from_pretrained(model_folder, engine="onnx")
+    with pytest.raises(ValueError, match="takes neither hub nor compile nor dtype"):
+        Translator.from_pretrained(model_folder, engine="ctranslate2", dtype="float32")
+    broken = tmp_path / "broken"
+    export_ctranslate2(translator, broken, "float32")
+    (broken / "model.bin").write_bytes(b"x")
+    with pytest.raises(OSError, match="broken: CTranslate2 cannot open it"):
+        Translator.from_pretrained(broken, engine="ctranslate2")
+
+
+def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    for options, name in (
+        ({"do_sample": True}, "do_sample"),
+        ({"coverage_penalty": 0.2}, "coverage_penalty"),
+    ):
+        with pytest.raises(ValueError, match=f"ctranslate2 has no {name}: use our own"):
+            other(TEXTS, **options)
+    with pytest.raises(ValueError, match="no required phrases"):
+        list(other.stream(["a"], phrases=[["b"]]))
+    with pytest.raises(ValueError, match="runs an exported model, which gives neither weights"):
+        _ = other.model
+
+
+def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'modeling_aiayn\[ctranslate2\]'"):
+        Translator.from_pretrained(model_folder, engine="ctranslate2")
+
+
+def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path):
+    (tmp_path / "texts").write_text("The dog sees.\nWe see.\n")
+    folder = tmp_path / "ct2"
+    code, out, err = run(
+        *("export_ctranslate2.py", "--model", model_folder, "--output", folder),
+        *("--file", tmp_path / "texts", "--num_beams", 2),
+    )
+    assert code == 0, err
+    assert f"{folder} (float32): " in out and "of 2 translations identical" in out
+    code, out, err = run(
+        *("translate.py", "--engine", "ctranslate2", "--model", folder, "--text", "We see."),
+        *("--max_length_factor", 0, "--max_length_offset", 3),
+    )
+    assert code == 0, err
+    assert len(out.splitlines()) == 1

@@ -1,0 +1,416 @@
+"""The decoder loop: every way to search, against generate(), brute force and forced scores."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from conftest import small_model
+from torch.nn.utils.rnn import pad_sequence
+
+from modeling_aiayn.translation.candidates import Restrictions, best_candidates, drawn_candidates
+from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
+from modeling_aiayn.translation.hypotheses import repeating_tokens
+from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.packing import PackedLinear, packed_copy
+from modeling_aiayn.translation.penalties import coverage_score, length_divisor
+
+EOS = 2
+# Every switch of the architecture that decoding can meet.
+CONFIGS = {
+    "paper": {},
+    "pre_norm_wide_heads": {"norm_first": True, "head_dim": 7, "attention_bias": True},
+    "learned": {"position_type": "learned", "max_position_embeddings": 90, "position_offset": 3},
+    "two_vocabularies": {"decoder_vocab_size": 23, "lm_head_bias": True},
+    "untied": {"tie_word_embeddings": False, "final_norm": True, "scale_embedding": False},
+    "other": {"position_offset": 2, "position_base": 77.0, "activation_function": "gelu"},
+}
+
+
+def random_sources(count=9, vocab_size=31, longest=11):
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, longest, (count,), generator=generator).tolist()
+    return [
+        [*torch.randint(4, vocab_size, (length,), generator=generator).tolist(), EOS]
+        for length in lengths
+    ]
+
+
+def search(engine, sources, **options):
+    sentences = [SourceSentence(ids, number=index) for index, ids in enumerate(sources)]
+    return engine.search(sentences, SearchOptions(**options))
+
+
+def generated(model, sources, **options):
+    """Ids from generate(), one batch of all sources."""
+    rows = [torch.tensor(source) for source in sources]
+    batch = pad_sequence(rows, batch_first=True, padding_value=1)
+    found = model.generate(batch, **options)[:, 1:].tolist()
+    return [tuple(row[: row.index(EOS) + 1]) for row in found]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4, 5])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_same_ids_as_generate(name, num_beams):
+    model = small_model(**CONFIGS[name])
+    sources = random_sources()
+    found = search(
+        TorchEngine([model]),
+        sources,
+        num_beams=num_beams,
+        length_penalty=1.0,
+        length_normalization="power",
+    )
+    penalty = {} if num_beams == 1 else {"length_penalty": 1.0}
+    expected = generated(model, sources, num_beams=num_beams, **penalty)
+    assert [best.token_ids for (best,) in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"min_length": 6}, {"min_new_tokens": 6}),
+        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+        ({"length_penalty": -1.3}, {"length_penalty": -1.3}),
+        ({"length_penalty": 2.5}, {"length_penalty": 2.5}),
+    ],
+    ids=str,
+)
+def test_each_option_means_what_it_means_to_generate(ours, theirs):
+    model = small_model()
+    options = {"num_beams": 3, "nbest": 2, "length_normalization": "power", "length_penalty": 1.0}
+    sources = random_sources()
+    found = search(TorchEngine([model]), sources, **{**options, **ours})
+    settings = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 1.0}
+    expected = generated(model, sources, **{**settings, **theirs})
+    assert [each.token_ids for hypotheses in found for each in hypotheses] == expected
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "power"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_hypothesis_s_score_is_its_forced_score(num_beams, normalization):
+    engine = TorchEngine([small_model()])
+    sources = random_sources()
+    options = {"num_beams": num_beams, "nbest": num_beams, "length_normalization": normalization}
+    found = search(engine, sources, **options)
+    for source, hypotheses in zip(sources, found, strict=True):
+        targets = [each.token_ids for each in hypotheses]
+        assert len(set(targets)) == num_beams
+        forced = engine.score([source] * num_beams, targets)
+        for each, log_probability in zip(hypotheses, forced, strict=True):
+            assert each.log_probability == pytest.approx(log_probability, rel=1e-5)
+            divisor = length_divisor(len(each.token_ids), 0.6, normalization)
+            assert each.score == pytest.approx(log_probability / divisor, rel=1e-5)
+        assert [each.score for each in hypotheses] == sorted(
+            (each.score for each in hypotheses), reverse=True
+        )
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_sentence_s_hypotheses_do_not_depend_on_its_batch(num_beams):
+    engine = TorchEngine([small_model()])
+    sources = random_sources(count=64)
+    options = {"num_beams": num_beams, "max_length_offset": 9}
+    together = search(engine, sources, **options)
+    for size in (1, 7):
+        apart = [
+            found
+            for start in range(0, 64, size)
+            for found in search(engine, sources[start : start + size], **options)
+        ]
+        assert [best.token_ids for (best,) in apart] == [best.token_ids for (best,) in together]
+
+
+def test_wide_beams_find_the_best_of_all_translations():
+    """Against every sequence of a tiny vocabulary, at lengths up to 4."""
+    model = small_model(vocab_size=6)
+    engine = TorchEngine([model])
+    source = [4, 5, 4, EOS]
+    others = [0, 1, 3, 4, 5]
+    everything = [
+        (*body, EOS) for length in range(4) for body in itertools.product(others, repeat=length)
+    ]
+    scores = engine.score([source] * len(everything), everything)
+    options = {"max_length_factor": 0.0, "max_length_offset": 4, "num_beams": 130, "nbest": 130}
+    for alpha in (0.0, 0.6, 2.0):
+        ranked = sorted(
+            everything,
+            key=lambda ids: -scores[everything.index(ids)] / ((5 + len(ids)) / 6) ** alpha,
+        )
+        (found,) = search(engine, [source], length_penalty=alpha, **options)
+        assert [each.token_ids for each in found[:20]] == ranked[:20]
+
+
+def test_length_is_limited_by_the_source_and_the_end_is_paid_for():
+    model = small_model()
+    sources = random_sources()
+    engine = TorchEngine([model])
+    options = {"max_length_factor": 0.5, "max_length_offset": 2, "min_length": 50, "num_beams": 2}
+    for source, (best,) in zip(sources, search(engine, sources, **options), strict=True):
+        assert len(best.token_ids) == len(source) // 2 + 2
+        (forced,) = engine.score([source], [best.token_ids])
+        assert best.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+def test_a_learned_table_bounds_the_length():
+    model = small_model(position_type="learned", max_position_embeddings=12)
+    ((best,),) = search(TorchEngine([model]), [[5, 6, EOS]], min_length=40)
+    assert len(best.token_ids) == 12
+
+
+def test_a_prefix_is_kept_and_what_follows_is_the_model_s():
+    model = small_model()
+    engine = TorchEngine([model])
+    source, prefix = [7, 8, 9, EOS], [11, 12, 13]
+    plain, begun = engine.search(
+        [SourceSentence(source), SourceSentence(source, prefix=prefix)], SearchOptions(num_beams=3)
+    )
+    assert list(begun[0].token_ids[:3]) == prefix
+    expected = model.generate(
+        torch.tensor([source]),
+        decoder_input_ids=torch.tensor([[0, *prefix]]),
+        num_beams=1,
+        max_new_tokens=len(source) + 50 - 3,
+    )[0, 1:-1].tolist()
+    ((greedy,),) = engine.search(
+        [SourceSentence(source, prefix=prefix)], SearchOptions(num_beams=1)
+    )
+    assert list(greedy.token_ids[: len(expected)]) == expected
+    assert plain == engine.search([SourceSentence(source)], SearchOptions(num_beams=3))[0]
+
+
+PHRASES = [[[9]], [[9, 10, 11]], [[9, 10], [12, 13, 14]], [[9, 10], [9, 12]], [[15, 15, 15]]]
+
+
+@pytest.mark.parametrize("phrases", PHRASES, ids=str)
+@pytest.mark.parametrize("num_beams", [2, 5])
+def test_required_phrases_are_there_and_cost_what_they_cost(phrases, num_beams):
+    engine = TorchEngine([small_model()])
+    sources = random_sources()
+    options = SearchOptions(num_beams=num_beams)
+    free = engine.search([SourceSentence(ids) for ids in sources], options)
+    sentences = [SourceSentence(ids, phrases=phrases) for ids in sources]
+    sentences.append(SourceSentence(sources[0]))
+    *bound, unbound = engine.search(sentences, options)
+    assert unbound[0].token_ids == free[0][0].token_ids
+    for source, (best,) in zip(sources, bound, strict=True):
+        text = " ".join(map(str, best.token_ids))
+        assert all(" ".join(map(str, phrase)) in text for phrase in phrases)
+        assert best.token_ids[-1] == EOS
+        (forced,) = engine.score([source], [best.token_ids])
+        assert best.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+def test_a_phrase_that_comes_anyway_changes_nothing():
+    engine = TorchEngine([small_model()])
+    source = [7, 8, 9, EOS]
+    ((free,),) = engine.search([SourceSentence(source)], SearchOptions(num_beams=8))
+    phrase = free.token_ids[:1]
+    ((bound,),) = engine.search(
+        [SourceSentence(source, phrases=[phrase])], SearchOptions(num_beams=8)
+    )
+    assert bound.token_ids == free.token_ids
+
+
+def test_an_ensemble_votes_by_mean_probability():
+    models = [small_model(), small_model(d_model=16, encoder_attention_heads=4)]
+    with torch.no_grad():
+        for weight in models[1].parameters():
+            weight.mul_(1.2)
+    engine = TorchEngine(models)
+    sources = random_sources()
+    found = search(engine, sources, num_beams=3)
+    singles = [search(TorchEngine([model]), sources, num_beams=3) for model in models]
+    assert found not in singles
+    for source, (best,) in zip(sources, found, strict=True):
+        inputs = torch.tensor([[0, *best.token_ids[:-1]]])
+        shares = [
+            model(torch.tensor([source]), decoder_input_ids=inputs).logits.softmax(-1)
+            for model in models
+        ]
+        picked = (sum(shares) / 2)[0, range(len(best.token_ids)), best.token_ids]
+        assert best.log_probability == pytest.approx(picked.log().sum().item(), rel=1e-5)
+        (forced,) = engine.score([source], [best.token_ids])
+        assert best.log_probability == pytest.approx(forced, rel=1e-5)
+    twins = search(TorchEngine([models[0]] * 2), sources, num_beams=3)
+    assert [best.token_ids for (best,) in twins] == [best.token_ids for (best,) in singles[0]]
+
+
+def test_the_coverage_penalty_is_wu_et_al_s():
+    model = small_model()
+    sources = random_sources()
+    found = search(
+        TorchEngine([model]),
+        sources,
+        num_beams=3,
+        nbest=3,
+        coverage_penalty=0.7,
+        length_penalty=0.3,
+    )
+    for source, hypotheses in zip(sources, found, strict=True):
+        for each in hypotheses:
+            inputs = torch.tensor([[0, *each.token_ids[:-1]]])
+            output = model(torch.tensor([source]), decoder_input_ids=inputs, output_attentions=True)
+            received = output.cross_attentions[-1][0].mean(0).sum(0)  # [S]
+            coverage = received.clamp(max=1.0).log().sum().item()
+            expected = (
+                each.log_probability / ((5 + len(each.token_ids)) / 6) ** 0.3 + 0.7 * coverage
+            )
+            assert each.score == pytest.approx(expected, rel=1e-4)
+
+
+def test_coverage_counts_real_source_tokens_alone():
+    coverage = torch.tensor([[[0.5, 2.0, 0.1], [1.0, 1.0, 0.1]]])
+    scores = coverage_score(coverage, torch.tensor([[1, 1, 0]]))
+    torch.testing.assert_close(scores, torch.tensor([[math.log(0.5), 0.0]]))
+
+
+def test_length_divisors_are_those_of_the_papers():
+    assert length_divisor(7, 0.6, "gnmt") == pytest.approx(2**0.6)
+    assert length_divisor(7, 0.6, "power") == pytest.approx(7**0.6)
+    assert length_divisor(7, 0.0, "gnmt") == 1.0
+
+
+def test_samples_are_repeatable_and_each_sentence_s_own():
+    engine = TorchEngine([small_model()])
+    sources = random_sources()
+    options = {"do_sample": True, "nbest": 3, "temperature": 1.5}
+    together = search(engine, sources, **options)
+    assert together == search(engine, sources, **options)
+    assert together != search(engine, sources, **options, search_seed=1)
+    sentence = SourceSentence(sources[4], number=4)
+    (alone,) = engine.search([sentence], SearchOptions(**options))
+    assert [each.token_ids for each in alone] == [each.token_ids for each in together[4]]
+    for each in together[4]:
+        (forced,) = engine.score([sources[4]], [each.token_ids])
+        assert each.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+def test_draws_follow_temperature_and_cuts():
+    logits = torch.tensor([4.0, 1.0, 3.0, 2.0]).log()
+    draws = 4000
+
+    def shares(**options):
+        chances = [[(index + 0.5) / draws for index in range(draws)]]
+        (drawn,) = drawn_candidates(
+            logits.expand(1, draws, 4).clone(),
+            torch.zeros(1, draws),
+            Restrictions({}, [], [], []),
+            SearchOptions(do_sample=True, nbest=draws, **options),
+            chances,
+        )
+        assert all(
+            each.log_probability == pytest.approx(math.log([0.4, 0.1, 0.3, 0.2][each.token]))
+            for each in drawn
+        )
+        return [sum(each.token == token for each in drawn) / draws for token in range(4)]
+
+    assert shares() == pytest.approx([0.4, 0.1, 0.3, 0.2], abs=1e-3)
+    assert shares(temperature=0.5) == pytest.approx([16 / 30, 1 / 30, 9 / 30, 4 / 30], abs=1e-3)
+    assert shares(top_k=2) == pytest.approx([4 / 7, 0, 3 / 7, 0], abs=1e-3)
+    assert shares(top_p=0.5) == pytest.approx([4 / 7, 0, 3 / 7, 0], abs=1e-3)
+    assert shares(top_p=0.3) == [1, 0, 0, 0]
+
+
+def test_candidates_are_the_best_of_all_hypotheses():
+    logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
+    before = torch.tensor([[-1.0, -0.5, -torch.inf], [-2.0, -2.5, -0.1]])
+    restrictions = Restrictions({1: [6, 3]}, [(0, 1, 4), (0, 0, 2)], [(0, 0, 5)], [0])
+    scores = before[..., None] + logits.log_softmax(-1)
+    scores[0, 1, 4] = scores[0, 0, 2] = -torch.inf
+    scores[1, :, [0, 1, 2, 4, 5]] = -torch.inf
+    found = best_candidates(logits.clone(), before, restrictions, 5)
+    for sentence in range(2):
+        best, index = scores[sentence].flatten().topk(5)
+        expected = [(i // 7, i % 7) for i in index.tolist()]
+        assert [(each.parent, each.token) for each in found[sentence][:5]] == expected
+        torch.testing.assert_close(
+            torch.tensor([each.log_probability for each in found[sentence][:5]]), best
+        )
+    wanted = [(each.parent, each.token) for each in found[0][5:]]
+    assert wanted == [(0, 5), *((k, int(scores[0, k].argmax())) for k in range(2))]
+    assert len(found[1]) == 5
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    model = small_model()
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"non-finite scores \(NaN\)"):
+        search(TorchEngine([model]), [[5, 6, EOS]])
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, set()), (1, {5, 6, 7}), (2, {5}), (3, {5}), (4, set())]
+)
+def test_repeating_tokens_are_those_that_complete_an_n_gram_again(size, expected):
+    assert repeating_tokens([5, 6, 5, 7, 5, 6], size) == expected
+
+
+def test_the_tree_gives_each_hypothesis_its_own_past():
+    """Against a cache that is copied with every change of places."""
+    generator = torch.Generator().manual_seed(0)
+    sentences, width, heads, size = 5, 3, 2, 4
+    tree = HypothesisTree(1, sentences, width, torch.device("cpu"))
+    past = torch.empty(sentences, width, heads, 0, size)
+    for step in range(3 * ROOM):
+        parents = torch.randint(0, width, (sentences, width), generator=generator)
+        new = torch.randn(sentences, heads, width, size, generator=generator)
+        tree.grow(parents)
+        keys, values = tree.update(new, -new, 0)
+        rows = torch.arange(sentences)[:, None]
+        past = torch.cat((past[rows, parents], new.transpose(1, 2)[:, :, :, None]), dim=3)
+        allowed = tree.mask(torch.float32)[:, 0] == 0  # [N, k, size]
+        for sentence in range(sentences):
+            for hypothesis in range(width):
+                seen = allowed[sentence, hypothesis]
+                expected = past[sentence, hypothesis]
+                torch.testing.assert_close(keys[sentence, :, seen], expected, rtol=0, atol=0)
+                torch.testing.assert_close(values[sentence, :, seen], -expected, rtol=0, atol=0)
+        if step == ROOM + 2:
+            kept = torch.tensor([0, 2, 4])
+            tree.keep(kept)
+            past, sentences = past[kept], 3
+    assert tree.size < step * width
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_layers_compute_what_linear_layers_do(dtype):
+    linear = torch.nn.Linear(11, 5).to(dtype)
+    states = torch.randn(2, 3, 11, dtype=dtype)
+    torch.testing.assert_close(PackedLinear(linear)(states), linear(states))
+
+
+def test_a_packed_copy_leaves_the_model_alone():
+    model = small_model()
+    names = {name for name, _ in model.named_modules()}
+    packed = packed_copy(model)
+    assert sum(type(module) is PackedLinear for module in packed.modules()) > 20
+    assert not any(type(module) is PackedLinear for module in model.modules())
+    assert {name for name, _ in packed.named_modules()} == names
+    assert packed.model.encoder.embed_tokens.weight is model.model.encoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
+        ({"nbest": 0}, "nbest must be at least 1, got 0"),
+        ({"nbest": 5}, "nbest must be at most num_beams, got nbest=5 and num_beams=4"),
+        ({"coverage_penalty": -1.0}, "coverage_penalty must be at least 0, got -1.0"),
+        ({"max_length_factor": -0.5}, "max_length_factor must be at least 0, got -0.5"),
+        ({"max_length_offset": -1}, "max_length_offset must be at least 0, got -1"),
+        ({"min_length": -1}, "min_length must be at least 0, got -1"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 0, got -1"),
+        ({"length_normalization": "wu"}, "must be one of gnmt, power, got 'wu'"),
+        ({"temperature": 0.0, "do_sample": True}, "temperature must be greater than 0, got 0.0"),
+        ({"top_p": 1.5, "do_sample": True}, r"top_p must be in \(0, 1\], got 1.5"),
+        ({"top_k": -2, "do_sample": True}, "top_k must be at least 0, got -2"),
+        ({"top_k": 3}, "for sampling: set do_sample=True"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SearchOptions(**options)
