@@ -13,7 +13,7 @@ from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.hypotheses import repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import PackedLinear, packed_copy
+from modeling_aiayn.translation.packing import packed_linear
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
 
 EOS = 2
@@ -353,43 +353,36 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     generator = torch.Generator().manual_seed(0)
     sentences, width, heads, size = 5, 3, 2, 4
     tree = HypothesisTree(1, sentences, width, torch.device("cpu"))
-    past = torch.empty(sentences, width, heads, 0, size)
+    past = torch.empty(2, sentences, width, heads, 0, size)
     for step in range(3 * ROOM):
         parents = torch.randint(0, width, (sentences, width), generator=generator)
-        new = torch.randn(sentences, heads, width, size, generator=generator)
+        new = torch.randn(2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
-        keys, values = tree.update(new, -new, 0)
+        kept = tree.update(0, new).unflatten(1, (sentences, heads))
         rows = torch.arange(sentences)[:, None]
-        past = torch.cat((past[rows, parents], new.transpose(1, 2)[:, :, :, None]), dim=3)
-        allowed = tree.mask(torch.float32)[:, 0] == 0  # [N, k, size]
+        past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
+        allowed = tree.mask(torch.float32, heads).unflatten(0, (sentences, heads)) == 0
+        assert (allowed[:, 0] == allowed[:, 1]).all()
         for sentence in range(sentences):
             for hypothesis in range(width):
-                seen = allowed[sentence, hypothesis]
-                expected = past[sentence, hypothesis]
-                torch.testing.assert_close(keys[sentence, :, seen], expected, rtol=0, atol=0)
-                torch.testing.assert_close(values[sentence, :, seen], -expected, rtol=0, atol=0)
+                seen = allowed[sentence, 0, hypothesis]
+                expected = past[:, sentence, hypothesis]
+                torch.testing.assert_close(kept[:, sentence, :, seen], expected, rtol=0, atol=0)
         if step == ROOM + 2:
-            kept = torch.tensor([0, 2, 4])
-            tree.keep(kept)
-            past, sentences = past[kept], 3
+            staying = torch.tensor([0, 2, 4])
+            tree.keep(staying)
+            past, sentences = past[:, staying], 3
     assert tree.size < step * width
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_layers_compute_what_linear_layers_do(dtype):
-    linear = torch.nn.Linear(11, 5).to(dtype)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_packed_layers_compute_what_linear_layers_do(dtype, bias):
+    """Types that there is no layout for are computed as ever."""
+    linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
     states = torch.randn(2, 3, 11, dtype=dtype)
-    torch.testing.assert_close(PackedLinear(linear)(states), linear(states))
-
-
-def test_a_packed_copy_leaves_the_model_alone():
-    model = small_model()
-    names = {name for name, _ in model.named_modules()}
-    packed = packed_copy(model)
-    assert sum(type(module) is PackedLinear for module in packed.modules()) > 20
-    assert not any(type(module) is PackedLinear for module in model.modules())
-    assert {name for name, _ in packed.named_modules()} == names
-    assert packed.model.encoder.embed_tokens.weight is model.model.encoder.embed_tokens.weight
+    packed = packed_linear(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
 
 
 @pytest.mark.parametrize(

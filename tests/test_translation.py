@@ -13,7 +13,6 @@ from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.batching import batches_by_length, pools
-from modeling_aiayn.translation.beam_decoder import decode_step
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.translation_lines import translation_lines
@@ -139,7 +138,8 @@ def test_what_is_no_translation_model_is_refused(tokenizer):
 def test_a_step_is_traced_whole(folder):
     """What torch.compile rewrites computes the same; its backend is tried in a slow test."""
     plain, compiled = (Translator.from_pretrained(folder) for _ in range(2))
-    compiled.engine.run_layers = torch.compile(decode_step, dynamic=True, backend="eager")
+    (step_model,) = compiled.engine.step_models
+    step_model.run = torch.compile(step_model.run_layers, dynamic=True, backend="eager")
     texts = TEXTS[:1]
     assert compiled(texts, max_length_offset=4) == plain(texts, max_length_offset=4)
 

@@ -11,12 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 from ..generation import beyond_source
 from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .beam_decoder import decode_step
+from .beam_decoder import StepModel
 from .candidates import Candidate, Restrictions, best_candidates, drawn_candidates
 from .ensemble import Ensemble
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions
-from .packing import packed_copy
 from .required_phrases import ConstrainedSearch
 
 # Finished sentences leave when they are this share of a batch: leaving copies what stays.
@@ -65,9 +64,9 @@ class TorchEngine:
     def __init__(
         self, models: Sequence[AiaynForConditionalGeneration], compile: bool = False
     ) -> None:
-        self.models = [packed_copy(model) for model in models]
+        self.models = models
+        self.step_models = [StepModel(model, compile) for model in models]
         self.config = models[0].config
-        self.run_layers = torch.compile(decode_step, dynamic=True) if compile else decode_step
         self.beyond_source = beyond_source(models[0].generation_config)
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
@@ -91,13 +90,12 @@ class TorchEngine:
         searches = [self._search_of(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
         ensemble = Ensemble(
-            self.models,
+            self.step_models,
             input_ids,
             attention_mask,
             options.width,
             max(search.max_length for search in searches),
             options.coverage_penalty > 0,
-            self.run_layers,
         )
         batch = _Batch(searches, self.config.decoder_start_token_id, options)
         while not batch.is_done:

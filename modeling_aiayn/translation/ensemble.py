@@ -1,13 +1,12 @@
 """Models that decode together."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..modeling_aiayn import AiaynForConditionalGeneration
-from .beam_decoder import BeamDecoder
+from .beam_decoder import BeamDecoder, StepModel
 from .penalties import coverage_score
 
 
@@ -21,24 +20,19 @@ class Ensemble:
         width: Hypotheses of each source, k.
         max_length: Longest translation in tokens.
         with_coverage: Whether to sum up the attention that each source token gets.
-        run_layers: `decode_step`, compiled or not.
     """
 
     def __init__(
         self,
-        models: Sequence[AiaynForConditionalGeneration],
+        models: Sequence[StepModel],
         input_ids: Tensor,
         attention_mask: Tensor,
         width: int,
         max_length: int,
         with_coverage: bool,
-        run_layers: Callable[..., Tensor],
     ) -> None:
         self.decoders = [
-            BeamDecoder(
-                model, input_ids, attention_mask, width, max_length, with_coverage, run_layers
-            )
-            for model in models
+            BeamDecoder(model, input_ids, attention_mask, width, max_length) for model in models
         ]
         self.source_mask = attention_mask
         self.coverage: Tensor | None = None

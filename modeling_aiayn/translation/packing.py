@@ -1,62 +1,40 @@
 """Linear layers whose weights lie as the processor's kernels read them."""
 
-import copy
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import Tensor, nn
-
-from ..chunked_loss import is_plain_linear
+from torch import Tensor
+from torch.nn import functional
 
 # Rows that the layout is made for; measured to be no worse for 4 or 256 of them.
 ROWS = 128
 
 
-class PackedLinear(nn.Module):
-    """nn.Linear for decoding on a CPU: its weight is laid out once instead of at each call.
+def packed_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """A linear layer for decoding, whose weight is laid out once on a CPU, not at each call.
 
     A step of decoding multiplies few rows by large matrices, and laying those out takes as long as
     the product. torch has no public name for this; its compiler does it to frozen weights.
 
     Args:
-        linear: The layer, which stays as it is.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight = linear.weight.detach()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-        self.bias = linear.bias
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """W x + b, [..., out], of states, [..., in]."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            hidden_states, self.packed, self.bias, "none", [], ""
-        )
-        return product
-
-
-def packed_copy(model: Any) -> Any:
-    """A model that shares its parameters, but for linear layers on a CPU, which are packed.
-
-    Args:
-        model: Any model. It is left as it is; what is done to its weights later does not reach
-            the packed ones.
+        weight: The weight, [out, in]; what is done to it later may not reach the packed one.
+        bias: The bias, [out], or None.
 
     Returns:
-        The copy.
+        x W^T + b as a function of states x, [..., in].
     """
-    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    weight = weight.detach()
+    bias = None if bias is None else bias.detach()
     # torch leaves it unannotated.
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return copied
-    for module in list(copied.modules()):
-        for name, child in list(module.named_children()):
-            if is_plain_linear(child) and _can_be_packed(child.weight):
-                setattr(module, name, PackedLinear(child))
-    return copied
+    has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    is_packable = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
+    if not (has_kernels and is_packable):
+        return partial(functional.linear, weight=weight, bias=bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
+    def product(states: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+        return result
 
-def _can_be_packed(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+    return product

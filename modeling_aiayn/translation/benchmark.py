@@ -1,0 +1,279 @@
+"""How fast decoding is beside what people use: peers at the same sizes, in the same process.
+
+All contenders make as many tokens from the same real sentences, in turn, so that a machine's drift
+meets all of them.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..configuration_aiayn import AiaynConfig
+from ..interop.ctranslate2_export import export_ctranslate2
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..training.peers import marian
+from .ctranslate2_engine import CTranslate2Engine
+from .engine import SourceSentence, TorchEngine
+from .options import SearchOptions
+from .packing import packed_linear
+from .translator import Translator
+
+# Target tokens that each sentence gets, whatever the weights.
+NEW_TOKENS = 32
+NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
+
+Decode = Callable[[Sequence[Sequence[int]], int], object]
+
+
+@dataclass
+class DecodingContender:
+    """A way to decode.
+
+    Args:
+        name: What to call it.
+        decode: Makes NEW_TOKENS tokens from each of some sources with so many beams.
+        seconds: How long each round took.
+    """
+
+    name: str
+    decode: Decode
+    seconds: list[float] = field(default_factory=list)
+
+
+def engine_decode(engine: TorchEngine) -> Decode:
+    """Decoding by our loop."""
+
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
+        options = SearchOptions(
+            num_beams=num_beams,
+            min_length=NEW_TOKENS - 1,
+            max_length_factor=0.0,
+            max_length_offset=NEW_TOKENS,
+        )
+        return engine.search([SourceSentence(ids) for ids in sources], options)
+
+    return decode
+
+
+def generate_decode(model: Any, tokenizer: PreTrainedTokenizerBase) -> Decode:
+    """Decoding by the library's generate()."""
+
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
+        batch = tokenizer.pad({"input_ids": list(sources)}, return_tensors="pt")
+        with torch.inference_mode():
+            return model.generate(
+                **batch.to(model.device),
+                num_beams=num_beams,
+                min_new_tokens=NEW_TOKENS,
+                max_new_tokens=NEW_TOKENS,
+            )
+
+    return decode
+
+
+def ctranslate2_decode(engine: CTranslate2Engine) -> Decode:
+    """Decoding by CTranslate2."""
+
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
+        return engine.translator.translate_batch(
+            [engine.source_tokenizer.convert_ids_to_tokens(list(ids)) for ids in sources],
+            beam_size=num_beams,
+            min_decoding_length=NEW_TOKENS,
+            max_decoding_length=NEW_TOKENS,
+        )
+
+    return decode
+
+
+def decoding_contenders(
+    config: AiaynConfig, tokenizer: PreTrainedTokenizerBase, dtypes: Sequence[str]
+) -> list[DecodingContender]:
+    """Ours, our generate(), Marian's, and CTranslate2 on our weights; ours first.
+
+    Args:
+        config: Sizes; weights are random.
+        tokenizer: The vocabulary.
+        dtypes: Which of float32 and bfloat16 to try in torch.
+
+    Returns:
+        The contenders.
+    """
+    model = AiaynForConditionalGeneration(config).eval()
+    peer = marian(config, "sdpa").eval()
+    found = []
+    for dtype in dtypes:
+        cast, cast_peer = (_cast(each, dtype) for each in (model, peer))
+        found += [
+            DecodingContender(f"Translator {dtype}", engine_decode(TorchEngine([cast]))),
+            DecodingContender(f"our generate() {dtype}", generate_decode(cast, tokenizer)),
+            DecodingContender(f"Marian generate() {dtype}", generate_decode(cast_peer, tokenizer)),
+        ]
+    with tempfile.TemporaryDirectory() as folder:
+        export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
+        for compute_type in ("float32", "int8"):
+            engine = CTranslate2Engine(
+                Path(folder) / "model", tokenizer, tokenizer, compute_type=compute_type
+            )
+            found.append(
+                DecodingContender(f"CTranslate2 {compute_type}", ctranslate2_decode(engine))
+            )
+    return found
+
+
+def _cast(model: Any, dtype: str) -> Any:
+    copied = type(model)(model.config).eval()
+    copied.load_state_dict(model.state_dict())
+    return copied.to(getattr(torch, dtype))
+
+
+def measure(
+    contenders: Sequence[DecodingContender],
+    sources: Sequence[Sequence[int]],
+    batch_size: int,
+    num_beams: int,
+    rounds: int,
+) -> None:
+    """Let all decode the same batches in turn.
+
+    Args:
+        contenders: Their seconds are replaced.
+        sources: Sentences in ids; each round takes the next batch of them.
+        batch_size: Sentences of a batch.
+        num_beams: Beams.
+        rounds: Batches that are measured, after one to warm up.
+    """
+    for contender in contenders:
+        contender.seconds = []
+    label = f"batch {batch_size}, beam {num_beams}"
+    for number in tqdm(range(rounds + 1), desc=label, unit="round"):
+        start = number * batch_size % (len(sources) - batch_size)
+        batch = sources[start : start + batch_size]
+        for contender in contenders:
+            before = time.perf_counter()
+            contender.decode(batch, num_beams)
+            if number:
+                contender.seconds.append(time.perf_counter() - before)
+
+
+def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
+    """What the linear layers of one decoding step take by themselves, at their fastest.
+
+    Args:
+        model: The model.
+        rows: Hypotheses of the step.
+        repeats: Of which the median counts.
+
+    Returns:
+        Seconds.
+    """
+    decoder = nn.ModuleList([model.model.decoder, model.lm_head])
+    layers = [
+        layer
+        for name, layer in decoder.named_modules()
+        # The source's keys and values are not made at each step.
+        if isinstance(layer, nn.Linear) and not name.endswith(NOT_EACH_STEP)
+    ]
+    states = {size: torch.randn(rows, size, dtype=model.dtype) for size in _inputs(layers)}
+    plain = [(layer, states[layer.in_features]) for layer in layers]
+    packed = [
+        (packed_linear(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
+    ]
+    medians = []
+    for products in (plain, packed):
+        times = []
+        with torch.inference_mode():
+            for _ in range(repeats):
+                start = time.perf_counter()
+                for product, given in products:
+                    product(given)
+                times.append(time.perf_counter() - start)
+        medians.append(statistics.median(times))
+    return min(medians)
+
+
+def _inputs(layers: Sequence[nn.Linear]) -> set[int]:
+    return {layer.in_features for layer in layers}
+
+
+def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> str:
+    """Target tokens per second of each, and what each of ours has of the others'.
+
+    Args:
+        contenders: After their rounds.
+        batch_size: Sentences of a batch.
+
+    Returns:
+        A line for each.
+    """
+    medians = {each.name: statistics.median(each.seconds) for each in contenders}
+    ours = [name for name in medians if name.startswith("Translator")]
+    heads = "".join(f"{name.replace('Translator', 'ours'):>16}" for name in ours)
+    lines = [f"{'':<30}{'tokens/s':>10}{heads}"]
+    for name, seconds in medians.items():
+        ratios = "".join(f"{seconds / medians[each]:15.2f}x" for each in ours)
+        lines.append(f"{name:<30}{batch_size * NEW_TOKENS / seconds:>10,.0f}{ratios}")
+    return "\n".join(lines)
+
+
+def floor_line(model: AiaynForConditionalGeneration, batch_size: int, num_beams: int) -> str:
+    """The rate at which linear layers alone would decode, which no decoder of this size passes."""
+    seconds = linear_seconds(model, batch_size * num_beams)
+    name = f"linear layers {str(model.dtype).removeprefix('torch.')}"
+    return f"{name:<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
+
+
+def whole_file(
+    translator: Translator, texts: Sequence[str], num_beams: int, rounds: int
+) -> tuple[float, float, int]:
+    """A file from text to text, by Translator and by generate() in the order of the file.
+
+    Args:
+        translator: A trained model.
+        texts: The file's sentences.
+        num_beams: Beams.
+        rounds: Of each, in turn.
+
+    Returns:
+        Median seconds of Translator and of generate(), and how many translations are identical.
+    """
+    options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": 1.0}
+    options["length_normalization"] = "power"
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        start = time.perf_counter()
+        ours = translator(texts, **options)
+        middle = time.perf_counter()
+        theirs = _generated(translator, texts, num_beams)
+        seconds[0].append(middle - start)
+        seconds[1].append(time.perf_counter() - middle)
+    identical = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    return statistics.median(seconds[0]), statistics.median(seconds[1]), identical
+
+
+def _generated(
+    translator: Translator, texts: Sequence[str], num_beams: int, batch_size: int = 32
+) -> list[str]:
+    found: list[str] = []
+    for start in range(0, len(texts), batch_size):
+        batch = translator.source_tokenizer(
+            list(texts[start : start + batch_size]), padding=True, return_tensors="pt"
+        )
+        penalty: dict[str, Any] = {"length_penalty": 1.0} if num_beams > 1 else {}
+        with torch.inference_mode():
+            output = translator.model.generate(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                num_beams=num_beams,
+                **penalty,
+            )
+        found += translator.target_tokenizer.batch_decode(output, skip_special_tokens=True)
+    return found

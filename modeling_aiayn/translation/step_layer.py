@@ -1,0 +1,165 @@
+"""A decoder layer for one token of each hypothesis, without what only training needs.
+
+The equations are those of layers.DecoderLayer, and a test holds the two together for every
+architecture. What differs is how few operations there are: query, key and value in one product,
+scaled by its weights, no dropout, weights packed on a CPU.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import MultiHeadAttention
+from ..layers import AddNorm, DecoderLayer
+from .packing import packed_linear
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def stacked(linears: Sequence[nn.Linear], scale: float) -> Linear:
+    """Several linear layers of one input as one, the first of them scaled."""
+    weights = [linear.weight for linear in linears]
+    weight = torch.cat([weights[0] * scale, *weights[1:]])
+    bias = None
+    if linears[0].bias is not None:
+        biases = [linear.bias for linear in linears]
+        bias = torch.cat([biases[0] * scale, *biases[1:]])
+    return packed_linear(weight, bias)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Equation 1 with the scale in the query already.
+
+    Args:
+        query: Queries, [N * H, k, K].
+        key: Keys, [N * H, S, K].
+        value: Values, [N * H, S, K].
+        mask: Added to the scores, [N * H, k, S], or None.
+
+    Returns:
+        The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
+    """
+    key = key.transpose(1, 2)
+    scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
+    weights = scores.softmax(-1)
+    return torch.bmm(weights, value), weights
+
+
+class StepAttention:
+    """The projections of a MultiHeadAttention as a step needs them.
+
+    Args:
+        attention: The module.
+        with_target: Whether keys and values come from the same states as queries.
+    """
+
+    def __init__(self, attention: MultiHeadAttention, with_target: bool) -> None:
+        self.head_dim = attention.head_dim
+        self.heads = attention.q_proj.out_features // attention.head_dim
+        projections = [attention.q_proj]
+        if with_target:
+            projections += [attention.k_proj, attention.v_proj]
+        self.parts = len(projections)
+        self.project = stacked(projections, 1 / math.sqrt(attention.head_dim))
+        self.out = packed_linear(attention.out_proj.weight, attention.out_proj.bias)
+
+    def split(self, hidden_states: Tensor, width: int) -> Tensor:
+        """Queries, and keys and values with them: [parts, N, H, k, K] of states, [N * k, D]."""
+        projected = self.project(hidden_states)
+        shape = (-1, width, self.parts, self.heads, self.head_dim)
+        return projected.view(shape).permute(2, 0, 3, 1, 4)
+
+    def join(self, attended: Tensor, width: int) -> Tensor:
+        """The output, [N * k, D], of attended values, [N * H, k, K]."""
+        heads = attended.view(-1, self.heads, width, self.head_dim).transpose(1, 2)
+        return self.out(heads.reshape(-1, self.heads * self.head_dim))
+
+
+class StepNorm:
+    """An AddNorm without dropout.
+
+    Args:
+        norm: The module.
+    """
+
+    def __init__(self, norm: AddNorm) -> None:
+        self.norm_first = norm.norm_first
+        self.arguments = (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def before(self, hidden_states: Tensor) -> Tensor:
+        """What the sub-layer sees."""
+        if self.norm_first:
+            return torch.layer_norm(hidden_states, *self.arguments)
+        return hidden_states
+
+    def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
+        """The sub-layer's output added to what came in."""
+        hidden_states = hidden_states + output
+        if self.norm_first:
+            return hidden_states
+        return torch.layer_norm(hidden_states, *self.arguments)
+
+
+class StepLayer:
+    """A DecoderLayer for decoding.
+
+    Args:
+        layer: The layer; its weights are copied.
+    """
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        self.self_attention = StepAttention(layer.self_attn, with_target=True)
+        self.self_norm = StepNorm(layer.self_attn_layer_norm)
+        self.source_attention = StepAttention(layer.encoder_attn, with_target=False)
+        self.source_norm = StepNorm(layer.encoder_attn_layer_norm)
+        self.fc1 = packed_linear(layer.fc1.weight, layer.fc1.bias)
+        self.fc2 = packed_linear(layer.fc2.weight, layer.fc2.bias)
+        self.activation = layer.activation
+        self.final_norm = StepNorm(layer.final_layer_norm)
+
+    def __call__(
+        self,
+        hidden_states: Tensor,
+        width: int,
+        target: Callable[[Tensor], Tensor],
+        mask: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the layer.
+
+        Args:
+            hidden_states: States of one token of each hypothesis, [N * k, D].
+            width: Hypotheses of each sentence, k.
+            target: Takes the token's keys and values, [2, N, H, k, K], and gives those of all
+                tokens, [2, N * H, size, K].
+            mask: Added to the scores over them, [N * H, k, size], or None.
+            source: The source's keys and values, [2, N * H, S, K].
+            source_mask: Added to the scores over them, [N * H, k, S], or None.
+
+        Returns:
+            States, [N * k, D], and the attention over the source, [N * H, k, S].
+        """
+        states = self.self_norm.before(hidden_states)
+        projected = self.self_attention.split(states, width)
+        keys, values = target(projected[1:])
+        attended, _ = attend(projected[0].flatten(0, 1), keys, values, mask)
+        output = self.self_attention.join(attended, width)
+        hidden_states = self.self_norm.after(hidden_states, output)
+
+        states = self.source_norm.before(hidden_states)
+        query = self.source_attention.split(states, width)[0].flatten(0, 1)
+        attended, weights = attend(query, source[0], source[1], source_mask)
+        output = self.source_attention.join(attended, width)
+        hidden_states = self.source_norm.after(hidden_states, output)
+
+        states = self.final_norm.before(hidden_states)
+        output = self.fc2(self.activation(self.fc1(states)))
+        return self.final_norm.after(hidden_states, output), weights
+
+
+def source_keys_values(layer: DecoderLayer, hidden_states: Tensor) -> Tensor:
+    """Keys and values of the encoder's output, [N, S, D]: [2, N, H, S, K], made once."""
+    return torch.stack(layer.encoder_attn.project_keys_values(hidden_states))

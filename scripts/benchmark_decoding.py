@@ -1,0 +1,76 @@
+"""Measure decoding beside generate(), MarianMTModel and CTranslate2: target tokens per second.
+
+python scripts/benchmark_decoding.py --file data/multi30k/test_2016_flickr --train_file \
+    data/multi30k/train --model runs/multi30k
+
+Base size with random weights, 32 tokens from each sentence; with --model also the whole file, from
+text to text, by that model. All take their turns in one process; medians are compared.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+import torch
+
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.benchmark import (
+    decoding_contenders,
+    decoding_table,
+    floor_line,
+    measure,
+    whole_file,
+)
+
+
+@dataclass
+class BenchmarkArguments:
+    """What to measure."""
+
+    file: str = field(metadata={"help": "Sentence pairs to translate, as for train_translation."})
+    train_file: str = field(metadata={"help": "Sentence pairs that the vocabulary is made from."})
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
+    vocab_size: int = field(default=8000, metadata={"help": "Entries of the BPE vocabulary."})
+    batches: list[int] = field(default_factory=lambda: [32, 1], metadata={"help": "Sentences."})
+    beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Beams."})
+    rounds: int = field(default=5, metadata={"help": "Batches of each, after one to warm up."})
+    dtypes: list[str] = field(
+        default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "Which of these."}
+    )
+    model: str | None = field(default=None, metadata={"help": "A trained model, for the file."})
+
+
+def main() -> None:
+    """Measure and print tables."""
+    (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
+    languages = (arguments.source_lang, arguments.target_lang)
+    texts = read_pairs(arguments.file, *languages)["source"]
+    train = read_pairs(arguments.train_file, *languages)
+    tokenizer = train_bpe_tokenizer([*train["source"], *train["target"]], arguments.vocab_size)
+    config = AiaynConfig.from_preset(arguments.preset, vocab_size=len(tokenizer))
+    contenders = decoding_contenders(config, tokenizer, arguments.dtypes)
+    sources = [tokenizer(text).input_ids for text in texts]
+    for batch_size in arguments.batches:
+        for num_beams in arguments.beams:
+            measure(contenders, sources, batch_size, num_beams, arguments.rounds)
+            sys.stdout.write(f"\nbatch {batch_size}, beam {num_beams}\n")
+            sys.stdout.write(f"{decoding_table(contenders, batch_size)}\n")
+            for dtype in arguments.dtypes:
+                model = AiaynForConditionalGeneration(config).to(getattr(torch, dtype)).eval()
+                sys.stdout.write(f"{floor_line(model, batch_size, num_beams)}\n")
+    if arguments.model is not None:
+        translator = Translator.from_pretrained(arguments.model)
+        ours, theirs, identical = whole_file(translator, list(texts), 4, arguments.rounds)
+        sys.stdout.write(
+            f"\n{len(texts)} sentences, text to text, beam 4: Translator {ours:.1f} s, generate() "
+            f"{theirs:.1f} s ({theirs / ours:.2f}x), {identical} translations identical\n"
+        )
+
+
+if __name__ == "__main__":
+    run_script(main)
