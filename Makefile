@@ -1,4 +1,5 @@
-# Two commands for everybody, `make demo` and `make test`; each makes .venv first if it is missing.
+# Commands for everybody: make demo, make test, make translate TEXT="..."; each makes .venv first if
+# it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -7,7 +8,10 @@ DEMO_SENTENCES := "Today the old man gives a red book to the child." \
 	"The girls have seen my black cat because the dog can hear the horse." \
 	"We must bring these flowers to a friend in the small garden."
 
-.PHONY: demo test check format clean
+# By the environment, so that quotes and dollars in it are text.
+export TEXT ?= The little dog runs across the green grass.
+
+.PHONY: demo translate test check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +26,9 @@ demo: $(INSTALLED)
 		--text "Today the old man gives a red book to the child."
 	$(BIN)/python scripts/check_reload.py --model runs/demo --text $(DEMO_SENTENCES)
 	@echo "Trained model, scores, card and pictures are in runs/demo."
+
+translate: $(INSTALLED)
+	@$(BIN)/python scripts/translate.py --model checkpoints/aiayn-en-de --text "$$TEXT"
 
 test: $(INSTALLED)
 	$(BIN)/pytest

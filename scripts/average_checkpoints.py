@@ -30,6 +30,14 @@ class AverageArguments:
         default=None, metadata={"help": "These, in place of run."}
     )
 
+    dtype: str | None = field(
+        default=None,
+        metadata={
+            "help": "Type of the weights written: float16 is half as large. Default: as they are.",
+            "choices": ["float32", "bfloat16", "float16"],
+        },
+    )
+
     def __post_init__(self) -> None:
         ways = [self.last, self.best, self.checkpoints]
         if sum(way is not None for way in ways) != 1:
@@ -51,7 +59,7 @@ def main() -> None:
     """Choose, average, write."""
     (arguments,) = parse_arguments(__doc__, AverageArguments)
     folders = arguments.chosen()
-    write_average(folders, Path(arguments.output))
+    write_average(folders, Path(arguments.output), arguments.dtype)
     names = ", ".join(str(folder) for folder in folders)
     sys.stdout.write(f"{arguments.output}: the mean of {names}\n")
 

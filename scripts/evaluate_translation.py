@@ -1,6 +1,9 @@
-"""Score a model on sentence pairs: sacreBLEU and chrF with signatures, and perplexity.
+"""Score a model, or translations, on sentence pairs: sacreBLEU and chrF with signatures.
 
 python scripts/evaluate_translation.py --model runs/multi30k --file data/test_2016_flickr
+python scripts/evaluate_translation.py --hypotheses out.de --file data/test_2016_flickr
+
+A model has its perplexity too. Hypotheses are what translate.py writes: a line for each source.
 """
 
 import json
@@ -9,10 +12,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import parse_columns, read_pairs
+from modeling_aiayn.corpus import parse_columns, read_lines, read_pairs
 from modeling_aiayn.translation.arguments import TranslatorArguments
-from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
+from modeling_aiayn.translation.evaluation import (
+    evaluate_translation,
+    score_table,
+    score_translations,
+)
 from modeling_aiayn.translation.options import SearchOptions
+
+
+@dataclass
+class ModelOrHypotheses(TranslatorArguments):
+    """Which model to load, or which translations to read in its place."""
+
+    model: list[str] | None = field(
+        default=None, metadata={"help": "A trained model's folder, as for translate.py."}
+    )
+    hypotheses: str | None = field(
+        default=None, metadata={"help": "A file of translations; nothing is translated then."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.model is None) == (self.hypotheses is None):
+            raise ValueError("Give either --model or --hypotheses.")
 
 
 @dataclass
@@ -40,7 +64,7 @@ class PairArguments:
 def main() -> None:
     """Read, translate, score, report."""
     arguments, options, pair_arguments = parse_arguments(
-        __doc__, TranslatorArguments, SearchOptions, PairArguments
+        __doc__, ModelOrHypotheses, SearchOptions, PairArguments
     )
     pairs = read_pairs(
         pair_arguments.file,
@@ -48,9 +72,13 @@ def main() -> None:
         pair_arguments.target_lang,
         parse_columns(pair_arguments.columns),
     )
-    scores, translations = evaluate_translation(
-        arguments.load(), pairs, **arguments.batch_options, **vars(options)
-    )
+    if arguments.hypotheses is not None:
+        translations = read_lines(arguments.hypotheses)
+        scores = score_translations(translations, pairs)
+    else:
+        scores, translations = evaluate_translation(
+            arguments.load(), pairs, **arguments.batch_options, **vars(options)
+        )
     if pair_arguments.translations is not None:
         Path(pair_arguments.translations).write_text("\n".join([*translations, ""]), "utf-8")
     if pair_arguments.scores is not None:

@@ -31,6 +31,7 @@ def workplace(tmp_path, tokenizer, monkeypatch):
     small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
     tokenizer.save_pretrained("runs/demo")
     Path("runs/demo/README.md").write_text("---\nlicense: apache-2.0\n---\nA translator.\n")
+    Path("checkpoints").symlink_to(ROOT / "checkpoints")
     Path("sentences.en").write_text("The dog sees.\nWe see.\n")
     Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
     return tmp_path

@@ -138,6 +138,15 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     assert f"{scores['chrf']:.2f}  {scores['chrf_signature']}" in out
     assert scores["perplexity"] > 1
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 2
+    files = ("--hypotheses", tmp_path / "out.txt", "--file", tmp_path / "pairs.tsv")
+    code, again, _ = run("evaluate_translation.py", *files)
+    assert code == 0
+    assert again.splitlines() == out.splitlines()[: len(again.splitlines())]
+    (tmp_path / "out.txt").write_text("eins\n")
+    code, _, err = run("evaluate_translation.py", *files)
+    assert code == 1 and "Each pair needs a translation, got 1 of 2 pairs" in err
+    code, _, err = run("evaluate_translation.py", "--file", tmp_path / "pairs.tsv")
+    assert code == 1 and "Give either --model or --hypotheses" in err
 
 
 def test_attention_is_drawn(run, model_folder, tmp_path):

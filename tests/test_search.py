@@ -8,7 +8,14 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation.candidates import Restrictions, best_candidates, drawn_candidates
+from modeling_aiayn.translation.candidates import (
+    CHUNK,
+    Restrictions,
+    best_candidates,
+    drawn_candidates,
+    log_normalizer,
+    top_tokens,
+)
 from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.hypotheses import repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
@@ -333,6 +340,24 @@ def test_candidates_are_the_best_of_all_hypotheses():
     assert len(found[1]) == 5
 
 
+@pytest.mark.parametrize("vocab_size", [7, 300, 2 * 5 * CHUNK, 3000, 5001])
+def test_the_best_tokens_are_topk_s(vocab_size):
+    logits = torch.randn(2, 3, vocab_size, generator=torch.Generator().manual_seed(0))
+    logits[0, 0, :6] = 50.0 - torch.arange(6)  # all in one chunk
+    logits[1, 2, -2:] = torch.tensor([9.0, 8.0])
+    values, tokens = top_tokens(logits, 5)
+    expected = logits.topk(5, dim=-1)
+    torch.testing.assert_close(values, expected.values, rtol=0, atol=0)
+    torch.testing.assert_close(logits.gather(-1, tokens), values, rtol=0, atol=0)
+
+
+def test_the_normalizer_is_softmax_s():
+    logits = torch.randn(2, 3, 50) * 30 + 200
+    torch.testing.assert_close(log_normalizer(logits), logits.logsumexp(-1))
+    logits[0, 1, 4] = torch.nan
+    assert log_normalizer(logits).isnan().sum() == 1
+
+
 def test_scores_that_are_no_numbers_are_refused():
     model = small_model()
     with torch.no_grad():
@@ -341,9 +366,7 @@ def test_scores_that_are_no_numbers_are_refused():
         search(TorchEngine([model]), [[5, 6, EOS]])
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(0, set()), (1, {5, 6, 7}), (2, {5}), (3, {5}), (4, set())]
-)
+@pytest.mark.parametrize(("size", "expected"), [(1, {5, 6, 7}), (2, {5}), (3, {5}), (4, set())])
 def test_repeating_tokens_are_those_that_complete_an_n_gram_again(size, expected):
     assert repeating_tokens([5, 6, 5, 7, 5, 6], size) == expected
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
@@ -116,12 +117,13 @@ def _as_many(folders: list[Path], number: int, run: Path, how: str = "") -> list
     return folders
 
 
-def write_average(folders: list[Path], output: Path) -> None:
+def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model whose weights are the mean of others'; all else is the last one's.
 
     Args:
         folders: Models of one architecture.
         output: The folder to make.
+        dtype: Type of the weights written. None: the checkpoints'.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -139,5 +141,9 @@ def write_average(folders: list[Path], output: Path) -> None:
         if source.is_file():
             (output / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, output / name)
+    if dtype is not None:
+        average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
+        config = json.loads((output / CONFIG_NAME).read_text("utf-8")) | {"dtype": dtype}
+        (output / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     save_file(average, output / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
     shutil.copymode(output / CONFIG_NAME, output / SAFE_WEIGHTS_NAME)

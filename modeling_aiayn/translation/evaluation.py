@@ -1,6 +1,7 @@
 """How well a model translates given pairs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -38,8 +39,32 @@ def evaluate_translation(
         Scores by name, perplexity among them, and the translations.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
-    scores = TranslationScores().compute(predictions=translations, references=list(pairs["target"]))
+    scores = score_translations(translations, pairs)
     return {**scores, "perplexity": perplexity(translator, pairs)}, translations
+
+
+def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
+    """Score translations against the targets of pairs.
+
+    Args:
+        translations: One of each pair's source.
+        pairs: Columns "source" and "target".
+
+    Returns:
+        Scores by name, and their signatures.
+
+    Raises:
+        ValueError: There are not as many translations as pairs.
+    """
+    if len(translations) != len(pairs):
+        raise ValueError(
+            f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
+        )
+    references = list(pairs["target"])
+    scores: dict[str, Any] = TranslationScores().compute(
+        predictions=list(translations), references=references
+    )
+    return scores
 
 
 def score_table(scores: dict[str, Any]) -> str:

@@ -3,14 +3,14 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .candidates import Candidate
 from .options import SearchOptions
 from .penalties import normalized_score
 
 
-@dataclass(frozen=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     """A translation, finished or not.
 
     Args:
@@ -66,13 +66,16 @@ class SentenceSearch:
 
     def banned(self) -> list[tuple[int, int]]:
         """Which hypothesis may not be continued with which id."""
+        size = self.options.no_repeat_ngram_size
         ends = []
         if self.length < min(self.options.min_length, self.max_length - 1):
             ends = [(k, token) for k in range(len(self.running)) for token in self.eos_token_ids]
+        if size == 0:
+            return ends
         return ends + [
             (k, token)
             for k, hypothesis in enumerate(self.running)
-            for token in repeating_tokens(hypothesis.token_ids, self.options.no_repeat_ngram_size)
+            for token in repeating_tokens(hypothesis.token_ids, size)
         ]
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> list[Candidate]:
@@ -167,12 +170,12 @@ def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:
 
     Args:
         token_ids: Tokens so far.
-        size: Tokens of an n-gram; 0: repetitions are welcome.
+        size: Tokens of an n-gram, at least 1.
 
     Returns:
         The ids.
     """
-    if size == 0 or len(token_ids) < size:
+    if len(token_ids) < size:
         return set()
     start = tuple(token_ids[len(token_ids) - size + 1 :])
     return {

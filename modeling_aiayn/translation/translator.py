@@ -23,7 +23,7 @@ from .progress import TranslationBar
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
-BATCH_SIZE = 64
+BATCH_SIZE = 128
 # Of the source, padding counted.
 MAX_TOKENS_PER_BATCH = 4096
 # Sentences of a stream that are in memory at a time, and sorted by length.
@@ -136,6 +136,7 @@ class Translator:
             engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
                 no other options than device.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: dtype, device_map, ...
+                Without dtype, weights that are kept in float16 compute in float32 on a CPU.
 
         Returns:
             The translator.
@@ -159,6 +160,8 @@ class Translator:
         models = [_load_model(each, hub, {**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
+        if model_options.get("dtype", "auto") == "auto":
+            models = [_computable(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = None
         if models[0].config.decoder_vocab_size is not None:
@@ -404,6 +407,13 @@ def _load_model(
         path, use_safetensors=True, output_loading_info=True, **options
     )
     refuse_unfit_weights(path, model, loading_info)
+    return model
+
+
+def _computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+    """The model, in float32 where it is kept in float16 on a CPU, which is slow at that."""
+    if model.device.type == "cpu" and model.dtype == torch.float16:
+        return model.float()
     return model
 
 

@@ -1,0 +1,88 @@
+"""checkpoints/aiayn-en-de: what comes with the code translates, offline, as generate() does."""
+
+import gzip
+
+import pytest
+from conftest import MULTI30K, ROOT
+from safetensors import safe_open
+from torch.nn.utils.rnn import pad_sequence
+
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+
+FOLDER = ROOT / "checkpoints" / "aiayn-en-de"
+SENTENCES = [
+    "A man rides a bicycle.",
+    "Two children play football in the park.",
+    "I don't know what you mean.",
+    "The woman in the red dress is holding a small dog and talking to an old man.",
+    "Where is the station?",
+    "Tom has never been to Boston, has he?",
+    "Several people are standing in front of a building with large windows.",
+    "Go!",
+]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator.from_pretrained(FOLDER)
+
+
+def differences(translator, texts, num_beams):
+    """Texts of which generate() with the same penalty and limits has other ids."""
+    options = SearchOptions(num_beams=num_beams, length_penalty=1.0, length_normalization="power")
+    ours = [best.token_ids for best, *_ in translator.stream(texts, options)]
+    rows = [translator.source_tokenizer(text, return_tensors="pt").input_ids[0] for text in texts]
+    penalty = {"length_penalty": 1.0} if num_beams > 1 else {}
+    found = []
+    for start in range(0, len(rows), 32):
+        batch = pad_sequence(rows[start : start + 32], batch_first=True, padding_value=1)
+        output = translator.model.generate(batch, num_beams=num_beams, **penalty)[:, 1:].tolist()
+        found += [tuple(row[: row.index(2) + 1]) for row in output]
+    return [text for text, a, b in zip(texts, ours, found, strict=True) if a != b]
+
+
+def test_it_is_small_half_precision_and_has_no_code():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 12e6
+    assert {path.suffix for path in files} == {".safetensors", ".json", ".md"}
+    with safe_open(FOLDER / "model.safetensors", "pt") as weights:
+        assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
+
+
+def test_its_card_names_data_licence_and_scores():
+    card = (FOLDER / "README.md").read_text()
+    for word in ("Tatoeba", "CC BY 2.0 FR", "Multi30k", "nrefs:1|case:mixed", "seed 42"):
+        assert word in card
+
+
+def test_it_translates(translator):
+    bicycle, football, *_ = translator(SENTENCES)
+    assert "Mann" in bicycle and "Fahrrad" in bicycle
+    assert "Kinder" in football and "Fußball" in football
+
+
+@pytest.mark.parametrize("num_beams", [1, 4, 5])
+def test_the_same_ids_as_generate(translator, num_beams):
+    assert differences(translator, SENTENCES, num_beams) == []
+
+
+def test_the_same_whatever_is_translated_beside_it(translator):
+    together = translator(SENTENCES)
+    for batch_size in (1, 3):
+        assert translator(SENTENCES, batch_size=batch_size) == together
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs Multi30k in ../shared/data")
+def test_two_hundred_real_sentences(translator):
+    """Also RELIABILITY A-M17: in bfloat16 at least 98 % do not depend on their batch."""
+    with gzip.open(MULTI30K / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
+        texts = [next(file).strip() for _ in range(200)]
+    for num_beams in (1, 4, 5):
+        assert differences(translator, texts, num_beams) == []
+    in_float32 = [translator(texts, batch_size=size) for size in (1, 7, 64)]
+    assert in_float32[0] == in_float32[1] == in_float32[2]
+    coarse = Translator.from_pretrained(FOLDER, dtype="bfloat16")
+    alone, together = (coarse(texts, batch_size=size) for size in (1, 60))
+    assert sum(a == b for a, b in zip(alone, together, strict=True)) >= 0.98 * len(texts)
