@@ -13,30 +13,13 @@ from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import parse_columns, read_lines, read_pairs
-from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.arguments import ModelOrHypotheses
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
     score_table,
     score_translations,
 )
 from modeling_aiayn.translation.options import SearchOptions
-
-
-@dataclass
-class ModelOrHypotheses(TranslatorArguments):
-    """Which model to load, or which translations to read in its place."""
-
-    model: list[str] | None = field(
-        default=None, metadata={"help": "A trained model's folder, as for translate.py."}
-    )
-    hypotheses: str | None = field(
-        default=None, metadata={"help": "A file of translations; nothing is translated then."}
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.model is None) == (self.hypotheses is None):
-            raise ValueError("Give either --model or --hypotheses.")
 
 
 @dataclass

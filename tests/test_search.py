@@ -20,7 +20,7 @@ from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.hypotheses import repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import packed_linear
+from modeling_aiayn.translation.packing import linear_function
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
 
 EOS = 2
@@ -375,16 +375,17 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     """Against a cache that is copied with every change of places."""
     generator = torch.Generator().manual_seed(0)
     sentences, width, heads, size = 5, 3, 2, 4
-    tree = HypothesisTree(1, sentences, width, torch.device("cpu"))
+    tree = HypothesisTree(1, width, torch.empty(sentences, heads, 9, size))
     past = torch.empty(2, sentences, width, heads, 0, size)
     for step in range(3 * ROOM):
         parents = torch.randint(0, width, (sentences, width), generator=generator)
         new = torch.randn(2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
-        kept = tree.update(0, new).unflatten(1, (sentences, heads))
+        tree.storage[0][:, :, :, tree.size - width : tree.size] = new
+        kept = tree.storage[0][:, :, :, : tree.size]
         rows = torch.arange(sentences)[:, None]
         past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
-        allowed = tree.mask(torch.float32, heads).unflatten(0, (sentences, heads)) == 0
+        allowed = tree.mask().unflatten(0, (sentences, heads)) == 0
         assert (allowed[:, 0] == allowed[:, 1]).all()
         for sentence in range(sentences):
             for hypothesis in range(width):
@@ -404,8 +405,9 @@ def test_packed_layers_compute_what_linear_layers_do(dtype, bias):
     """Types that there is no layout for are computed as ever."""
     linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
     states = torch.randn(2, 3, 11, dtype=dtype)
-    packed = packed_linear(linear.weight, linear.bias)
-    torch.testing.assert_close(packed(states), linear(states))
+    for is_packed in (True, False):
+        packed = linear_function(linear.weight, linear.bias, is_packed)
+        torch.testing.assert_close(packed(states), linear(states))
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,24 @@ def test_what_is_no_translation_model_is_refused(tokenizer):
         Translator(torch.nn.Linear(2, 3), tokenizer)
 
 
-def test_a_step_is_traced_whole(folder):
-    """What torch.compile rewrites computes the same; its backend is tried in a slow test."""
-    plain, compiled = (Translator.from_pretrained(folder) for _ in range(2))
-    (step_model,) = compiled.engine.step_models
-    step_model.run = torch.compile(step_model.run_layers, dynamic=True, backend="eager")
-    texts = TEXTS[:1]
-    assert compiled(texts, max_length_offset=4) == plain(texts, max_length_offset=4)
+def test_a_step_is_traced_whole_and_once(tokenizer, monkeypatch):
+    """What torch.compile rewrites computes the same, at any size; its backend is a slow test's."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda function, dynamic: compile_(function, dynamic=dynamic, backend=backend),
+    )
+    model = small_model(vocab_size=len(tokenizer), decoder_layers=1)
+    plain, compiled = (Translator(model, tokenizer, compile=c) for c in (False, True))
+    assert compiled(TEXTS[:1], num_beams=2) == plain(TEXTS[:1], num_beams=2)
+    assert 1 <= len(graphs) <= 3
 
 
 @pytest.mark.slow

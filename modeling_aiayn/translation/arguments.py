@@ -81,6 +81,23 @@ class TranslatorArguments:
 
 
 @dataclass
+class ModelOrHypotheses(TranslatorArguments):
+    """Which model to load, or which translations to read in its place."""
+
+    model: list[str] = field(
+        default_factory=list, metadata={"help": "A trained model's folder, as for translate.py."}
+    )
+    hypotheses: str | None = field(
+        default=None, metadata={"help": "A file of translations; nothing is translated then."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.model) == (self.hypotheses is not None):
+            raise ValueError("Give either --model or --hypotheses.")
+
+
+@dataclass
 class TextArguments:
     """What to translate, and where to put it."""
 

@@ -1,7 +1,6 @@
 """One model's decoder over the hypotheses of many sentences, a token at a time."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from ..layers import DecoderLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .hypothesis_tree import HypothesisTree
-from .packing import packed_linear
+from .packing import linear_function
 from .step_layer import StepLayer, source_keys_values
 
 
@@ -19,46 +18,18 @@ class StepModel:
 
     Args:
         model: The model.
-        compile: Whether torch.compile rewrites a step.
+        compile: Whether torch.compile rewrites the layers.
     """
 
     def __init__(self, model: AiaynForConditionalGeneration, compile: bool = False) -> None:
         self.model = model
         self.decoder = model.model.decoder
         self.decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
-        self.layers = [StepLayer(layer) for layer in self.decoder_layers]
-        self.heads = model.config.decoder_attention_heads
-        self.lm_head = packed_linear(model.lm_head.weight, model.lm_head.bias)
-        self.run: Callable[..., tuple[Tensor, Tensor]] = self.run_layers
+        layers = [StepLayer(layer, is_packed=not compile) for layer in self.decoder_layers]
+        self.layers: list[Callable[..., tuple[Tensor, Tensor]]] = [*layers]
         if compile:
-            self.run = torch.compile(self.run_layers, dynamic=True)
-
-    def run_layers(
-        self,
-        hidden_states: Tensor,
-        width: int,
-        tree: HypothesisTree,
-        sources: list[Tensor],
-        source_mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The decoder's layers and the output projection over one token of each hypothesis.
-
-        Args:
-            hidden_states: Embedded tokens, [N * k, D].
-            width: Hypotheses of each sentence, k.
-            tree: Keys and values of the tokens so far; it has room for these.
-            sources: The source's keys and values of each layer, [2, N * H, S, K].
-            source_mask: Added to the scores over the source, [N * H, k, S], or None.
-
-        Returns:
-            Logits in float32, [N * k, V], and the last layer's attention over the source,
-            [N * H, k, S].
-        """
-        mask = tree.mask(hidden_states.dtype, self.heads)
-        for index, (layer, source) in enumerate(zip(self.layers, sources, strict=True)):
-            update = partial(tree.update, index)
-            hidden_states, weights = layer(hidden_states, width, update, mask, source, source_mask)
-        return self.lm_head(self.decoder.layer_norm(hidden_states)).float(), weights
+            self.layers = [torch.compile(layer.__call__, dynamic=True) for layer in layers]
+        self.lm_head = linear_function(model.lm_head.weight, model.lm_head.bias)
 
 
 class BeamDecoder:
@@ -95,8 +66,9 @@ class BeamDecoder:
             blocked = attention_mask[:, None, None] == 0  # [N, 1, 1, S]
             mask = torch.zeros(blocked.shape, dtype=dtype, device=device)
             mask = mask.masked_fill(blocked, torch.finfo(dtype).min)
-            self.source_mask = mask.repeat(1, model.heads, width, 1)  # [N, H, k, S]
-        self.tree = HypothesisTree(len(model.layers), len(input_ids), width, device)
+            heads = self.sources[0].size(2)
+            self.source_mask = mask.repeat(1, heads, width, 1)  # [N, H, k, S]
+        self.tree = HypothesisTree(len(model.layers), width, self.sources[0][0])
         positions = torch.arange(max_length, device=device)
         self.positions = decoder.embed_positions(positions).to(dtype)  # [max_length, D]
         self.length = 0
@@ -114,19 +86,19 @@ class BeamDecoder:
             Logits in float32, [N, k, V].
         """
         self.tree.grow(parents)
-        decoder, mask = self.model.decoder, self.source_mask
+        decoder, mask = self.model.decoder, self.tree.mask()
+        source_mask = None if self.source_mask is None else self.source_mask.flatten(0, 1)
         embedded = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale  # [N * k, D]
-        logits, attention = self.model.run(
-            embedded + self.positions[self.length],
-            self.width,
-            self.tree,
-            [source.flatten(1, 2) for source in self.sources],
-            None if mask is None else mask.flatten(0, 1),
-        )
+        hidden_states = embedded + self.positions[self.length]
+        for layer, target, source in zip(
+            self.model.layers, self.tree.storage, self.sources, strict=True
+        ):
+            given = (self.width, target, self.tree.size, mask, source.flatten(1, 2), source_mask)
+            hidden_states, weights = layer(hidden_states, *given)
         self.length += 1
-        shape = (len(tokens), self.model.heads, self.width, -1)
-        self.source_attention = attention.view(shape).mean(1)
-        return logits.view(*tokens.shape, -1)
+        self.source_attention = weights.view(len(tokens), -1, *weights.shape[1:]).mean(1)
+        logits: Tensor = self.model.lm_head(decoder.layer_norm(hidden_states))
+        return logits.float().view(*tokens.shape, -1)
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences.

@@ -24,11 +24,13 @@ from ..training.peers import marian
 from .ctranslate2_engine import CTranslate2Engine
 from .engine import SourceSentence, TorchEngine
 from .options import SearchOptions
-from .packing import packed_linear
+from .packing import linear_function
 from .translator import Translator
 
 # Target tokens that each sentence gets, whatever the weights.
 NEW_TOKENS = 32
+# An engine's idle threads spin for a fifth of a second, at the cost of whoever is next.
+PAUSE_SECONDS = 0.3
 NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
 Decode = Callable[[Sequence[Sequence[int]], int], object]
@@ -158,6 +160,7 @@ def measure(
         start = number * batch_size % (len(sources) - batch_size)
         batch = sources[start : start + batch_size]
         for contender in contenders:
+            time.sleep(PAUSE_SECONDS)
             before = time.perf_counter()
             contender.decode(batch, num_beams)
             if number:
@@ -185,7 +188,7 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
     states = {size: torch.randn(rows, size, dtype=model.dtype) for size in _inputs(layers)}
     plain = [(layer, states[layer.in_features]) for layer in layers]
     packed = [
-        (packed_linear(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
+        (linear_function(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
     ]
     medians = []
     for products in (plain, packed):

@@ -17,25 +17,24 @@ class HypothesisTree:
 
     Args:
         num_layers: Layers of the decoder.
-        num_sentences: Sentences, N.
-        width: Hypotheses of each, k.
-        device: Where the tensors are.
+        width: Hypotheses of a sentence, k.
+        like: Keys of any layer, [N, H, S, K]: their sizes, type and device are the tree's.
     """
 
-    def __init__(
-        self, num_layers: int, num_sentences: int, width: int, device: torch.device
-    ) -> None:
+    def __init__(self, num_layers: int, width: int, like: Tensor) -> None:
         self.width = width
+        # Entries so far; those of the step under way are the last k.
         self.size = 0
+        sentences = len(like)
         self.is_ancestor = torch.empty(
-            num_sentences, width, 0, dtype=torch.bool, device=device
+            sentences, width, 0, dtype=torch.bool, device=like.device
         )  # [N, k, size]
-        self._itself = torch.eye(width, dtype=torch.bool, device=device)  # [k, k]
-        # Of each layer, [2, N, H, room, K].
-        self._storage = [torch.empty(0)] * num_layers
+        self._itself = torch.eye(width, dtype=torch.bool, device=like.device)  # [k, k]
+        # Keys and values of each layer, [2, N, H, room, K].
+        self.storage = [self._room(sentences, 0, like) for _ in range(num_layers)]
 
     def grow(self, parents: Tensor) -> None:
-        """Make an entry for each hypothesis of the next step; `update` fills it in.
+        """Make an entry for each hypothesis of the next step; a layer fills in its own.
 
         Args:
             parents: Which hypothesis of the sentence each goes on from, [N, k].
@@ -43,36 +42,20 @@ class HypothesisTree:
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        storage = self._storage[0]
-        if storage.dim() > 1 and self.size + self.width > storage.size(3):
+        if self.size + self.width > self.storage[0].size(3):
             self._tidy(torch.arange(len(parents), device=parents.device))
         itself = self._itself.expand(len(parents), -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += self.width
 
-    def mask(self, dtype: torch.dtype, heads: int) -> Tensor | None:
+    def mask(self) -> Tensor | None:
         """What is added to scores, [N * H, k, size]; None where all entries are ancestors."""
         if self.width == 1:
             return None
-        mask = torch.zeros(self.is_ancestor.shape, dtype=dtype, device=self.is_ancestor.device)
-        mask = mask.masked_fill_(~self.is_ancestor, torch.finfo(dtype).min)
-        return mask.repeat_interleave(heads, dim=0)
-
-    def update(self, layer: int, keys_values: Tensor) -> Tensor:
-        """Fill in one layer's newest entries.
-
-        Args:
-            layer: The layer.
-            keys_values: Their keys and values, [2, N, H, k, K].
-
-        Returns:
-            Those of all entries, [2, N * H, size, K].
-        """
-        storage = self._storage[layer]
-        if storage.dim() == 1:
-            storage = self._storage[layer] = self._room_for(keys_values, 0)
-        storage[:, :, :, self.size - self.width : self.size] = keys_values
-        return storage[:, :, :, : self.size].flatten(1, 2)
+        like = self.storage[0]
+        mask = like.new_zeros(self.is_ancestor.shape)
+        mask = mask.masked_fill_(~self.is_ancestor, torch.finfo(like.dtype).min)
+        return mask.repeat_interleave(like.size(2), dim=0)
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences.
@@ -92,16 +75,13 @@ class HypothesisTree:
         index = order[:, None].expand(-1, self.width, -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
-        for layer, kept in enumerate(self._storage):
-            if kept.dim() > 1:
-                moved = self._room_for(kept[:, : len(sentences)], size)
-                for side in range(2):
-                    # Indices around a slice come first: [N, size, H, K].
-                    found = kept[side][sentences[:, None], :, order]
-                    moved[side, :, :, :size] = found.transpose(1, 2)
-                self._storage[layer] = moved
+        for layer, kept in enumerate(self.storage):
+            moved = self._room(len(sentences), size, kept[0])
+            for side in range(2):
+                # Indices around a slice come first: [N, size, H, K].
+                found = kept[side][sentences[:, None], :, order]
+                moved[side, :, :, :size] = found.transpose(1, 2)
+            self.storage[layer] = moved
 
-    def _room_for(self, like: Tensor, size: int) -> Tensor:
-        shape = list(like.shape)
-        shape[3] = size + ROOM * self.width
-        return like.new_empty(shape)
+    def _room(self, sentences: int, size: int, like: Tensor) -> Tensor:
+        return like.new_empty(2, sentences, like.size(1), size + ROOM * self.width, like.size(3))

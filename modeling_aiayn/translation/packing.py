@@ -11,7 +11,9 @@ from torch.nn import functional
 ROWS = 128
 
 
-def packed_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+def linear_function(
+    weight: Tensor, bias: Tensor | None, is_packed: bool = True
+) -> Callable[[Tensor], Tensor]:
     """A linear layer for decoding, whose weight is laid out once on a CPU, not at each call.
 
     A step of decoding multiplies few rows by large matrices, and laying those out takes as long as
@@ -20,6 +22,8 @@ def packed_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Ten
     Args:
         weight: The weight, [out, in]; what is done to it later may not reach the packed one.
         bias: The bias, [out], or None.
+        is_packed: Whether to lay the weight out where that can be done. The compiler, for one,
+            wants it as it is.
 
     Returns:
         x W^T + b as a function of states x, [..., in].
@@ -29,7 +33,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Ten
     # torch leaves it unannotated.
     has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     is_packable = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
-    if not (has_kernels and is_packable):
+    if not (is_packed and has_kernels and is_packable):
         return partial(functional.linear, weight=weight, bias=bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer
-from .packing import packed_linear
+from .packing import linear_function
 
 Linear = Callable[[Tensor], Tensor]
 
 
-def stacked(linears: Sequence[nn.Linear], scale: float) -> Linear:
+def stacked(linears: Sequence[nn.Linear], scale: float, is_packed: bool) -> Linear:
     """Several linear layers of one input as one, the first of them scaled."""
     weights = [linear.weight for linear in linears]
     weight = torch.cat([weights[0] * scale, *weights[1:]])
@@ -26,7 +26,7 @@ def stacked(linears: Sequence[nn.Linear], scale: float) -> Linear:
     if linears[0].bias is not None:
         biases = [linear.bias for linear in linears]
         bias = torch.cat([biases[0] * scale, *biases[1:]])
-    return packed_linear(weight, bias)
+    return linear_function(weight, bias, is_packed)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -53,17 +53,19 @@ class StepAttention:
     Args:
         attention: The module.
         with_target: Whether keys and values come from the same states as queries.
+        is_packed: As for `linear_function`.
     """
 
-    def __init__(self, attention: MultiHeadAttention, with_target: bool) -> None:
+    def __init__(self, attention: MultiHeadAttention, with_target: bool, is_packed: bool) -> None:
         self.head_dim = attention.head_dim
         self.heads = attention.q_proj.out_features // attention.head_dim
         projections = [attention.q_proj]
         if with_target:
             projections += [attention.k_proj, attention.v_proj]
         self.parts = len(projections)
-        self.project = stacked(projections, 1 / math.sqrt(attention.head_dim))
-        self.out = packed_linear(attention.out_proj.weight, attention.out_proj.bias)
+        self.project = stacked(projections, 1 / math.sqrt(attention.head_dim), is_packed)
+        out = attention.out_proj
+        self.out = linear_function(out.weight, out.bias, is_packed)
 
     def split(self, hidden_states: Tensor, width: int) -> Tensor:
         """Queries, and keys and values with them: [parts, N, H, k, K] of states, [N * k, D]."""
@@ -107,15 +109,16 @@ class StepLayer:
 
     Args:
         layer: The layer; its weights are copied.
+        is_packed: As for `linear_function`.
     """
 
-    def __init__(self, layer: DecoderLayer) -> None:
-        self.self_attention = StepAttention(layer.self_attn, with_target=True)
+    def __init__(self, layer: DecoderLayer, is_packed: bool) -> None:
+        self.self_attention = StepAttention(layer.self_attn, True, is_packed)
         self.self_norm = StepNorm(layer.self_attn_layer_norm)
-        self.source_attention = StepAttention(layer.encoder_attn, with_target=False)
+        self.source_attention = StepAttention(layer.encoder_attn, False, is_packed)
         self.source_norm = StepNorm(layer.encoder_attn_layer_norm)
-        self.fc1 = packed_linear(layer.fc1.weight, layer.fc1.bias)
-        self.fc2 = packed_linear(layer.fc2.weight, layer.fc2.bias)
+        self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias, is_packed)
+        self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias, is_packed)
         self.activation = layer.activation
         self.final_norm = StepNorm(layer.final_layer_norm)
 
@@ -123,7 +126,8 @@ class StepLayer:
         self,
         hidden_states: Tensor,
         width: int,
-        target: Callable[[Tensor], Tensor],
+        target: Tensor,
+        size: int,
         mask: Tensor | None,
         source: Tensor,
         source_mask: Tensor | None,
@@ -133,8 +137,9 @@ class StepLayer:
         Args:
             hidden_states: States of one token of each hypothesis, [N * k, D].
             width: Hypotheses of each sentence, k.
-            target: Takes the token's keys and values, [2, N, H, k, K], and gives those of all
-                tokens, [2, N * H, size, K].
+            target: Keys and values of the target, [2, N, H, room, K]; the token's own are written
+                into the last k of size.
+            size: How many of them there are.
             mask: Added to the scores over them, [N * H, k, size], or None.
             source: The source's keys and values, [2, N * H, S, K].
             source_mask: Added to the scores over them, [N * H, k, S], or None.
@@ -144,7 +149,8 @@ class StepLayer:
         """
         states = self.self_norm.before(hidden_states)
         projected = self.self_attention.split(states, width)
-        keys, values = target(projected[1:])
+        target[:, :, :, size - width : size] = projected[1:]
+        keys, values = target[:, :, :, :size].flatten(1, 2)
         attended, _ = attend(projected[0].flatten(0, 1), keys, values, mask)
         output = self.self_attention.join(attended, width)
         hidden_states = self.self_norm.after(hidden_states, output)

@@ -206,7 +206,10 @@ class Translator:
 
     @cached_property
     def engine(self) -> Engine:
-        """What translates ids; made when first asked for: it has weights of its own."""
+        """What translates ids, made when first asked for.
+
+        It has weights of its own: what is done to the model's afterwards does not reach it.
+        """
         return self._engine or TorchEngine(self.models, compile=self._compile)
 
     def __call__(

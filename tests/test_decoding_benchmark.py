@@ -1,0 +1,93 @@
+"""The decoding benchmark measures what it says; how fast anything is, it does not assert."""
+
+import pytest
+from conftest import small_config, small_model
+
+from modeling_aiayn.translation import Translator, benchmark
+from modeling_aiayn.translation.benchmark import (
+    NEW_TOKENS,
+    DecodingContender,
+    decoding_contenders,
+    decoding_table,
+    floor_line,
+    linear_seconds,
+    measure,
+    whole_file,
+)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr(benchmark, "PAUSE_SECONDS", 0.0)
+
+
+def test_all_contenders_make_as_many_tokens(tokenizer):
+    config = small_config(vocab_size=len(tokenizer), encoder_attention_heads=2)
+    contenders = decoding_contenders(config, tokenizer, ["float32"])
+    names = [contender.name for contender in contenders]
+    assert names[0] == "Translator float32"
+    assert [name.split()[0] for name in names[1:]] == [
+        "our",
+        "Marian",
+        "CTranslate2",
+        "CTranslate2",
+    ]
+    sources = [tokenizer(text).input_ids for text in ("The dog sees.", "We see my old friend.")]
+    ours, library, peer, engine, _ = (contender.decode(sources, 2) for contender in contenders)
+    assert [len(best.token_ids) for (best,) in ours] == [NEW_TOKENS] * 2
+    assert library.shape == peer.shape == (2, 1 + NEW_TOKENS)
+    assert [len(result.hypotheses[0]) for result in engine] == [NEW_TOKENS] * 2
+
+
+def test_rounds_are_measured_after_one_to_warm_up():
+    calls = []
+    contender = DecodingContender("Translator float32", lambda *given: calls.append(given))
+    sources = [[index] for index in range(7)]
+    measure([contender], sources, batch_size=3, num_beams=2, rounds=3)
+    assert [batch for batch, _ in calls] == [
+        [[0], [1], [2]],
+        [[3], [4], [5]],
+        [[2], [3], [4]],
+        [[1], [2], [3]],
+    ]
+    assert len(contender.seconds) == 3
+
+
+def test_the_table_has_rates_and_ratios():
+    contenders = [
+        DecodingContender("Translator float32", len, [0.5, 9.0, 0.4]),
+        DecodingContender("Marian generate() float32", len, [2.0, 1.0, 1.0]),
+    ]
+    head, ours, theirs = decoding_table(contenders, batch_size=4).splitlines()
+    assert head.split() == ["tokens/s", "ours", "float32"]
+    assert ours.split()[-2:] == ["256", "1.00x"]
+    assert theirs.split()[-2:] == ["128", "2.00x"]
+
+
+def test_the_floor_is_of_the_linear_layers_of_a_step():
+    model = small_model()
+    assert 0 < linear_seconds(model, rows=6, repeats=3) < 1
+    assert floor_line(model, 3, 2).startswith("linear layers float32")
+
+
+def test_a_whole_file_is_translated_by_both(tokenizer):
+    translator = Translator(small_model(vocab_size=len(tokenizer), decoder_layers=1), tokenizer)
+    ours, theirs, identical = whole_file(translator, ["The dog sees.", "We see."], 1, rounds=1)
+    assert ours > 0 and theirs > 0
+    assert identical == 2
+
+
+def test_the_script_prints_a_table_of_each_case(run, tmp_path, monkeypatch):
+    lines = [f"The dog number {n} sees.\tDer Hund {n} sieht.\n" for n in range(9)]
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    monkeypatch.setattr(
+        "modeling_aiayn.AiaynConfig.from_preset",
+        lambda name, vocab_size: small_config(vocab_size=vocab_size, encoder_attention_heads=2),
+    )
+    code, out, err = run(
+        *("benchmark_decoding.py", "--file", tmp_path / "pairs.tsv", "--rounds", 1),
+        *("--train_file", tmp_path / "pairs.tsv", "--vocab_size", 300, "--batches", 2),
+        *("--beams", 2, "--dtypes", "float32"),
+    )
+    assert code == 0, err
+    assert "batch 2, beam 2" in out and "CTranslate2 int8" in out and "ms a step" in out
