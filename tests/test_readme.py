@@ -12,8 +12,10 @@ import pytest
 from conftest import ROOT, small_model
 
 from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
+from modeling_aiayn.translation import Translator
 
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.S)
@@ -86,6 +88,8 @@ def test_commands_run(workplace, hub, monkeypatch, command):
         assert (ROOT / arguments[arguments.index("--constraint") + 1]).exists()
     else:
         assert program == "python"
+        if "--engine" in arguments:
+            export_ctranslate2(Translator.from_pretrained("runs/demo"), "runs/demo-ct2", "int8")
         monkeypatch.setattr(sys, "argv", arguments)
         if arguments[0].endswith("train_translation.py"):
             monkeypatch.setattr(
