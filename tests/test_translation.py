@@ -59,6 +59,23 @@ def test_a_very_long_text_is_cut_with_a_warning(translator, caplog):
     assert "Line 2: cut from 801 to 512 tokens" in caplog.text
 
 
+def test_a_text_longer_than_a_table_of_positions_costs_no_other(tokenizer, caplog):
+    model = small_model(
+        vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
+    )
+    translator = Translator(model, tokenizer)
+    with caplog.at_level(logging.WARNING):
+        first, long = translator(["We see.", "the dog " * 9])
+    assert "Line 2: cut from 19 to 9 tokens" in caplog.text
+    assert [first] == translator(["We see."]) and long
+
+
+def test_models_that_vote_have_one_vocabulary(tokenizer):
+    models = [small_model(vocab_size=len(tokenizer) + extra) for extra in (0, 1)]
+    with pytest.raises(ValueError, match="one target vocabulary, got some of 600 and 601 entries"):
+        Translator(models, tokenizer)
+
+
 def test_a_line_of_a_megabyte_costs_little(translator, caplog):
     """RELIABILITY A-T05: it is cut, and no other line is touched."""
     with caplog.at_level(logging.WARNING):

@@ -66,8 +66,8 @@ class Translator:
         engine: What translates ids. None: our own decoder loop over model.
 
     Raises:
-        ValueError: A tokenizer has more entries than the model, or a model is no translation model
-            of ours.
+        ValueError: A tokenizer has more entries than the model, a model is no translation model
+            of ours, or several have vocabularies of different sizes.
     """
 
     def __init__(
@@ -92,6 +92,12 @@ class Translator:
                 )
             loaded.eval()
             self._check_tokenizers(loaded)
+        sizes = {loaded.lm_head.out_features for loaded in self.models}
+        if len(sizes) > 1:
+            raise ValueError(
+                "Models that vote must have one target vocabulary, got some of "
+                f"{' and '.join(map(str, sorted(sizes)))} entries."
+            )
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
@@ -338,8 +344,14 @@ class Translator:
                 found[index] = Translation(texts[index], targets[index], score, total, ids[index])
         return [found[index] for index in range(len(texts))]
 
+    @cached_property
+    def max_source_tokens(self) -> int:
+        """The longest source: 512 tokens, or as many as a table of learned positions has."""
+        tables = (model.model.encoder.embed_positions.max_length for model in self.models)
+        return min([MAX_SOURCE_TOKENS, *(table for table in tables if table is not None)])
+
     def encode(self, text: str, name: str = "A text") -> list[int]:
-        """Ids of a text, 512 of them at most.
+        """Ids of a text, as many as `max_source_tokens` at most.
 
         Args:
             text: A sentence.
@@ -349,9 +361,10 @@ class Translator:
             Ids, the last of which is eos.
         """
         ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
-        if len(ids) > MAX_SOURCE_TOKENS:
-            logger.warning("%s: cut from %d to %d tokens.", name, len(ids), MAX_SOURCE_TOKENS)
-            ids = [*ids[: MAX_SOURCE_TOKENS - 1], ids[-1]]
+        limit = self.max_source_tokens
+        if len(ids) > limit:
+            logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
+            ids = [*ids[: limit - 1], ids[-1]]
         return ids
 
     def _encoded(
