@@ -32,31 +32,8 @@ def read_lines(path: str | Path) -> list[str]:
         OSError: The file cannot be read, or is a truncated or damaged .gz.
         ValueError: A line is not UTF-8.
     """
-    path = Path(path)
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise OSError(f"{path}: truncated or damaged .gz file ({error}).") from error
-    return lines_of(data, str(path))
-
-
-def lines_of(data: bytes, name: str) -> list[str]:
-    """Lines of UTF-8 text, as `read_lines` has them of a file.
-
-    Args:
-        data: The text.
-        name: What to call it in messages.
-
-    Returns:
-        Its lines.
-
-    Raises:
-        ValueError: A line is not UTF-8.
-    """
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return [_decode(line, name, number) for number, line in enumerate(lines, start=1)]
+    lines = _raw_lines(_opened(path), str(path))
+    return [_decode(line, str(path), number) for number, line in enumerate(lines, start=1)]
 
 
 def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
@@ -73,24 +50,35 @@ def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
     Raises:
         OSError: The file cannot be read, or turns out to be a truncated or damaged .gz.
     """
-    if not isinstance(source, (str, Path)):
-        return _lines_read(source, "stdin")
-    opened: Any = gzip.open if str(source).endswith(".gz") else open
-    return _lines_read(opened(source, "rb"), str(source))
+    if isinstance(source, (str, Path)):
+        return _replaced(_raw_lines(_opened(source), str(source)), str(source))
+    return _replaced(_raw_lines(source, "stdin"), "stdin")
 
 
-def _lines_read(file: BinaryIO, name: str) -> Iterator[str]:
+def _opened(path: str | Path) -> BinaryIO:
+    opened: Any = gzip.open if str(path).endswith(".gz") else open
+    file: BinaryIO = opened(path, "rb")
+    return file
+
+
+def _raw_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Lines without line ends and byte-order mark; the file is closed behind them."""
     with file:
         try:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                try:
-                    yield _decode(text.removesuffix(b"\n"), name, number)
-                except ValueError as error:
-                    logger.warning("%s What cannot be read is U+FFFD here.", error)
-                    yield text.decode("utf-8", "replace").rstrip("\r\n")
+                yield text.removesuffix(b"\n")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(f"{name}: truncated or damaged .gz file ({error}).") from error
+
+
+def _replaced(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _decode(line, name, number)
+        except ValueError as error:
+            logger.warning("%s What cannot be read is U+FFFD here.", error)
+            yield line.decode("utf-8", "replace").removesuffix("\r")
 
 
 def _decode(line: bytes, name: str, number: int) -> str:

@@ -94,6 +94,12 @@ def test_alignment_does_not_depend_on_the_attention_implementation(translator):
     assert {target for _, target in links} <= set(range(5))
 
 
+def test_a_source_that_is_too_long_is_cut_as_for_translation(translator, caplog):
+    (links,) = align(translator, "dog " * 5000, "Der Hund.", [AttentionChoice()])
+    assert "cut from 5001 to 512 tokens" in caplog.text
+    assert all(source < 511 for source, _ in links)
+
+
 def test_translations_have_links_and_empty_ones_none(translator):
     found = list(translator.stream(["The dog sees.", ""]))
     links = aligner(translator, AttentionChoice())

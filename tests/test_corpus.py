@@ -1,6 +1,7 @@
 """Text in: every kind of file, and every way in which one can be wrong (RELIABILITY A-DS)."""
 
 import gzip
+import io
 import json
 import logging
 
@@ -10,11 +11,11 @@ from datasets import Dataset
 
 from modeling_aiayn.corpus import (
     embedded_pairs,
-    lines_of,
     parse_columns,
     read_hub,
     read_lines,
     read_pairs,
+    stream_lines,
     warn_of_repeats,
     without_empty,
 )
@@ -75,9 +76,13 @@ def test_windows_line_ends_and_byte_order_mark_change_nothing(tmp_path):
     assert read_lines(path) == ["one", "two"]
 
 
-def test_only_newlines_end_lines():
-    assert lines_of("a\u2028b\x0bc\x85d\n\ne".encode(), "x") == ["a\u2028b\x0bc\x85d", "", "e"]
-    assert lines_of(b"", "x") == []
+def test_only_newlines_end_lines(tmp_path):
+    path = tmp_path / "text"
+    for text, lines in (("a\u2028b\x0bc\x85d\n\ne", ["a\u2028b\x0bc\x85d", "", "e"]), ("", [])):
+        path.write_text(text, "utf-8")
+        assert read_lines(path) == lines
+        assert list(stream_lines(path)) == lines
+        assert list(stream_lines(io.BytesIO(text.encode()))) == lines
 
 
 def test_sentences_are_stripped(tmp_path):

@@ -64,13 +64,27 @@ def test_greedy_translations_are_the_same(tokenizer, tmp_path):
     assert other(TEXTS, num_beams=1) == [mine.text for (mine,) in ours]
 
 
-def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("given", "prefix"),
+    [
+        ({}, ""),
+        ({}, "Der Hund"),
+        ({"min_length": 6}, ""),
+        ({"min_length": 9, "no_repeat_ngram_size": 1}, "Der"),
+        ({"min_length": 40, "max_length_factor": 0.0, "max_length_offset": 5}, ""),
+    ],
+    ids=str,
+)
+def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path, given, prefix):
     """Beam searches end at other times, so they may find others; both score them alike."""
     translator = Translator(trained_to_end(tokenizer), tokenizer)
     other = exported(translator, tmp_path / "ct2")
-    options = SearchOptions(num_beams=3, nbest=3, length_penalty=0.4)
+    options = SearchOptions(num_beams=3, nbest=3, length_penalty=0.4, **given)
     sources = [text for text in TEXTS if text]
-    for source, found in zip(sources, other.stream(sources, options), strict=True):
+    prefixes = [prefix] * len(sources)
+    for source, found in zip(
+        sources, other.stream(sources, options, prefixes=prefixes), strict=True
+    ):
         scores = [each.score for each in found]
         assert scores == sorted(scores, reverse=True)
         ids = translator.encode(source)

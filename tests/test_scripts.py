@@ -75,6 +75,18 @@ def test_columns_for_nbest_scores_and_alignment(run, model_folder, tmp_path):
     assert "tokens/s" in err
 
 
+@pytest.mark.parametrize("flag", ["input", "prefixes", "phrases"])
+def test_a_file_is_not_overwritten_while_it_is_read(run, model_folder, tmp_path, flag):
+    (tmp_path / "texts").write_text("The dog sees.\n")
+    (tmp_path / "same").symlink_to(tmp_path / "texts")
+    code, _, err = run(
+        *("translate.py", "--model", model_folder, f"--{flag}", tmp_path / "texts"),
+        *("--output", tmp_path / "same"),
+    )
+    assert code == 1 and f"--output would overwrite --{flag}" in err
+    assert (tmp_path / "texts").read_text() == "The dog sees.\n"
+
+
 def test_a_line_that_is_no_text_costs_no_other(run, model_folder, caplog):
     lines = [b"The dog sees.", b"a\xffb", b"a\x00b", "\u6f22 \U0001f600".encode(), b"We see."]
     code, out, _ = run("translate.py", "--model", model_folder, stdin=b"\n".join(lines))

@@ -110,6 +110,18 @@ def test_each_text_has_its_prefix_and_phrases(translator):
     assert third.text.startswith("Der Apfel")
 
 
+def test_phrases_that_cannot_be_said_cost_no_other_line(tokenizer, caplog):
+    """A table of 5 positions is too short for them."""
+    model = small_model(
+        vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=5
+    )
+    translator = Translator(model, tokenizer)
+    phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
+    (first,), (second,) = translator.stream(["We see.", "We see."], phrases=phrases)
+    assert first.text and second.text == ""
+    assert "Line 2: no translation holds all of its phrases" in caplog.text
+
+
 def test_as_many_prefixes_and_phrases_as_texts(translator):
     for given in (
         {"prefixes": ["a"]},

@@ -142,6 +142,8 @@ def align(
     source_words, target_words = words or (source.split(), target.split())
     weights = cross_attention(translator, source, target).weights
     of_source = words_of_tokens(translator.source_tokenizer, source, source_words)
+    if len(of_source) > weights.size(-1):  # the source was cut, and ends in </s>
+        of_source = [*of_source[: weights.size(-1) - 1], None]
     of_target = words_of_tokens(translator.target_tokenizer, target, target_words)
     return [links_of(choice.of(weights), of_source, of_target) for choice in choices]
 

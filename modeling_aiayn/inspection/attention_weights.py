@@ -30,14 +30,14 @@ def cross_attention(translator: Translator, source: str, target: str) -> CrossAt
 
     Args:
         translator: A model and its tokenizers; its attention implementation is left as it was.
-        source: A sentence.
+        source: A sentence; like any that is translated it is cut where it is too long.
         target: A translation of it.
 
     Returns:
         The weights of every layer and head.
     """
     model = translator.model
-    source_ids = translator.source_tokenizer(as_unicode(source), return_tensors="pt").input_ids
+    source_ids = torch.tensor([translator.encode(source)])
     labels = translator.target_tokenizer(as_unicode(target), return_tensors="pt").input_ids
     implementation = model.config._attn_implementation
     # Other implementations have no weights to show.

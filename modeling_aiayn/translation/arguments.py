@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -120,6 +121,15 @@ class TextArguments:
             "layer, or of a layer and head (2 or 2,5), or off the mean of all (mean)."
         },
     )
+
+    def __post_init__(self) -> None:
+        for name in ("input", "prefixes", "phrases"):
+            read = getattr(self, name)
+            if (
+                None not in (read, self.output)
+                and Path(read).resolve() == Path(str(self.output)).resolve()
+            ):
+                raise ValueError(f"--output would overwrite --{name}, {read}: name another file.")
 
     @property
     def is_dialogue(self) -> bool:

@@ -185,7 +185,8 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
         # The source's keys and values are not made at each step.
         if isinstance(layer, nn.Linear) and not name.endswith(NOT_EACH_STEP)
     ]
-    states = {size: torch.randn(rows, size, dtype=model.dtype) for size in _inputs(layers)}
+    sizes = {layer.in_features for layer in layers}
+    states = {size: torch.randn(rows, size, dtype=model.dtype) for size in sizes}
     plain = [(layer, states[layer.in_features]) for layer in layers]
     packed = [
         (linear_function(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
@@ -201,10 +202,6 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
                 times.append(time.perf_counter() - start)
         medians.append(statistics.median(times))
     return min(medians)
-
-
-def _inputs(layers: Sequence[nn.Linear]) -> set[int]:
-    return {layer.in_features for layer in layers}
 
 
 def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> str:

@@ -19,8 +19,8 @@ class CTranslate2Engine:
     """An exported model.
 
     Its beam search ends with as many finished hypotheses as beams, where ours goes on while a
-    better one is possible; both rank them alike. Where min_length or no_repeat_ngram_size rule
-    tokens out, its log-probabilities are shares of what is left.
+    better one is possible; both rank them alike. Where tokens are forced or ruled out it counts
+    shares of what is left, so those hypotheses are scored once more, by what the model gives them.
 
     Args:
         folder: What `export_ctranslate2` wrote.
@@ -69,6 +69,7 @@ class CTranslate2Engine:
         offset = options.max_length_offset
         offset = MAX_TOKENS_BEYOND_SOURCE if offset is None else offset
         longest = max(len(sentence.input_ids) for sentence in sentences)
+        limit = max(1, int(options.max_length_factor * longest) + offset)
         results = self.translator.translate_batch(
             self._tokens(self.source_tokenizer, [sentence.input_ids for sentence in sentences]),
             self._tokens(self.target_tokenizer, [sentence.prefix for sentence in sentences]),
@@ -77,15 +78,16 @@ class CTranslate2Engine:
             # Any but 0, at which it ends with the first hypothesis: the ranking is ours.
             length_penalty=1,
             no_repeat_ngram_size=options.no_repeat_ngram_size,
-            min_decoding_length=options.min_length,
-            max_decoding_length=max(1, int(options.max_length_factor * longest) + offset),
+            min_decoding_length=min(options.min_length, limit),
+            max_decoding_length=limit,
             max_input_length=0,
             return_scores=True,
             return_end_token=True,
         )
+        is_free = not (options.min_length or options.no_repeat_ngram_size)
         return [
-            self._ranked(result.hypotheses, result.scores, options)[: options.nbest]
-            for result in results
+            self._ranked(sentence, result, options, is_free and not sentence.prefix)
+            for sentence, result in zip(sentences, results, strict=True)
         ]
 
     def score(
@@ -115,14 +117,25 @@ class CTranslate2Engine:
         return [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sequences]
 
     def _ranked(
-        self, tokens: list[list[str]], scores: list[float], options: SearchOptions
+        self,
+        sentence: SourceSentence,
+        result: ctranslate2.TranslationResult,
+        options: SearchOptions,
+        is_free: bool,
     ) -> list[Hypothesis]:
-        found = []
-        for hypothesis, score in zip(tokens, scores, strict=True):
-            ids = tuple(self.target_tokenizer.convert_tokens_to_ids(hypothesis))
-            total = score * len(ids)
-            found.append(Hypothesis(ids, total, normalized_score(total, len(ids), options)))
-        return sorted(found, key=lambda each: -each.score)
+        """The nbest of a sentence's hypotheses, by our penalties."""
+        eos = self.target_tokenizer.eos_token_id
+        found = [self.target_tokenizer.convert_tokens_to_ids(each) for each in result.hypotheses]
+        totals = [score * len(ids) for score, ids in zip(result.scores, found, strict=True)]
+        if not is_free or any(ids[-1:] != [eos] for ids in found):
+            # One that was cut at its limit ends there, for what that costs.
+            found = [ids if ids[-1:] == [eos] else [*ids, eos] for ids in found]
+            totals = self.score([sentence.input_ids] * len(found), found)
+        hypotheses = [
+            Hypothesis(tuple(ids), total, normalized_score(total, len(ids), options))
+            for ids, total in zip(found, totals, strict=True)
+        ]
+        return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 
 
 def refuse_what_the_engine_lacks(

@@ -298,9 +298,13 @@ class Translator:
                 indices = [filled[position] for position in batch]
                 hypotheses = self.engine.search([sentences[index] for index in indices], options)
                 for index, best in zip(indices, hypotheses, strict=True):
-                    found[index] = self._decoded(found[index][0].source, best)
+                    if best:
+                        found[index] = self._decoded(found[index][0].source, best)
+                    else:
+                        number = sentences[index].number + 1
+                        logger.warning("Line %d: no translation holds all of its phrases.", number)
                 if report:
-                    tokens = sum(len(best.token_ids) for best, *_ in hypotheses)
+                    tokens = sum(len(found[index][0].token_ids) for index in indices)
                     report(len(indices), tokens)
             yield from found
 
