@@ -1,0 +1,80 @@
+"""Weights from the Annotated Transformer (Rush et al., 2018 and 2022)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .foreign_model import ForeignModel, read_foreign
+from .marian import ATTENTION
+from .pickled import dtype_of, read_state_dict
+from .weight_names import NameTable, refuse_missing_heads, sizes_of
+
+
+def _layer(attentions: Mapping[str, str]) -> dict[str, str]:
+    names = {"fc1": "feed_forward.w_1", "fc2": "feed_forward.w_2"}
+    for number, (ours, theirs) in enumerate(attentions.items()):
+        names[f"{ours}_layer_norm"] = f"sublayer.{number}.norm"
+        for index, projection in enumerate(ATTENTION):
+            names[f"{ours}.{projection}"] = f"{theirs}.linears.{index}"
+    return names | {"final_layer_norm": f"sublayer.{len(attentions)}.norm"}
+
+
+ANNOTATED_NAMES = NameTable(
+    around={
+        "model.encoder.embed_tokens": "src_embed.0.lut",
+        "model.decoder.embed_tokens": "tgt_embed.0.lut",
+        "model.encoder.layer_norm": "encoder.norm",
+        "model.decoder.layer_norm": "decoder.norm",
+        "lm_head": "generator.proj",
+    },
+    encoder=_layer({"self_attn": "self_attn"}),
+    decoder=_layer({"self_attn": "self_attn", "encoder_attn": "src_attn"}),
+    encoder_layer="encoder.layers.{n}.",
+    decoder_layer="decoder.layers.{n}.",
+    left_out={r"(src|tgt)_embed\.1\.pe": "sinusoids are computed"},
+)
+# Its vocabulary begins with <s>, </s>, <blank> and <unk>.
+SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 0}
+# It adds 1e-6 to the standard deviation: the square of it, to the variance, is as negligible.
+LAYER_NORM_EPS = 1e-12
+
+
+def read_annotated(
+    source: str | Path | Mapping[str, Tensor], fields: Mapping[str, Any]
+) -> ForeignModel:
+    """The Annotated Transformer: pre-norm by the sample's standard deviation, biases everywhere.
+
+    Args:
+        source: Its state dict, or a file of it.
+        fields: What no tensor tells: encoder_attention_heads and decoder_attention_heads always,
+            and dropout and token ids where they are not the document's.
+
+    Returns:
+        What there is of it.
+
+    Raises:
+        OSError: The file is missing or damaged.
+        ValueError: A tensor is missing, has another shape, or no place.
+    """
+    refuse_missing_heads(fields)
+    tensors = read_state_dict(source)
+    positions = tensors.get("src_embed.1.pe")
+    if positions is None:
+        raise ValueError("The tensor src_embed.1.pe is missing.")
+    return read_foreign(
+        "The Annotated Transformer",
+        ANNOTATED_NAMES,
+        tensors,
+        {
+            **sizes_of(ANNOTATED_NAMES, tensors),
+            **SPECIAL_IDS,
+            "norm_first": True,
+            "layer_norm_eps": LAYER_NORM_EPS,
+            **fields,
+        },
+        positions.squeeze(),
+        has_sample_deviation=True,
+        dtype=dtype_of(tensors),
+    )

@@ -1,0 +1,99 @@
+"""Models and tokenizers in the library's own classes, from a folder that holds them whole."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..translation.translator import refuse_unfit_weights
+
+
+def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrainedModel:
+    """A model in its own class and the type that its weights are kept in.
+
+    Args:
+        model_class: The class.
+        source: A folder. Pickled weights are read too, by torch's reader of harmless ones.
+
+    Returns:
+        The model.
+
+    Raises:
+        OSError: There is no such folder, or it holds no such model.
+        ValueError: The configuration is of another model, or weights are missing or not finite.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"No such directory: {folder}.")
+    found, _ = model_class.config_class.get_config_dict(folder)
+    if found.get("model_type") != model_class.config_class.model_type:
+        raise ValueError(
+            f"{folder}: model_type must be {model_class.config_class.model_type!r}, got "
+            f"{found.get('model_type')!r}."
+        )
+    try:
+        model, loading_info = model_class.from_pretrained(
+            folder, dtype="auto", local_files_only=True, output_loading_info=True
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"{folder}: the weights do not fit the configuration ({error})."
+        ) from error
+    refuse_unfit_weights(folder, model, loading_info)
+    return model
+
+
+def in_float32(peer: PreTrainedModel) -> PreTrainedModel:
+    """A copy that computes in float32, with positions that were never rounded to less.
+
+    Args:
+        peer: A model in its own class.
+
+    Returns:
+        The copy, in evaluation mode.
+    """
+    config = copy.deepcopy(peer.config)
+    config.dtype = torch.float32
+    fresh = type(peer)(config)
+    weights = peer.state_dict()
+    kept = {name: weights[name].float() for name in weights if "embed_positions" not in name}
+    fresh.load_state_dict(kept, strict=False)
+    fresh.generation_config = copy.deepcopy(peer.generation_config)
+    return fresh.eval()
+
+
+def load_tokenizer(
+    tokenizer_class: type[PreTrainedTokenizerBase], folder: str | Path, needed: str, **options: Any
+) -> PreTrainedTokenizerBase | None:
+    """A folder's tokenizer in its own class.
+
+    Args:
+        tokenizer_class: The class.
+        folder: The folder.
+        needed: The file without which there is no tokenizer.
+        **options: What the tokenizer is to be told in place of what the folder says.
+
+    Returns:
+        The tokenizer, or None: the folder has none.
+    """
+    if not (Path(folder) / needed).is_file():
+        return None
+    return tokenizer_class.from_pretrained(folder, local_files_only=True, **options)
+
+
+def own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
+    """How a model decodes, by its own generation config, or its configuration where that is silent.
+
+    Args:
+        peer: A model in its own class.
+
+    Returns:
+        A copy.
+    """
+    decoding = copy.deepcopy(peer.generation_config)
+    for name in ("decoder_start_token_id", "forced_eos_token_id", "bad_words_ids", "num_beams"):
+        if getattr(decoding, name, None) is None:
+            setattr(decoding, name, getattr(peer.config, name, None))
+    return decoding

@@ -1,0 +1,117 @@
+"""Checkpoints that are pickles, read without running what is in them."""
+
+import argparse
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+
+class Meter:
+    """Stands for the meters that fairseq keeps beside a model; nobody reads them."""
+
+
+# All that may be in a checkpoint beside tensors and Python's own types: settings, and meters.
+ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    *(
+        (Meter, f"fairseq.{module}.{name}")
+        for module in ("meters", "logging.meters")
+        for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")
+    ),
+]
+
+
+def read_pickled(path: str | Path) -> dict[str, Any]:
+    """A checkpoint that torch.save wrote, or a .safetensors file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What it holds by name.
+
+    Raises:
+        OSError: There is no such file, or it is damaged.
+        ValueError: It holds something else than tensors and settings: to read such a pickle is to
+            run what somebody wrote.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        with torch.serialization.safe_globals(ALLOWED):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).replace("\n", " ")
+        if "Unsupported global" in reason or "not an allowed global" in reason:
+            forbidden = reason.split("GLOBAL ")[-1].split(" ")[0]
+            raise ValueError(
+                f"{path} holds {forbidden}, which is more than tensors and settings. A pickle runs "
+                "what is in it: save the weights alone, by torch.save(model.state_dict(), file)."
+            ) from error
+        raise OSError(f"{path}: damaged, or no checkpoint ({reason[:200]}).") from error
+    except (RuntimeError, EOFError, SafetensorError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise OSError(f"{path}: damaged, or no checkpoint ({reason}).") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{path} must hold names and tensors, got a {type(found).__name__}.")
+    return dict(found)
+
+
+def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+    """A state dict, of which each entry is a tensor.
+
+    Args:
+        state: What should be one.
+        where: What to call it in the error.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: It is none.
+    """
+    strangers = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if strangers or not state:
+        raise ValueError(
+            f"{where} must hold tensors alone, got {strangers[0] if strangers else 'nothing'}."
+        )
+    return dict(state)
+
+
+def read_state_dict(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict, or the file of one.
+
+    Args:
+        source: Either.
+
+    Returns:
+        Tensors by name, in a dictionary of its own.
+
+    Raises:
+        OSError: The file is missing or damaged.
+        ValueError: It holds something else.
+    """
+    if isinstance(source, Mapping):
+        return tensors_in(source, "The state dict")
+    return tensors_in(read_pickled(source), str(source))
+
+
+def dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """What a checkpoint's weights are kept in: the type of its largest tensor.
+
+    Args:
+        tensors: At least one.
+
+    Returns:
+        The type.
+    """
+    return max(tensors.values(), key=Tensor.numel).dtype

@@ -1,0 +1,211 @@
+"""A foreign model run by torch's own layers, in its own layout: what ours is compared with."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..configuration_aiayn import AiaynConfig
+from .foreign_model import ForeignModel
+
+# The norms of an encoder's layer and of a decoder's, in torch's order.
+NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+ATTENTIONS = {"self_attn": "self_attn", "encoder_attn": "multihead_attn"}
+
+
+class SampleDeviationNorm(nn.Module):
+    """Normalisation as the Annotated Transformer writes it: by the sample's standard deviation.
+
+    Args:
+        weight: Gain, [D].
+        bias: Bias, [D].
+        epsilon: Added to the deviation.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+        self.epsilon = epsilon
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalised states, [..., D] both."""
+        centred = states - states.mean(-1, keepdim=True)
+        return self.weight * centred / (states.std(-1, keepdim=True) + self.epsilon) + self.bias
+
+
+class ReferenceEncoder(nn.Module):
+    """The encoder's half, as generate() calls it.
+
+    Args:
+        stack: Its layers.
+        embed: Its embeddings: ids, [B, S], to states, [B, S, D].
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, stack: nn.Module, embed: nn.Module) -> None:
+        super().__init__()
+        self.stack = stack
+        self.embed = embed
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
+        """The encoder's output, [B, S, D], of a source padded on the right, [B, S]."""
+        states = self.stack(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+        return BaseModelOutput(last_hidden_state=states)
+
+
+class ReferenceEmbedding(nn.Module):
+    """Rows of a matrix, scaled, and positions in the foreign layout.
+
+    Args:
+        rows: The matrix, [V, D].
+        scale: What rows are multiplied by.
+        positions: Encodings from the first token's on, [n, D].
+    """
+
+    def __init__(self, rows: Tensor, scale: float, positions: Tensor) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(rows)
+        self.scale = scale
+        self.positions = nn.Parameter(positions)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """States, [B, T, D], of ids, [B, T]."""
+        return self.rows[input_ids] * self.scale + self.positions[: input_ids.size(1)]
+
+
+class ReferenceModel(PreTrainedModel, GenerationMixin):
+    """A foreign model by torch.nn's Transformer layers, without a cache.
+
+    Args:
+        foreign: The model.
+        positions: Its encodings of source and target from the first token's on, [n, D] each.
+    """
+
+    config_class = AiaynConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, foreign: ForeignModel) -> None:
+        super().__init__(foreign.config)
+        config, weights = foreign.config, foreign.taken.weights
+        scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        stacks = {half: _stack(foreign, half) for half in ("encoder", "decoder")}
+        embeds = {
+            half: ReferenceEmbedding(
+                weights[f"model.{half}.embed_tokens.weight"], scale, foreign.positions_of(half)
+            )
+            for half in stacks
+        }
+        self.encoder = ReferenceEncoder(stacks["encoder"], embeds["encoder"])
+        self.decoder = stacks["decoder"]
+        self.embed = embeds["decoder"]
+        self.output = nn.Linear(config.d_model, len(weights["lm_head.weight"]))
+        self.output.weight = nn.Parameter(weights["lm_head.weight"])
+        bias = weights.get("lm_head.bias", torch.zeros(self.output.out_features))
+        self.output.bias = nn.Parameter(bias)
+        self.eval()
+
+    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
+        """The encoder's half."""
+        return self.encoder
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        decoder_input_ids: Tensor,
+        encoder_outputs: BaseModelOutput | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        """Score every entry of the vocabulary as the next token.
+
+        Args:
+            input_ids: Source ids, padded on the right, [B, S].
+            attention_mask: 1 for real source tokens, [B, S].
+            decoder_input_ids: Target ids, start token first, [B, T].
+            encoder_outputs: The encoder's output, if it is at hand.
+            **_: What the library passes to every model.
+
+        Returns:
+            Logits, [B, T, V].
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        length = decoder_input_ids.size(1)
+        states = self.decoder(
+            self.embed(decoder_input_ids),
+            encoder_outputs.last_hidden_state,
+            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            memory_key_padding_mask=attention_mask == 0,
+        )
+        return Seq2SeqLMOutput(logits=self.output(states))
+
+
+def _stack(foreign: ForeignModel, half: str) -> nn.Module:
+    """A half's layers by torch, with the foreign weights in them."""
+    config = foreign.config
+    activation = ACT2FN[config.activation_function]
+    sizes: dict[str, Any] = {
+        "d_model": config.d_model,
+        "nhead": getattr(config, f"{half}_attention_heads"),
+        "dim_feedforward": getattr(config, f"{half}_ffn_dim"),
+        "dropout": 0.0,
+        # One that torch does not know keeps its fused path away, which knows one norm alone.
+        "activation": lambda states: activation(states),
+        "layer_norm_eps": config.layer_norm_eps,
+        "batch_first": True,
+        "norm_first": config.norm_first,
+    }
+    depth = getattr(config, f"{half}_layers")
+    stack: nn.TransformerEncoder | nn.TransformerDecoder
+    if half == "encoder":
+        layer = nn.TransformerEncoderLayer(**sizes)
+        stack = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+    else:
+        stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth)
+    for number, each in enumerate(stack.layers):
+        _fill(each, foreign, f"model.{half}.layers.{number}.", NORMS[half])
+    if f"model.{half}.layer_norm.weight" in foreign.taken.weights:
+        stack.norm = _norm(foreign, f"model.{half}.layer_norm")
+    return stack
+
+
+def _fill(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: tuple[str, ...]) -> None:
+    weights = foreign.taken.weights
+
+    def parameter(module: str, leaf: str) -> Tensor:
+        weight = weights[f"{prefix}{module}.weight"]
+        return weights.get(f"{prefix}{module}.{leaf}", torch.zeros(len(weight)))
+
+    for ours, theirs in ATTENTIONS.items():
+        attention = getattr(layer, theirs, None)
+        if attention is None:
+            continue
+        for leaf in ("weight", "bias"):
+            stacked = [parameter(f"{ours}.{part}", leaf) for part in ("q_proj", "k_proj", "v_proj")]
+            setattr(attention, f"in_proj_{leaf}", nn.Parameter(torch.cat(stacked)))
+            setattr(attention.out_proj, leaf, nn.Parameter(parameter(f"{ours}.out_proj", leaf)))
+    for ours, theirs in (("fc1", "linear1"), ("fc2", "linear2")):
+        for leaf in ("weight", "bias"):
+            setattr(getattr(layer, theirs), leaf, nn.Parameter(parameter(ours, leaf)))
+    for number, name in enumerate(norms, start=1):
+        setattr(layer, f"norm{number}", _norm(foreign, prefix + name))
+
+
+def _norm(foreign: ForeignModel, name: str) -> nn.Module:
+    weight, bias = (foreign.taken.weights[f"{name}.{leaf}"] for leaf in ("weight", "bias"))
+    epsilon = foreign.config.layer_norm_eps
+    if foreign.has_sample_deviation:
+        return SampleDeviationNorm(weight, bias, math.sqrt(epsilon))
+    norm = nn.LayerNorm(len(weight), eps=epsilon)
+    norm.weight, norm.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return norm

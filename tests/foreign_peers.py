@@ -1,0 +1,456 @@
+"""Checkpoints as other systems write them, and what those systems compute with them.
+
+Neither package is at hand, so their formats and formulas stand here in plain functions, apart from
+the package's tables: names are spelt out, and nothing is permuted or folded.
+"""
+
+import argparse
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+VOCAB = 40
+
+
+def random_state(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
+    """Random tensors; what is called a norm's gain is near 1."""
+    chance = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in shapes.items():
+        tensor = torch.randn(shape, generator=chance) * (0.3 if len(shape) > 1 else 0.2)
+        is_gain = "norm" in name and name.endswith(("weight", "a_2", "norms.0.weight"))
+        state[name] = 1 + tensor if is_gain else tensor
+    return state
+
+
+def linear(state: dict[str, Tensor], name: str, states: Tensor) -> Tensor:
+    return functional.linear(states, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, allowed: Tensor) -> Tensor:
+    """Attention over projected states, [B, T, D] and [B, S, D]; allowed is [B, 1, T or 1, S]."""
+
+    def split(states: Tensor) -> Tensor:
+        return states.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    query, key, value = split(query), split(key), split(value)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    weights = scores.masked_fill(~allowed, -1e9).softmax(-1)
+    return (weights @ value).transpose(1, 2).flatten(-2)
+
+
+def masks(source: Tensor, target: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    is_real = (source != pad)[:, None, None, :]
+    causal = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()
+    return is_real, causal[None, None]
+
+
+# The Annotated Transformer
+
+
+def annotated_shapes(depths: tuple[int, int], width: int, inner: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for half, depth, attentions in (
+        ("encoder", depths[0], ("self_attn",)),
+        ("decoder", depths[1], ("self_attn", "src_attn")),
+    ):
+        for n in range(depth):
+            layer = f"{half}.layers.{n}"
+            for attention in attentions:
+                for index in range(4):
+                    shapes[f"{layer}.{attention}.linears.{index}.weight"] = (width, width)
+                    shapes[f"{layer}.{attention}.linears.{index}.bias"] = (width,)
+            shapes[f"{layer}.feed_forward.w_1.weight"] = (inner, width)
+            shapes[f"{layer}.feed_forward.w_1.bias"] = (inner,)
+            shapes[f"{layer}.feed_forward.w_2.weight"] = (width, inner)
+            shapes[f"{layer}.feed_forward.w_2.bias"] = (width,)
+            for number in range(len(attentions) + 1):
+                shapes[f"{layer}.sublayer.{number}.norm.a_2"] = (width,)
+                shapes[f"{layer}.sublayer.{number}.norm.b_2"] = (width,)
+        shapes[f"{half}.norm.a_2"] = shapes[f"{half}.norm.b_2"] = (width,)
+    return shapes
+
+
+def paper_positions(length: int, width: int) -> Tensor:
+    """Interleaved, from 0, in float32 by the exponential, as both documents compute them."""
+    table = torch.zeros(length, width)
+    position = torch.arange(0, length).unsqueeze(1)
+    step = torch.exp(torch.arange(0, width, 2) * -(math.log(10000.0) / width))
+    table[:, 0::2] = torch.sin(position * step)
+    table[:, 1::2] = torch.cos(position * step)
+    return table
+
+
+def annotated_state(
+    depths: tuple[int, int] = (2, 3),
+    width: int = 12,
+    inner: int = 20,
+    target_vocab: int = VOCAB + 7,
+) -> dict[str, Tensor]:
+    shapes = annotated_shapes(depths, width, inner)
+    shapes |= {
+        "src_embed.0.lut.weight": (VOCAB, width),
+        "tgt_embed.0.lut.weight": (target_vocab, width),
+    }
+    shapes |= {
+        "generator.proj.weight": (target_vocab, width),
+        "generator.proj.bias": (target_vocab,),
+    }
+    state = random_state(shapes)
+    table = paper_positions(5000, width)[None]
+    return state | {"src_embed.1.pe": table, "tgt_embed.1.pe": table.clone()}
+
+
+def deviation_norm(state: dict[str, Tensor], name: str, states: Tensor) -> Tensor:
+    mean, deviation = states.mean(-1, keepdim=True), states.std(-1, keepdim=True)
+    return state[f"{name}.a_2"] * (states - mean) / (deviation + 1e-6) + state[f"{name}.b_2"]
+
+
+def run_annotated(
+    state: dict[str, Tensor], source: Tensor, target: Tensor, heads: int, pad: int
+) -> Tensor:
+    """Logits, [B, T, V]."""
+    width = state["encoder.norm.a_2"].numel()
+    source_mask, causal = masks(source, target, pad)
+
+    def embed(side: str, ids: Tensor) -> Tensor:
+        rows = state[f"{side}.0.lut.weight"][ids] * math.sqrt(width)
+        return rows + state[f"{side}.1.pe"][:, : ids.size(1)]
+
+    def attention(name: str, query: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        projected = [
+            linear(state, f"{name}.linears.{index}", states)
+            for index, states in enumerate((query, memory, memory))
+        ]
+        return linear(state, f"{name}.linears.3", attend(*projected, heads, mask))
+
+    def feed(layer: str, states: Tensor) -> Tensor:
+        inner = linear(state, f"{layer}.feed_forward.w_1", states).relu()
+        return linear(state, f"{layer}.feed_forward.w_2", inner)
+
+    def depth(half: str) -> int:
+        return 1 + max(int(n.split(".")[2]) for n in state if n.startswith(f"{half}.layers"))
+
+    states = embed("src_embed", source)
+    for n in range(depth("encoder")):
+        layer = f"encoder.layers.{n}"
+        normed = deviation_norm(state, f"{layer}.sublayer.0.norm", states)
+        states = states + attention(f"{layer}.self_attn", normed, normed, source_mask)
+        states = states + feed(layer, deviation_norm(state, f"{layer}.sublayer.1.norm", states))
+    memory = deviation_norm(state, "encoder.norm", states)
+    states = embed("tgt_embed", target)
+    for n in range(depth("decoder")):
+        layer = f"decoder.layers.{n}"
+        normed = deviation_norm(state, f"{layer}.sublayer.0.norm", states)
+        states = states + attention(f"{layer}.self_attn", normed, normed, causal)
+        normed = deviation_norm(state, f"{layer}.sublayer.1.norm", states)
+        states = states + attention(f"{layer}.src_attn", normed, memory, source_mask)
+        states = states + feed(layer, deviation_norm(state, f"{layer}.sublayer.2.norm", states))
+    return linear(state, "generator.proj", deviation_norm(state, "decoder.norm", states))
+
+
+# OpenNMT-py
+
+
+def affine(name: str, out: int, into: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (out, into)} | ({f"{name}.bias": (out,)} if bias else {})
+
+
+def norm_shapes(name: str, width: int, leaves: tuple[str, str] = ("weight", "bias")) -> dict:
+    return {f"{name}.{leaf}": (width,) for leaf in leaves}
+
+
+def opennmt_layer(layer: str, half: str, width: int, inner: int, leaves, query_bias: bool) -> dict:
+    attentions, norms = ("self_attn",), ("layer_norm",)
+    if half == "decoder":
+        attentions, norms = ("self_attn", "context_attn"), ("layer_norm_1", "layer_norm_2")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for attention in attentions:
+        for part in ("linear_query", "linear_keys", "linear_values"):
+            shapes |= affine(f"{layer}.{attention}.{part}", width, width, query_bias)
+        shapes |= affine(f"{layer}.{attention}.final_linear", width, width)
+    shapes |= affine(f"{layer}.feed_forward.w_1", inner, width)
+    shapes |= affine(f"{layer}.feed_forward.w_2", width, inner)
+    for norm in (*norms, "feed_forward.layer_norm"):
+        shapes |= norm_shapes(f"{layer}.{norm}", width, leaves)
+    return shapes
+
+
+def opennmt_checkpoint(
+    depths: tuple[int, int] = (2, 1),
+    width: int = 12,
+    inner: int = 20,
+    heads: int = 3,
+    *,
+    old_norms: bool = False,
+    query_bias: bool = True,
+    halves: bool = False,
+) -> dict:
+    """What OpenNMT-py saves: model, generator, vocab, opt and optim."""
+    leaves = ("a_2", "b_2") if old_norms else ("weight", "bias")
+    shapes: dict[str, tuple[int, ...]] = {}
+    layers = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
+    for half, depth in zip(layers, depths, strict=True):
+        for n in range(depth):
+            shapes |= opennmt_layer(f"{layers[half]}.{n}", half, width, inner, leaves, query_bias)
+        shapes |= norm_shapes(f"{half}.layer_norm", width, leaves)
+        shapes[f"{half}.embeddings.make_embedding.emb_luts.0.weight"] = (VOCAB, width)
+    shapes["decoder.embeddings.make_embedding.emb_luts.0.weight"] = (VOCAB + 5, width)
+    model = random_state(shapes)
+    table = tensor2tensor_positions(5000, width, 0) if halves else paper_positions(5000, width)
+    for half in ("encoder", "decoder"):
+        model[f"{half}.embeddings.make_embedding.pe.pe"] = table[:, None].clone()
+    generator = random_state({"weight": (VOCAB + 5, width), "bias": (VOCAB + 5,)}, seed=1)
+    specials = ["<unk>", "<blank>", "<s>", "</s>"]
+    return {
+        "model": model,
+        "generator": generator,
+        "vocab": {
+            "src": specials + [f"s{n}" for n in range(VOCAB - 4)],
+            "tgt": specials + [f"t{n}" for n in range(VOCAB + 1)],
+            "src_feats": {},
+            "decoder_start_token": "<s>",
+        },
+        "opt": argparse.Namespace(
+            encoder_type="transformer",
+            decoder_type="transformer",
+            enc_layers=depths[0],
+            dec_layers=depths[1],
+            heads=heads,
+            transformer_ff=inner,
+            dropout=[0.2],
+            attention_dropout=[0.1],
+            position_encoding=True,
+            max_relative_positions=0,
+            self_attn_type="scaled-dot",
+            pos_ffn_activation_fn="relu",
+            layer_norm="standard",
+            copy_attn=False,
+        ),
+        "optim": {"training_step": 10},
+    }
+
+
+def tensor2tensor_positions(length: int, width: int, first: int) -> Tensor:
+    """Sines, then cosines, with D / 2 - 1 steps between the wavelengths."""
+    half = width // 2
+    step = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(first, first + length).float()[:, None] * step[None]
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def run_opennmt(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
+    """Logits, [B, T, V]."""
+    state, options = checkpoint["model"], checkpoint["opt"]
+    width = state["encoder.embeddings.make_embedding.emb_luts.0.weight"].size(1)
+    source_mask, causal = masks(source, target, pad=1)
+
+    def norm(name: str, states: Tensor) -> Tensor:
+        if f"{name}.a_2" in state:
+            return deviation_norm(state, name, states)
+        return functional.layer_norm(
+            states, (width,), state[f"{name}.weight"], state[f"{name}.bias"], 1e-6
+        )
+
+    def embed(half: str, ids: Tensor) -> Tensor:
+        name = f"{half}.embeddings.make_embedding"
+        rows = state[f"{name}.emb_luts.0.weight"][ids] * math.sqrt(width)
+        return rows + state[f"{name}.pe.pe"][: ids.size(1), 0]
+
+    def attention(name: str, query: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        projected = (
+            linear(state, f"{name}.linear_query", query),
+            linear(state, f"{name}.linear_keys", memory),
+            linear(state, f"{name}.linear_values", memory),
+        )
+        return linear(state, f"{name}.final_linear", attend(*projected, options.heads, mask))
+
+    def feed(layer: str, states: Tensor) -> Tensor:
+        normed = norm(f"{layer}.feed_forward.layer_norm", states)
+        inner = linear(state, f"{layer}.feed_forward.w_1", normed).relu()
+        return states + linear(state, f"{layer}.feed_forward.w_2", inner)
+
+    states = embed("encoder", source)
+    for n in range(options.enc_layers):
+        layer = f"encoder.transformer.{n}"
+        normed = norm(f"{layer}.layer_norm", states)
+        states = feed(layer, states + attention(f"{layer}.self_attn", normed, normed, source_mask))
+    memory = norm("encoder.layer_norm", states)
+    states = embed("decoder", target)
+    for n in range(options.dec_layers):
+        layer = f"decoder.transformer_layers.{n}"
+        normed = norm(f"{layer}.layer_norm_1", states)
+        states = states + attention(f"{layer}.self_attn", normed, normed, causal)
+        normed = norm(f"{layer}.layer_norm_2", states)
+        states = feed(
+            layer, states + attention(f"{layer}.context_attn", normed, memory, source_mask)
+        )
+    states, generator = norm("decoder.layer_norm", states), checkpoint["generator"]
+    return functional.linear(states, generator["weight"], generator["bias"])
+
+
+# fairseq
+
+
+def fairseq_layer(layer: str, half: str, width: int, inner: int) -> dict:
+    attentions = ("self_attn",) if half == "encoder" else ("self_attn", "encoder_attn")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for attention in attentions:
+        for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            shapes |= affine(f"{layer}.{attention}.{part}", width, width)
+        shapes |= norm_shapes(f"{layer}.{attention}_layer_norm", width)
+    shapes |= affine(f"{layer}.fc1", inner, width) | affine(f"{layer}.fc2", width, inner)
+    return shapes | norm_shapes(f"{layer}.final_layer_norm", width)
+
+
+def fairseq_checkpoint(
+    depths: tuple[int, int] = (2, 3),
+    width: int = 12,
+    inner: tuple[int, int] = (20, 28),
+    heads: tuple[int, int] = (2, 3),
+    *,
+    pre_norm: bool = False,
+    learned: bool = False,
+    target_vocab: int | None = None,
+    share_output: bool = True,
+) -> dict:
+    """What fairseq saves today: names of each projection, and the options under "cfg"."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, half in enumerate(("encoder", "decoder")):
+        for n in range(depths[number]):
+            shapes |= fairseq_layer(f"{half}.layers.{n}", half, width, inner[number])
+        if pre_norm:
+            shapes |= norm_shapes(f"{half}.layer_norm", width)
+        if learned:
+            shapes[f"{half}.embed_positions.weight"] = (32 + 2, width)
+    shapes["encoder.embed_tokens.weight"] = (VOCAB, width)
+    shapes["decoder.embed_tokens.weight"] = (target_vocab or VOCAB, width)
+    state = random_state(shapes)
+    if target_vocab is None:
+        state["decoder.embed_tokens.weight"] = state["encoder.embed_tokens.weight"]
+    output = state["decoder.embed_tokens.weight"]
+    state["decoder.output_projection.weight"] = (
+        output if share_output else torch.randn_like(output) * 0.3
+    )
+    for half in ("encoder", "decoder"):
+        state[f"{half}.version"] = torch.tensor([3.0])
+        if not learned:
+            state[f"{half}.embed_positions._float_tensor"] = torch.zeros(1)
+    options = argparse.Namespace(
+        arch="transformer",
+        encoder_layers=depths[0],
+        decoder_layers=depths[1],
+        encoder_embed_dim=width,
+        decoder_embed_dim=width,
+        encoder_ffn_embed_dim=inner[0],
+        decoder_ffn_embed_dim=inner[1],
+        encoder_attention_heads=heads[0],
+        decoder_attention_heads=heads[1],
+        encoder_normalize_before=pre_norm,
+        decoder_normalize_before=pre_norm,
+        encoder_learned_pos=learned,
+        decoder_learned_pos=learned,
+        dropout=0.3,
+        activation_fn="relu",
+        share_all_embeddings=target_vocab is None,
+    )
+    return {"args": None, "cfg": {"model": options, "task": None}, "model": state}
+
+
+def in_old_style(checkpoint: dict) -> dict:
+    """The same model as fairseq saved it in its first years."""
+    state, old = checkpoint["model"], {}
+    for name, tensor in state.items():
+        if ".k_proj." in name or ".v_proj." in name:
+            continue
+        if name.endswith("version") or "output_projection" in name:
+            continue
+        if ".q_proj." in name:
+            parts = [state[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
+            old[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
+            continue
+        is_encoder = name.startswith("encoder")
+        numbers = {
+            "self_attn_layer_norm": 0,
+            "encoder_attn_layer_norm": 1,
+            "final_layer_norm": 1 if is_encoder else 2,
+        }
+        for norm, number in numbers.items():
+            name = name.replace(f".{norm}.", f".layer_norms.{number}.")
+        old[name] = tensor
+    return {"args": checkpoint["cfg"]["model"], "model": old, "extra_state": {"epoch": 3}}
+
+
+def fairseq_embed(checkpoint: dict, half: str, ids: Tensor) -> Tensor:
+    state = checkpoint["model"]
+    rows = state[f"{half}.embed_tokens.weight"]
+    is_real = (ids != 1).long()
+    positions = is_real.cumsum(1) * is_real + 1
+    learned = state.get(f"{half}.embed_positions.weight")
+    table = tensor2tensor_positions(64, rows.size(1), 0) if learned is None else learned
+    return rows[ids] * math.sqrt(rows.size(1)) + table[positions]
+
+
+def fairseq_norm(state: dict[str, Tensor], name: str, states: Tensor) -> Tensor:
+    weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+    return functional.layer_norm(states, weight.shape, weight, bias, 1e-5)
+
+
+def fairseq_sublayer(checkpoint: dict, norm: str, states: Tensor, function) -> Tensor:
+    state = checkpoint["model"]
+    if checkpoint["cfg"]["model"].encoder_normalize_before:
+        return states + function(fairseq_norm(state, norm, states))
+    return fairseq_norm(state, norm, states + function(states))
+
+
+def fairseq_block(checkpoint: dict, half: str, states: Tensor, mask: Tensor, memory=None) -> Tensor:
+    """A half's layers and what follows them; memory is the source's states and their mask."""
+    state, options = checkpoint["model"], checkpoint["cfg"]["model"]
+    heads = getattr(options, f"{half}_attention_heads")
+
+    def attention(name: str, states: Tensor, kept: Tensor, allowed: Tensor) -> Tensor:
+        projected = (
+            linear(state, f"{name}.q_proj", states),
+            linear(state, f"{name}.k_proj", kept),
+            linear(state, f"{name}.v_proj", kept),
+        )
+        return linear(state, f"{name}.out_proj", attend(*projected, heads, allowed))
+
+    for n in range(getattr(options, f"{half}_layers")):
+        layer = f"{half}.layers.{n}"
+        states = fairseq_sublayer(
+            checkpoint,
+            f"{layer}.self_attn_layer_norm",
+            states,
+            lambda x: attention(f"{layer}.self_attn", x, x, mask),  # noqa: B023
+        )
+        if memory is not None:
+            states = fairseq_sublayer(
+                checkpoint,
+                f"{layer}.encoder_attn_layer_norm",
+                states,
+                lambda x: attention(f"{layer}.encoder_attn", x, *memory),  # noqa: B023
+            )
+        states = fairseq_sublayer(
+            checkpoint,
+            f"{layer}.final_layer_norm",
+            states,
+            lambda x: linear(state, f"{layer}.fc2", linear(state, f"{layer}.fc1", x).relu()),  # noqa: B023
+        )
+    return (
+        fairseq_norm(state, f"{half}.layer_norm", states)
+        if options.encoder_normalize_before
+        else states
+    )
+
+
+def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
+    """Logits, [B, T, V], by names and options of today."""
+    source_mask, causal = masks(source, target, pad=1)
+    states = fairseq_embed(checkpoint, "encoder", source)
+    memory = fairseq_block(checkpoint, "encoder", states, source_mask)
+    states = fairseq_embed(checkpoint, "decoder", target)
+    states = fairseq_block(checkpoint, "decoder", states, causal, (memory, source_mask))
+    return functional.linear(states, checkpoint["model"]["decoder.output_projection.weight"])

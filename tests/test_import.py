@@ -1,0 +1,347 @@
+"""Weights from elsewhere: each importer against its own system, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from foreign_peers import (
+    VOCAB,
+    annotated_state,
+    fairseq_checkpoint,
+    in_old_style,
+    opennmt_checkpoint,
+    paper_positions,
+    run_annotated,
+    run_fairseq,
+    run_opennmt,
+    tensor2tensor_positions,
+)
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from modeling_aiayn import AiaynForConditionalGeneration
+from modeling_aiayn.interop.annotated import read_annotated
+from modeling_aiayn.interop.fairseq import read_fairseq
+from modeling_aiayn.interop.foreign_model import ForeignModel, convert
+from modeling_aiayn.interop.fsmt import read_fsmt
+from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.marian import read_marian
+from modeling_aiayn.interop.opennmt import read_opennmt
+from modeling_aiayn.interop.torch_transformer import TorchNames, read_torch_transformer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
+
+
+def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Weights large enough that each matters; biases and gains too, of which fresh models have 0 and 1."""
+    chance = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                drawn = torch.randn(parameter.shape, generator=chance)
+                parameter.copy_(drawn * 0.3 if parameter.dim() > 1 else parameter + drawn * 0.2)
+    return model.eval()
+
+
+SIZES = {
+    "d_model": 12,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 28,
+    "max_position_embeddings": 64,
+    "dropout": 0.25,
+}
+
+
+def marian_peer(**fields) -> MarianMTModel:
+    config = MarianConfig(
+        **{
+            **SIZES,
+            "vocab_size": VOCAB,
+            "pad_token_id": VOCAB - 1,
+            "decoder_start_token_id": VOCAB - 1,
+            "eos_token_id": 0,
+            "forced_eos_token_id": 0,
+            "scale_embedding": True,
+            "activation_function": "swish",
+            **fields,
+        }
+    )
+    model = randomised(MarianMTModel(config))
+    model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[VOCAB - 1] = 0
+    model.generation_config.bad_words_ids = [[VOCAB - 1]]
+    return model
+
+
+def fsmt_peer(**fields) -> FSMTForConditionalGeneration:
+    sizes = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "tie_word_embeddings": True}
+    return randomised(FSMTForConditionalGeneration(FSMTConfig(**{**SIZES, **sizes, **fields})))
+
+
+class TorchTranslator(nn.Module):
+    """A module around torch.nn.Transformer, as its users write it."""
+
+    def __init__(
+        self, norm_first: bool = False, learned: bool = False, halves: bool = False, **options
+    ):
+        super().__init__()
+        self.source = nn.Embedding(VOCAB, 12)
+        self.target = nn.Embedding(VOCAB + 3, 12)
+        self.core = nn.Transformer(
+            12, 2, 2, 1, 20, activation="gelu", batch_first=True, norm_first=norm_first, **options
+        )
+        self.head = nn.Linear(12, VOCAB + 3)
+        table = tensor2tensor_positions(40, 12, 1) if halves else paper_positions(40, 12)
+        if learned:
+            self.places = nn.Parameter(torch.randn(40, 12))
+        else:
+            self.register_buffer("places", table[None])
+
+    def forward(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
+        places = self.places.view(-1, 12)
+        length = target.size(1)
+        states = self.core(
+            self.source(source) * 12**0.5 + places[: source.size(1)],
+            self.target(target) * 12**0.5 + places[:length],
+            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            src_key_padding_mask=source == pad,
+            memory_key_padding_mask=source == pad,
+        )
+        return self.head(states)
+
+
+TORCH_NAMES = TorchNames("core", "source", "target", "head", "places")
+TORCH_FIELDS = {
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "activation_function": "gelu",
+}
+
+
+def padded_batch(pad: int, low: int = 4, high: int = VOCAB - 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Sources of several lengths padded on the right, their mask, and targets."""
+    chance = torch.Generator().manual_seed(2)
+    lengths = torch.tensor([7, 3, 1, 5])
+    source = torch.randint(low, high, (4, 7), generator=chance)
+    mask = (torch.arange(7) < lengths[:, None]).long()
+    target = torch.randint(low, high, (4, 6), generator=chance)
+    return source.masked_fill(mask == 0, pad), mask, target
+
+
+def moved_left(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The same rows with their padding on the left."""
+    rows = [torch.roll(row, int((real == 0).sum())) for row, real in zip(ids, mask, strict=True)]
+    marks = [torch.roll(real, int((real == 0).sum())) for real in mask]
+    return torch.stack(rows), torch.stack(marks)
+
+
+@torch.no_grad()
+def assert_same_logits(ours: AiaynForConditionalGeneration, expected_by, low: int = 4) -> None:
+    """Right-padded, left-padded and alone, against the system itself on right-padded rows."""
+    pad = ours.config.pad_token_id
+    source, mask, target = padded_batch(pad, low)
+    expected = expected_by(source, mask, target)
+    assert expected.std() > 0.1
+    for ids, marks in ((source, mask), moved_left(source, mask)):
+        logits = ours(ids, attention_mask=marks, decoder_input_ids=target).logits
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    alone = ours(source[1:2, :3], decoder_input_ids=target[1:2]).logits
+    torch.testing.assert_close(alone, expected[1:2], atol=1e-5, rtol=0)
+
+
+def library_logits(peer):
+    def run(source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+        return peer(source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
+
+    return run
+
+
+def saved(tmp_path: Path, checkpoint: dict, name: str = "model.pt") -> Path:
+    torch.save(checkpoint, tmp_path / name)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"activation_function": "relu", "scale_embedding": False},
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 9},
+    ],
+    ids=["shared", "unscaled", "separate"],
+)
+def test_marian_is_the_same_model(fields):
+    peer = marian_peer(**fields)
+    foreign = read_marian(peer)
+    assert_same_logits(convert(foreign), library_logits(peer))
+    is_separate = "decoder_vocab_size" in fields
+    assert foreign.config.decoder_vocab_size == (VOCAB + 9 if is_separate else None)
+    assert foreign.config.tie_word_embeddings
+    assert foreign.config.dropout == 0.25
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tie_word_embeddings": False, "tgt_vocab_size": VOCAB + 5}],
+    ids=["joint", "separate"],
+)
+def test_fsmt_is_the_same_model(fields):
+    peer = fsmt_peer(**fields)
+    foreign = read_fsmt(peer)
+    assert_same_logits(convert(foreign), library_logits(peer))
+    assert foreign.config.position_offset == 2
+    assert foreign.config.position_base == pytest.approx(10000 ** (12 / 10))
+    assert foreign.config.tie_word_embeddings is not bool(fields)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pre_norm": True},
+        {"learned": True},
+        {"target_vocab": VOCAB + 5, "share_output": False},
+        {"share_output": False},
+    ],
+    ids=["post-norm", "pre-norm", "learned", "separate", "own output"],
+)
+def test_fairseq_is_the_same_model(options, tmp_path):
+    checkpoint = fairseq_checkpoint(**options)
+    foreign = read_fairseq(saved(tmp_path, checkpoint))
+    assert_same_logits(
+        convert(foreign), lambda source, _, target: run_fairseq(checkpoint, source, target)
+    )
+
+
+def test_fairseq_is_the_librarys_fsmt(tmp_path):
+    """The formula of the tests themselves, against a class that is at hand."""
+    peer = fsmt_peer(encoder_layers=2)
+    checkpoint = fairseq_checkpoint()
+    names = {name.removeprefix("model."): tensor for name, tensor in peer.state_dict().items()}
+    checkpoint["model"] |= {name: names[name] for name in checkpoint["model"] if name in names}
+    source, mask, target = padded_batch(1)
+    torch.testing.assert_close(
+        run_fairseq(checkpoint, source, target),
+        library_logits(peer)(source, mask, target),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_fairseq_of_the_first_years_is_the_same_model(tmp_path):
+    new = fairseq_checkpoint()
+    old = in_old_style(new)
+    assert "encoder.layers.0.self_attn.in_proj_weight" in old["model"]
+    assert "decoder.layers.2.layer_norms.2.bias" in old["model"]
+    foreign = read_fairseq(saved(tmp_path, old))
+    assert_same_logits(convert(foreign), lambda source, _, target: run_fairseq(new, source, target))
+    assert foreign.config.final_norm is False
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, {}),
+        ({"norm_first": True}, {"norm_first": True}),
+        ({"learned": True}, {}),
+        ({"halves": True}, {}),
+    ],
+    ids=["post-norm", "pre-norm", "learned", "halves"],
+)
+def test_torch_transformer_is_the_same_model(options, fields):
+    peer = randomised(TorchTranslator(**options))
+    foreign = read_torch_transformer(peer.state_dict(), TORCH_NAMES, {**TORCH_FIELDS, **fields})
+    ours = convert(foreign)
+    assert_same_logits(
+        ours, lambda source, _, target: peer(source, target, ours.config.pad_token_id)
+    )
+    assert foreign.config.final_norm is True
+    assert foreign.config.position_type == ("learned" if "learned" in options else "sinusoidal")
+
+
+def test_torch_transformer_without_biases_and_with_computed_positions():
+    peer = randomised(TorchTranslator(bias=False))
+    tensors = {name: tensor for name, tensor in peer.state_dict().items() if name != "places"}
+    names = TorchNames("core", "source", "target", "head")
+    foreign = read_torch_transformer(tensors, names, TORCH_FIELDS)
+    ours = convert(foreign)
+    assert_same_logits(
+        ours, lambda source, _, target: peer(source, target, ours.config.pad_token_id)
+    )
+    assert not foreign.config.attention_bias
+    assert "model.encoder.layers.1.fc1.bias" in foreign.taken.absent_biases
+
+
+def test_annotated_is_the_same_model():
+    state = annotated_state()
+    foreign = read_annotated(state, {"encoder_attention_heads": 3, "decoder_attention_heads": 3})
+    ours = convert(foreign)
+    assert_same_logits(
+        ours,
+        lambda source, _, target: run_annotated(state, source, target, 3, ours.config.pad_token_id),
+    )
+    assert ours.config.lm_head_bias
+    assert not ours.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"old_norms": True}, {"query_bias": False}, {"halves": True}],
+    ids=["version 3", "first years", "no query bias", "halves"],
+)
+def test_opennmt_is_the_same_model(options, tmp_path):
+    checkpoint = opennmt_checkpoint(**options)
+    foreign = read_opennmt(saved(tmp_path, checkpoint))
+    assert_same_logits(
+        convert(foreign), lambda source, _, target: run_opennmt(checkpoint, source, target)
+    )
+    assert foreign.source_tokenizer("s3 s5 nowhere").input_ids == [7, 9, 0]
+    assert foreign.target_tokenizer("t3 t5").input_ids == [7, 9, 3]
+    assert foreign.config.decoder_start_token_id == 2
+
+
+def all_systems(tmp_path: Path) -> dict[str, ForeignModel]:
+    """A model of each of the six."""
+    return {
+        "marian": read_marian(marian_peer()),
+        "fsmt": read_fsmt(fsmt_peer()),
+        "fairseq": read_fairseq(saved(tmp_path, fairseq_checkpoint(pre_norm=True), "fairseq.pt")),
+        "torch": read_torch_transformer(
+            randomised(TorchTranslator()).state_dict(), TORCH_NAMES, TORCH_FIELDS
+        ),
+        "annotated": read_annotated(
+            annotated_state(), {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
+        ),
+        "opennmt": read_opennmt(saved(tmp_path, opennmt_checkpoint(), "opennmt.pt")),
+    }
+
+
+@pytest.mark.parametrize("system", ["marian", "fsmt", "fairseq", "torch", "annotated", "opennmt"])
+def test_imports_prove_themselves_and_load_by_auto_class(system, tmp_path):
+    foreign = all_systems(tmp_path)[system]
+    report = import_model(foreign, tmp_path / "imported", license="cc-by-4.0")
+    assert report.greedy == report.beam == report.sources == 50
+    assert max(report.right_padded, report.left_padded) <= 1e-5 * max(1, report.largest_logit)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "imported")
+    assert isinstance(loaded, AiaynForConditionalGeneration)
+    expected = convert(foreign).state_dict()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    card = (tmp_path / "imported" / "README.md").read_text()
+    assert "same beam-4 output      50 of 50" in card
+    assert "license: cc-by-4.0" in card
+    assert (tmp_path / "imported" / "model.safetensors").is_file()
