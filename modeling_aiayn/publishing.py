@@ -12,14 +12,23 @@ from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 
+# What tokenizers are kept in: ours, and those of imported models.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "vocab-src.json",
+    "vocab-tgt.json",
+    "merges.txt",
+)
 # What a model's folder has beside weights: all that loads it and its tokenizers.
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    f"{TARGET_TOKENIZER_FOLDER}/tokenizer.json",
-    f"{TARGET_TOKENIZER_FOLDER}/tokenizer_config.json",
+    *TOKENIZER_FILES,
+    *(f"{TARGET_TOKENIZER_FOLDER}/{name}" for name in TOKENIZER_FILES),
     "attention.py",
     "checks.py",
     "chunked_loss.py",
@@ -40,7 +49,7 @@ PUBLISHED = (
     "curves.png",
     "attention.png",
 )
-NEEDED = ("README.md", "config.json", "*.safetensors", "tokenizer.json")
+NEEDED = ("README.md", "config.json", "*.safetensors", "tokenizer_config.json")
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:

@@ -5,11 +5,17 @@ the package's tables: names are spelt out, and nothing is permuted or folded.
 """
 
 import argparse
+import json
 import math
+from pathlib import Path
 
+import sentencepiece
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+from modeling_aiayn.embedded_corpus import generate_pairs
 
 VOCAB = 40
 
@@ -454,3 +460,71 @@ def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
     states = fairseq_embed(checkpoint, "decoder", target)
     states = fairseq_block(checkpoint, "decoder", states, causal, (memory, source_mask))
     return functional.linear(states, checkpoint["model"]["decoder.output_projection.weight"])
+
+
+# OPUS-MT
+
+
+def train_pieces(folder: Path, name: str, texts: list[str], size: int) -> list[str]:
+    """A SentencePiece model, NAME.spm, and its pieces."""
+    (folder / name).write_text("\n".join(texts))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / name),
+        model_prefix=str(folder / name),
+        vocab_size=size,
+        character_coverage=1.0,
+        minloglevel=2,
+    )
+    (folder / f"{name}.model").rename(folder / f"{name}.spm")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.spm"))
+    return [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
+
+
+def marian_tokenizer(folder: Path, is_separate: bool) -> MarianTokenizer:
+    """As OPUS-MT has them: a pair of models, whose pieces are not all in the vocabulary."""
+    folder.mkdir()
+    pairs = generate_pairs("train", 300)
+    source = train_pieces(folder, "source", [pair.source for pair in pairs], 110)
+    target = train_pieces(folder, "target", [pair.target for pair in pairs], 120)
+    source, target = source[:-1], target[:-1]  # a rare piece that the vocabulary lacks
+    ends = ["</s>", "<unk>"]
+    if is_separate:
+        # One id of padding serves both, so both must have it.
+        source = [*source, *(f"unused{n}" for n in range(len(target) - len(source)))]
+        lists = {"vocab": [*ends, *source, "<pad>"], "target_vocab": [*ends, *target, "<pad>"]}
+    else:
+        lists = {"vocab": [*ends, *dict.fromkeys([*source, *target]), "<pad>"]}
+    for name, tokens in lists.items():
+        entries = {token: index for index, token in enumerate(tokens)}
+        (folder / f"{name}.json").write_text(json.dumps(entries))
+    return MarianTokenizer(
+        str(folder / "source.spm"),
+        str(folder / "target.spm"),
+        str(folder / "vocab.json"),
+        target_vocab_file=str(folder / "target_vocab.json") if is_separate else None,
+        separate_vocabs=is_separate,
+        source_lang="en",
+        target_lang="de",
+    )
+
+
+def opus_folder(folder: Path) -> Path:
+    """A folder like those of OPUS-MT, with random weights."""
+    tokenizer = marian_tokenizer(folder / "parts", is_separate=False)
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 20}
+    config = MarianConfig(
+        **{
+            f"{half}_{name}": size
+            for half in ("encoder", "decoder")
+            for name, size in sizes.items()
+        },
+        vocab_size=len(tokenizer),
+        d_model=16,
+        scale_embedding=True,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        eos_token_id=0,
+    )
+    MarianMTModel(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"

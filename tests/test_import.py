@@ -124,6 +124,7 @@ class TorchTranslator(nn.Module):
         return self.head(states)
 
 
+HEADS_OF_ANNOTATED = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 TORCH_NAMES = TorchNames("core", "source", "target", "head", "places")
 TORCH_FIELDS = {
     "encoder_attention_heads": 2,
@@ -288,7 +289,7 @@ def test_torch_transformer_without_biases_and_with_computed_positions():
 
 def test_annotated_is_the_same_model():
     state = annotated_state()
-    foreign = read_annotated(state, {"encoder_attention_heads": 3, "decoder_attention_heads": 3})
+    foreign = read_annotated(state, HEADS_OF_ANNOTATED)
     ours = convert(foreign)
     assert_same_logits(
         ours,
@@ -323,9 +324,7 @@ def all_systems(tmp_path: Path) -> dict[str, ForeignModel]:
         "torch": read_torch_transformer(
             randomised(TorchTranslator()).state_dict(), TORCH_NAMES, TORCH_FIELDS
         ),
-        "annotated": read_annotated(
-            annotated_state(), {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
-        ),
+        "annotated": read_annotated(annotated_state(), HEADS_OF_ANNOTATED),
         "opennmt": read_opennmt(saved(tmp_path, opennmt_checkpoint(), "opennmt.pt")),
     }
 

@@ -140,7 +140,7 @@ def test_arguments_that_cannot_be_are_refused(folder, hub, repo_id, options, mes
 def test_folders_that_are_not_complete_are_refused(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No such directory: .*none"):
         files_to_publish(tmp_path / "none")
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs card"):
         files_to_publish(tmp_path)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, small_model
+from foreign_peers import opus_folder
 
 from modeling_aiayn.command_line import parse_arguments
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
+from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.translation import Translator
@@ -26,14 +29,20 @@ COMMANDS = [
 ]
 
 
+@pytest.fixture(scope="session")
+def opus(tmp_path_factory):
+    return opus_folder(tmp_path_factory.mktemp("opus"))
+
+
 @pytest.fixture
-def workplace(tmp_path, tokenizer, monkeypatch):
-    """A folder with what the README talks of: runs/demo, and files to translate."""
+def workplace(tmp_path, tokenizer, opus, monkeypatch):
+    """A folder with what the README talks of: runs/demo, files to translate, OPUS-MT."""
     monkeypatch.chdir(tmp_path)
     small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
     tokenizer.save_pretrained("runs/demo")
     Path("runs/demo/README.md").write_text("---\nlicense: apache-2.0\n---\nA translator.\n")
     Path("checkpoints").symlink_to(ROOT / "checkpoints")
+    Path("opus-mt-en-de").symlink_to(opus)
     Path("sentences.en").write_text("The dog sees.\nWe see.\n")
     Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
     return tmp_path
@@ -69,7 +78,9 @@ def test_the_table_of_doors_is_read_whole():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(workplace, hub, monkeypatch, command):
+def test_commands_run(workplace, hub, opus, monkeypatch, command):
+    files = {path.name: path.read_bytes() for path in opus.iterdir()}
+    hub.repositories["Helsinki-NLP/opus-mt-en-de"] = {"main": ("0" * 40, files)}
     program, *arguments = shlex.split(command)
     if program == "make":
         done = subprocess.run(
@@ -90,6 +101,8 @@ def test_commands_run(workplace, hub, monkeypatch, command):
         assert program == "python"
         if "--engine" in arguments:
             export_ctranslate2(Translator.from_pretrained("runs/demo"), "runs/demo-ct2", "int8")
+        if "opus-en-de" in command and "import_weights" not in command:
+            import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
         monkeypatch.setattr(sys, "argv", arguments)
         if arguments[0].endswith("train_translation.py"):
             monkeypatch.setattr(

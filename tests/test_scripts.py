@@ -30,7 +30,7 @@ def test_help_is_the_docstring_and_the_fields(run, name):
     docstring = ast.get_docstring(ast.parse((ROOT / "scripts" / name).read_text()))
     assert code == 0
     assert docstring.splitlines()[0].split()[0] in out
-    assert any(option in out for option in ("--model", "--preset", "--run"))
+    assert any(option in out for option in ("--model", "--preset", "--run", "--system"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from .foreign_model import ForeignModel, read_foreign
 from .marian import ATTENTION
 from .pickled import dtype_of, read_state_dict
+from .vocabularies import read_tokens, tokenizer_of_pieces
 from .weight_names import NameTable, refuse_missing_heads, sizes_of
 
 
@@ -41,8 +43,18 @@ SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder
 LAYER_NORM_EPS = 1e-12
 
 
+SPECIAL_TOKENS = {
+    "bos_token": "<s>",
+    "pad_token": "<blank>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+}
+
+
 def read_annotated(
-    source: str | Path | Mapping[str, Tensor], fields: Mapping[str, Any]
+    source: str | Path | Mapping[str, Tensor],
+    fields: Mapping[str, Any],
+    vocabularies: tuple[str | Path, str | Path] | None = None,
 ) -> ForeignModel:
     """The Annotated Transformer: pre-norm by the sample's standard deviation, biases everywhere.
 
@@ -50,12 +62,14 @@ def read_annotated(
         source: Its state dict, or a file of it.
         fields: What no tensor tells: encoder_attention_heads and decoder_attention_heads always,
             and dropout and token ids where they are not the document's.
+        vocabularies: Files of source and target with a token a line, in the order of their ids;
+            texts then come in words between spaces. None: no tokenizer.
 
     Returns:
         What there is of it.
 
     Raises:
-        OSError: The file is missing or damaged.
+        OSError: A file is missing or damaged.
         ValueError: A tensor is missing, has another shape, or no place.
     """
     refuse_missing_heads(fields)
@@ -63,6 +77,7 @@ def read_annotated(
     positions = tensors.get("src_embed.1.pe")
     if positions is None:
         raise ValueError("The tensor src_embed.1.pe is missing.")
+    tokenizers = _tokenizers(tensors, vocabularies)
     return read_foreign(
         "The Annotated Transformer",
         ANNOTATED_NAMES,
@@ -77,4 +92,26 @@ def read_annotated(
         positions.squeeze(),
         has_sample_deviation=True,
         dtype=dtype_of(tensors),
+        source_tokenizer=tokenizers[0],
+        target_tokenizer=tokenizers[1],
+    )
+
+
+def _tokenizers(
+    tensors: Mapping[str, Tensor], vocabularies: tuple[str | Path, str | Path] | None
+) -> tuple[PreTrainedTokenizerBase | None, ...]:
+    """Sources stand between <s> and </s> in this document; targets end in </s>."""
+    if vocabularies is None:
+        return None, None
+    return tuple(
+        tokenizer_of_pieces(
+            read_tokens(
+                path, len(ANNOTATED_NAMES.need(tensors, f"model.{half}.embed_tokens.weight"))
+            ),
+            SPECIAL_TOKENS,
+            around,
+        )
+        for path, half, around in zip(
+            vocabularies, ("encoder", "decoder"), ("<s> $A </s>", "$A </s>"), strict=True
+        )
     )

@@ -106,7 +106,7 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(vocabulary(target, size))
-    spec.config.bos_token = source.bos_token
+    spec.config.bos_token = source.bos_token or source.eos_token  # unused: it adds none
     spec.config.eos_token = source.eos_token
     spec.config.unk_token = source.unk_token
     spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
@@ -114,6 +114,8 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
+    # How long translations may be, and what they never contain: the engine is told at each call.
+    translator.model.generation_config.save_pretrained(folder)
     source.save_pretrained(folder / SOURCE_TOKENIZER_FOLDER)
     target.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 

@@ -89,7 +89,7 @@ def import_model(
     model = convert(foreign)
     reference, name = reference_of(foreign)
     report = compare_models(model, reference, name, sources, show_progress)
-    if not report.is_same:
+    if not report.is_within():
         raise ValueError(f"The import is not the same model, and is not written:\n{report}")
     folder.mkdir(parents=True, exist_ok=True)
     write_model(foreign, model.to(dtype or foreign.dtype), folder)

@@ -1,13 +1,36 @@
 """Models and tokenizers in the library's own classes, from a folder that holds them whole."""
 
 import copy
+import fnmatch
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checks import check_readable
 from ..translation.translator import refuse_unfit_weights
+
+
+def fetch(repo_id: str) -> Path:
+    """A model's repository on the Hub as a folder, weights in one format.
+
+    Args:
+        repo_id: Repository, as in Helsinki-NLP/opus-mt-en-de.
+
+    Returns:
+        The folder, in the Hub's cache.
+
+    Raises:
+        OSError: The Hub could not be reached, or has no such repository.
+    """
+    formats = ["*.safetensors", "pytorch_model*.bin"]
+    hub = HfApi()
+    names = hub.list_repo_files(repo_id)
+    weights = next((each for each in formats if fnmatch.filter(names, each)), formats[0])
+    patterns = ["*.json", "*.spm", "*.txt", weights]
+    return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
 
 
 def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrainedModel:
@@ -33,6 +56,8 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
             f"{folder}: model_type must be {model_class.config_class.model_type!r}, got "
             f"{found.get('model_type')!r}."
         )
+    for weights in folder.glob("*.safetensors"):
+        check_readable(weights)
     try:
         model, loading_info = model_class.from_pretrained(
             folder, dtype="auto", local_files_only=True, output_loading_info=True

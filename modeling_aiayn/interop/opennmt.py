@@ -113,13 +113,13 @@ def read_opennmt(path: str | Path) -> ForeignModel:
         {
             **sizes_of(OPENNMT_NAMES, tensors),
             **_fields(options),
-            **_token_ids(target, checkpoint["vocab"]),
+            **_token_ids(source, target, checkpoint["vocab"]),
             "layer_norm_eps": LAYER_NORM_EPS**2 if has_deviation else LAYER_NORM_EPS,
         },
         tensors[POSITIONS].squeeze(),
         has_sample_deviation=has_deviation,
         dtype=dtype_of(tensors),
-        source_tokenizer=tokenizer_of_pieces(source, SPECIAL_TOKENS, ends_texts=False),
+        source_tokenizer=tokenizer_of_pieces(source, SPECIAL_TOKENS, around="$A"),
         target_tokenizer=tokenizer_of_pieces(target, SPECIAL_TOKENS),
     )
 
@@ -174,7 +174,9 @@ def _vocabularies(vocabulary: Any, path: str | Path) -> tuple[Sequence[str], Seq
     return vocabulary["src"], vocabulary["tgt"]
 
 
-def _token_ids(target: Sequence[str], vocabulary: Mapping[str, Any]) -> dict[str, int]:
+def _token_ids(
+    source: Sequence[str], target: Sequence[str], vocabulary: Mapping[str, Any]
+) -> dict[str, int]:
     start = vocabulary.get("decoder_start_token", "<s>")
     names = {
         "bos_token_id": "<s>",
@@ -185,4 +187,10 @@ def _token_ids(target: Sequence[str], vocabulary: Mapping[str, Any]) -> dict[str
     for token in names.values():
         if token not in target:
             raise ValueError(f"The target's vocabulary has no {token!r}.")
-    return {name: target.index(token) for name, token in names.items()}
+    ids = {name: target.index(token) for name, token in names.items()}
+    if source.index("<blank>") != ids["pad_token_id"]:
+        raise ValueError(
+            f"<blank> must have one id on both sides, got {source.index('<blank>')} and "
+            f"{ids['pad_token_id']}."
+        )
+    return ids

@@ -43,11 +43,17 @@ class ImportReport:
     greedy: int
     beam: int
 
-    @property
-    def is_same(self) -> bool:
-        """Whether the models are one."""
+    def is_within(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether the models are one.
+
+        Args:
+            tolerance: By how much of the largest logit logits may differ.
+
+        Returns:
+            Whether they differ by no more, and all outputs are the same.
+        """
         difference = max(self.right_padded, self.left_padded)
-        is_close = difference <= TOLERANCE * max(1.0, self.largest_logit)
+        is_close = difference <= tolerance * max(1.0, self.largest_logit)
         return is_close and self.greedy == self.beam == self.sources
 
     def __str__(self) -> str:

@@ -2,6 +2,8 @@
 
 import argparse
 import pickle
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,21 @@ ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     ),
 ]
 
+# What torch's reader and unpickler raise where bytes are not what they should be.
+DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    TypeError,
+    ValueError,
+)
+
 
 def read_pickled(path: str | Path) -> dict[str, Any]:
     """A checkpoint that torch.save wrote, or a .safetensors file.
@@ -47,20 +64,21 @@ def read_pickled(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
-        with torch.serialization.safe_globals(ALLOWED):
+        with torch.serialization.safe_globals(ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles that torch.save did not write
             found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).replace("\n", " ")
-        if "Unsupported global" in reason or "not an allowed global" in reason:
-            forbidden = reason.split("GLOBAL ")[-1].split(" ")[0]
+        if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(
-                f"{path} holds {forbidden}, which is more than tensors and settings. A pickle runs "
-                "what is in it: save the weights alone, by torch.save(model.state_dict(), file)."
+                f"{path} holds {forbidden[1]}, which is more than tensors and settings, and is not "
+                "read: a pickle can run what is in it. Save the weights alone, by "
+                "torch.save(model.state_dict(), file)."
             ) from error
-        raise OSError(f"{path}: damaged, or no checkpoint ({reason[:200]}).") from error
-    except (RuntimeError, EOFError, SafetensorError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OSError(f"{path}: damaged, or no checkpoint ({reason}).") from error
+        raise OSError(f"{path}: damaged, or no checkpoint that torch.save wrote.") from error
+    except PermissionError:
+        raise
+    except DAMAGE as error:
+        raise OSError(f"{path}: damaged, or no checkpoint ({type(error).__name__}).") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{path} must hold names and tensors, got a {type(found).__name__}.")
     return dict(found)

@@ -16,14 +16,14 @@ FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def tokenizer_of_pieces(
-    tokens: Sequence[str], specials: Mapping[str, str], ends_texts: bool = True
+    tokens: Sequence[str], specials: Mapping[str, str], around: str = "$A </s>"
 ) -> PreTrainedTokenizerBase:
     """A tokenizer of texts that come in pieces between spaces, as other systems read them.
 
     Args:
         tokens: The vocabulary in the order of its ids.
         specials: The tokens called bos_token, pad_token, eos_token and unk_token.
-        ends_texts: Whether eos is put behind a text.
+        around: What stands around a text, $A: special tokens between spaces.
 
     Returns:
         The tokenizer; decoding joins pieces that subword-nmt has cut.
@@ -48,16 +48,34 @@ def tokenizer_of_pieces(
             decoders.Replace(f"{CONTINUED} ", ""),
         ]
     )
-    if ends_texts:
-        eos = specials["eos_token"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"$A {eos}",
-            pair=f"$A {eos} $B {eos}",
-            special_tokens=[(eos, vocabulary[eos])],
-        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=around,
+        pair=f"{around} {around.replace('$A', '$B')}",
+        special_tokens=[(token, vocabulary[token]) for token in set(specials.values())],
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, split_special_tokens=True, **specials
     )
+
+
+def read_tokens(path: str | Path, size: int) -> list[str]:
+    """The vocabulary of a file that holds a token a line.
+
+    Args:
+        path: The file.
+        size: Entries that the model has.
+
+    Returns:
+        Tokens in the order of their ids.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: There are not as many tokens as entries.
+    """
+    tokens = read_lines(path)
+    if len(tokens) != size:
+        raise ValueError(f"{path} must hold a token for each of {size} entries, got {len(tokens)}.")
+    return tokens
 
 
 def read_fairseq_dictionary(path: str | Path) -> list[str]:

@@ -1,7 +1,7 @@
 """From a step's logits to the few continuations that a search looks at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -22,12 +22,14 @@ class Restrictions:
         banned: Sentence, hypothesis and id of each continuation that is out.
         wanted: The same of each that is to be a candidate, however unlikely it is.
         diverse: Sentences, by index, of which each hypothesis is to have a candidate.
+        never: Ids that no hypothesis is continued with.
     """
 
     only: dict[int, list[int]]
     banned: list[tuple[int, int, int]]
     wanted: list[tuple[int, int, int]]
     diverse: list[int]
+    never: list[int] = field(default_factory=list)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Set what is out to minus infinity.
@@ -38,6 +40,8 @@ class Restrictions:
         Returns:
             The same tensor.
         """
+        if self.never:
+            logits[..., self.never] = -torch.inf
         for sentence, ids in self.only.items():
             kept = logits[sentence, :, ids].clone()
             logits[sentence] = -torch.inf

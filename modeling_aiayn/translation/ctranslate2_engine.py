@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ctranslate2
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..generation import MAX_TOKENS_BEYOND_SOURCE
-from .engine import SourceSentence
+from ..generation import beyond_source
+from .engine import SourceSentence, suppressed_tokens
 from .hypotheses import Hypothesis
 from .options import SearchOptions
 from .penalties import normalized_score
@@ -49,6 +49,11 @@ class CTranslate2Engine:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
+        decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        self.beyond_source = beyond_source(decoding)
+        self.suppressed = self._tokens(
+            target_tokenizer, [[id_] for id_ in suppressed_tokens(decoding)]
+        )
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
@@ -67,7 +72,7 @@ class CTranslate2Engine:
         """
         refuse_what_the_engine_lacks(sentences, options)
         offset = options.max_length_offset
-        offset = MAX_TOKENS_BEYOND_SOURCE if offset is None else offset
+        offset = self.beyond_source if offset is None else offset
         longest = max(len(sentence.input_ids) for sentence in sentences)
         limit = max(1, int(options.max_length_factor * longest) + offset)
         results = self.translator.translate_batch(
@@ -81,10 +86,11 @@ class CTranslate2Engine:
             min_decoding_length=min(options.min_length, limit),
             max_decoding_length=limit,
             max_input_length=0,
+            suppress_sequences=self.suppressed or None,
             return_scores=True,
             return_end_token=True,
         )
-        is_free = not (options.min_length or options.no_repeat_ngram_size)
+        is_free = not (options.min_length or options.no_repeat_ngram_size or self.suppressed)
         return [
             self._ranked(sentence, result, options, is_free and not sentence.prefix)
             for sentence, result in zip(sentences, results, strict=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig
 
 from ..generation import beyond_source
 from ..losses import IGNORED_LABEL
@@ -53,6 +54,28 @@ class Engine(Protocol):
         """The log-probability of each target of a batch, `</s>` last, in nats."""
 
 
+def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
+    """Ids that a model never generates: suppress_tokens, and bad_words_ids of one id each.
+
+    Args:
+        generation_config: The model's.
+
+    Returns:
+        The ids.
+
+    Raises:
+        ValueError: A bad word has several ids, which generate() knows and this decoder does not.
+    """
+    words = generation_config.bad_words_ids or []
+    for word in words:
+        if len(word) != 1:
+            raise ValueError(
+                f"bad_words_ids must be of one id each here, got {word}. Use model.generate(), or "
+                "take it out of the generation config."
+            )
+    return sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
+
+
 class TorchEngine:
     """Our own decoder loop; several models vote by the mean of their probabilities.
 
@@ -70,6 +93,7 @@ class TorchEngine:
         self.beyond_source = beyond_source(models[0].generation_config)
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
+        self.suppressed = suppressed_tokens(models[0].generation_config)
 
     @torch.inference_mode()
     def search(
@@ -97,7 +121,7 @@ class TorchEngine:
             max(search.max_length for search in searches),
             options.coverage_penalty > 0,
         )
-        batch = _Batch(searches, self.config.decoder_start_token_id, options)
+        batch = _Batch(searches, self.config.decoder_start_token_id, options, self.suppressed)
         while not batch.is_done:
             batch.advance(ensemble)
         return [search.finished[: options.nbest] for search in searches]
@@ -161,10 +185,15 @@ class _Batch:
     """The searches of a batch, step by step; finished ones leave it."""
 
     def __init__(
-        self, searches: list[SentenceSearch], start_token_id: int, options: SearchOptions
+        self,
+        searches: list[SentenceSearch],
+        start_token_id: int,
+        options: SearchOptions,
+        suppressed: list[int],
     ) -> None:
         self.searches = searches
         self.options = options
+        self.suppressed = suppressed
         # A search ranks twice as many continuations as it has beams, as generate() does.
         ends = len(searches[0].eos_token_ids)
         self.count = (1 + ends) * options.width
@@ -204,7 +233,7 @@ class _Batch:
         return tokens, parents, scores
 
     def _restrictions(self) -> Restrictions:
-        restrictions = Restrictions({}, [], [], [])
+        restrictions = Restrictions({}, [], [], [], self.suppressed)
         for index, search in enumerate(self.searches):
             if search.is_done:
                 continue

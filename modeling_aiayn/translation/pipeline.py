@@ -7,18 +7,13 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    Pipeline,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
+from ..tokenization import decode_lines
 from .engine import SourceSentence
 from .options import SearchOptions
-from .translator import Translator
+from .translator import Translator, load_target_tokenizer
 
 TASK = "aiayn-translation"
 
@@ -41,9 +36,10 @@ class AiaynTranslationPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if target_tokenizer is None and self.model.config.decoder_vocab_size is not None:
-            target_tokenizer = AutoTokenizer.from_pretrained(
-                self.model.name_or_path, subfolder=TARGET_TOKENIZER_FOLDER, trust_remote_code=False
+        is_apart = self.model.config.decoder_vocab_size is not None
+        if target_tokenizer is None and (is_apart or self.model.name_or_path):
+            target_tokenizer = load_target_tokenizer(
+                self.model.name_or_path, self.model.config, trust_remote_code=False
             )
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 

@@ -10,7 +10,9 @@ from typing import Any, Literal, Self
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
+from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines, vocabulary_sha256
 from .batching import batches_by_length, pools
@@ -169,11 +171,7 @@ class Translator:
         if model_options.get("dtype", "auto") == "auto":
             models = [_computable(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
-        target_tokenizer = None
-        if models[0].config.decoder_vocab_size is not None:
-            target_tokenizer = AutoTokenizer.from_pretrained(
-                paths[0], subfolder=TARGET_TOKENIZER_FOLDER, **options
-            )
+        target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
         return cls(models, source_tokenizer, target_tokenizer, compile=compile)
 
     @classmethod
@@ -416,6 +414,35 @@ def _rows(
 def as_unicode(text: str) -> str:
     """Stripped text in which a lone surrogate, which is no character, is a question mark."""
     return text.strip().encode("utf-8", "replace").decode("utf-8")
+
+
+def load_target_tokenizer(
+    path: str | Path, config: AiaynConfig, **options: Any
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of the target in a model's folder or repository, where it has one.
+
+    Args:
+        path: The folder, or a repository's name.
+        config: The model's.
+        **options: As for AutoTokenizer.from_pretrained.
+
+    Returns:
+        The tokenizer, or None: the source's serves.
+
+    Raises:
+        OSError: The target has a vocabulary of its own, and there is no tokenizer for it.
+    """
+    found = cached_file(
+        path,
+        "tokenizer_config.json",
+        subfolder=TARGET_TOKENIZER_FOLDER,
+        local_files_only=options.get("local_files_only", False),
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if found is None and config.decoder_vocab_size is None:
+        return None
+    return AutoTokenizer.from_pretrained(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
 
 
 def _load_model(

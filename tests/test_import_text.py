@@ -1,0 +1,718 @@
+"""Imported models with their tokenizers: from another system's folder to translated text."""
+
+import argparse
+import json
+import pickle
+import re
+import shutil
+import sys
+import types
+
+import pytest
+import torch
+from conftest import ROOT, small_model
+from foreign_peers import (
+    VOCAB,
+    annotated_state,
+    fairseq_checkpoint,
+    in_old_style,
+    marian_tokenizer,
+    opennmt_checkpoint,
+)
+from safetensors.torch import save_file
+from test_import import (
+    HEADS_OF_ANNOTATED,
+    SIZES,
+    TORCH_FIELDS,
+    TORCH_NAMES,
+    TorchTranslator,
+    fsmt_peer,
+    marian_peer,
+    randomised,
+    saved,
+)
+from transformers import (
+    AutoTokenizer,
+    FSMTTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    pipeline,
+)
+
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.interop.annotated import read_annotated
+from modeling_aiayn.interop.arguments import SourceArguments
+from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
+from modeling_aiayn.interop.fairseq import FairseqText, read_fairseq
+from modeling_aiayn.interop.foreign_model import convert
+from modeling_aiayn.interop.fsmt import read_fsmt
+from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.layout import recognise_sinusoids
+from modeling_aiayn.interop.marian import read_marian
+from modeling_aiayn.interop.marian_export import export_marian, to_marian
+from modeling_aiayn.interop.opennmt import read_opennmt
+from modeling_aiayn.interop.pickled import read_pickled
+from modeling_aiayn.interop.torch_transformer import TorchNames, read_torch_transformer
+from modeling_aiayn.interop.vocabularies import read_fairseq_dictionary, tokenizer_of_pieces
+from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.tokenization import decode_lines
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
+TEXTS = [pair.source for pair in generate_pairs("test", 20)]
+LIKE_GENERATE = {
+    "num_beams": 4,
+    "length_normalization": "power",
+    "length_penalty": 1.0,
+    "max_length_factor": 0.0,
+    "max_length_offset": 30,
+}
+
+
+def trained_a_little(config: MarianConfig, tokenizer: MarianTokenizer) -> MarianMTModel:
+    """Far enough for sentences to end by themselves."""
+    torch.manual_seed(0)
+    peer = MarianMTModel(config)
+    pairs = generate_pairs("train", 32)
+    batch = tokenizer(
+        [pair.source for pair in pairs],
+        text_target=[pair.target for pair in pairs],
+        return_tensors="pt",
+        padding=True,
+    )
+    batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
+    optimizer = torch.optim.Adam(peer.parameters(), 5e-3)
+    peer.train()
+    for _ in range(100):
+        optimizer.zero_grad()
+        peer(**batch).loss.backward()
+        optimizer.step()
+    return peer.eval()
+
+
+@pytest.fixture(scope="module", params=["shared", "separate"])
+def opus(request, tmp_path_factory):
+    """A folder like those of OPUS-MT, with a small model."""
+    folder = tmp_path_factory.mktemp("opus")
+    is_separate = request.param == "separate"
+    tokenizer = marian_tokenizer(folder / "parts", is_separate)
+    size = len(tokenizer.encoder)
+    pad = tokenizer.pad_token_id
+    separate = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": size}
+    config = MarianConfig(
+        **SIZES | {"d_model": 36, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0},
+        vocab_size=size,
+        eos_token_id=0,
+        scale_embedding=True,
+        activation_function="swish",
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        forced_eos_token_id=None,
+        **(separate if is_separate else {}),
+    )
+    peer = trained_a_little(config, tokenizer)
+    peer.generation_config.bad_words_ids = [[pad]]
+    peer.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def imported(opus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("imported") / "opus-en-de"
+    import_model(read_marian(opus), folder, sources=8)
+    return folder
+
+
+@pytest.mark.parametrize("padding_bias", [0.0, 20.0], ids=["", "would pad"])
+def test_opus_folder_translates_as_generate_does(opus, imported, padding_bias):
+    peer = MarianMTModel.from_pretrained(opus).eval()
+    pad = peer.config.pad_token_id
+    tokenizer = MarianTokenizer.from_pretrained(opus)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    translator = Translator.from_pretrained(imported)
+    # What bad_words_ids is there for.
+    peer.final_logits_bias[0, pad] += padding_bias
+    with torch.no_grad():
+        translator.model.lm_head.bias[pad] += padding_bias
+    ids = peer.generate(**batch, num_beams=4, max_new_tokens=30)
+    expected = decode_lines(tokenizer, ids.tolist())
+    # At its limit generate() breaks off where Translator ends a sentence.
+    has_ended = (ids == peer.config.eos_token_id).any(1).tolist()
+    assert sum(has_ended) > 8
+    found = translator(TEXTS, **LIKE_GENERATE)
+    for ended, mine, theirs in zip(has_ended, found, expected, strict=True):
+        assert not ended or mine == theirs
+    for best, *_ in translator.stream(TEXTS):
+        assert pad not in best.token_ids
+
+
+def test_opus_tokenizers_give_the_same_ids(opus, imported):
+    whole = MarianTokenizer.from_pretrained(opus)
+    translator = Translator.from_pretrained(imported)
+    strange = "Zoë's ¿naïve? dog 中文 😀 §§ zebra"
+    for text in [*TEXTS, strange, strange * 3]:
+        assert translator.source_tokenizer(text).input_ids == whole(text).input_ids
+        expected = whole(text_target=text).input_ids
+        assert translator.target_tokenizer(text).input_ids == expected
+    assert isinstance(AutoTokenizer.from_pretrained(imported), MarianTokenizer)
+
+
+def test_opus_folder_is_complete(imported):
+    names = {path.relative_to(imported).as_posix() for path in files_to_publish(imported)}
+    assert {"source.spm", "vocab.json", "target_tokenizer/target.spm", "README.md"} <= names
+
+
+def test_opus_import_goes_through_the_pipeline(imported):
+    translate = pipeline("aiayn-translation", model=str(imported))
+    expected = Translator.from_pretrained(imported)(TEXTS[:3])
+    assert [found["translation_text"] for found in translate(TEXTS[:3])] == expected
+
+
+def test_opus_import_goes_on_to_ctranslate2(imported, tmp_path):
+    translator = Translator.from_pretrained(imported)
+    export_ctranslate2(translator, tmp_path / "ct2", "float32")
+    exported = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+    report = compare_engines(translator, exported, TEXTS, SearchOptions(num_beams=1))
+    assert report.texts == 20
+    assert report.identical >= 18
+    assert report.score_difference < 1e-4
+    pad = translator.model.config.pad_token_id
+    for best, *_ in exported.stream(TEXTS):
+        assert pad not in best.token_ids
+
+
+@pytest.mark.parametrize("system", ["fairseq", "opennmt"])
+def test_imports_of_files_go_on_to_ctranslate2(system, tmp_path):
+    if system == "opennmt":
+        foreign = read_opennmt(saved(tmp_path, opennmt_checkpoint()))
+        words = [f"s{n}" for n in range(20)]
+    else:
+        words = [f"x{n}" for n in range(VOCAB - 4)]
+        (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+        path = saved(tmp_path, fairseq_checkpoint())
+        foreign = read_fairseq(path, FairseqText(tmp_path / "dict.txt"))
+    import_model(foreign, tmp_path / "imported", sources=3)
+    translator = Translator.from_pretrained(tmp_path / "imported")
+    export_ctranslate2(translator, tmp_path / "ct2", "float32")
+    exported = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+    texts = [" ".join(words[n : n + 5]) for n in range(12)]
+    # Random weights end no sentence, and the engines' limits differ: so scores, not texts.
+    report = compare_engines(translator, exported, texts, SearchOptions(num_beams=1))
+    assert report.score_difference < 1e-5
+
+
+def test_imports_train(imported):
+    model = Translator.from_pretrained(imported).model
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    tokenizer = AutoTokenizer.from_pretrained(imported)
+    pairs = generate_pairs("train", 8)
+    batch = tokenizer([pair.source for pair in pairs], return_tensors="pt", padding=True)
+    labels = tokenizer(
+        text_target=[pair.target for pair in pairs], return_tensors="pt", padding=True
+    )
+    labels = labels.input_ids.masked_fill(labels.attention_mask == 0, -100)
+    losses = []
+    for _ in range(8):
+        loss = model(**batch, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_round_trip_to_marian_is_exact(opus, imported, tmp_path):
+    report = export_marian(Translator.from_pretrained(imported), tmp_path / "back", sources=8)
+    assert report.is_within()
+    ours, theirs = (MarianMTModel.from_pretrained(path) for path in (tmp_path / "back", opus))
+    for name, tensor in theirs.state_dict().items():
+        if "embed_positions" not in name:
+            assert torch.equal(ours.state_dict()[name], tensor), name
+    assert ours.generation_config.bad_words_ids == theirs.generation_config.bad_words_ids
+    again = convert(read_marian(tmp_path / "back"))
+    for name, tensor in Translator.from_pretrained(imported).model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+
+
+def test_hub_repositories_are_fetched(opus, hub, tmp_path, run):
+    files = {path.name: path.read_bytes() for path in opus.iterdir()}
+    files["pytorch_model.bin"] = b"the same weights once more, which nobody needs"
+    hub.repositories["me/opus-mt-en-de"] = {"main": ("0" * 40, files)}
+    code, out, err = run(
+        *("import_weights.py", "--system", "marian", "--hub", "true"),
+        *("--source", "me/opus-mt-en-de", "--output", tmp_path / "out", "--sources", 3),
+    )
+    assert code == 0, err
+    assert "same beam-4 output      3 of 3" in out
+    assert "model.encoder.embed_positions.weight: sinusoids are computed" in out
+    assert not any("pytorch_model.bin" in path for _, path, _ in hub.requests)
+    assert len(Translator.from_pretrained(tmp_path / "out")(TEXTS[:2])) == 2
+
+
+FSMT_FILES = {
+    "vocab": ["<s>", "<pad>", "</s>", "<unk>", "the</w>", "dog</w>", "th", "e</w>", "s", "ees</w>"],
+    "merges": ["t h 10", "th e</w> 9", "d o 3", "do g</w> 2", "e e 2", "ee s</w> 2"],
+}
+
+
+@pytest.fixture
+def fsmt_folder(tmp_path):
+    tokens = FSMT_FILES["vocab"] + [f"x{n}</w>" for n in range(VOCAB - len(FSMT_FILES["vocab"]))]
+    folder = tmp_path / "fsmt"
+    folder.mkdir()
+    for side in ("src", "tgt"):
+        entries = {token: index for index, token in enumerate(tokens)}
+        (folder / f"vocab-{side}.json").write_text(json.dumps(entries))
+    (folder / "merges.txt").write_text("\n".join([*FSMT_FILES["merges"], ""]))
+    fsmt_peer().save_pretrained(folder)
+    FSMTTokenizer(
+        ["en", "de"], *(str(folder / f) for f in ("vocab-src.json", "vocab-tgt.json", "merges.txt"))
+    ).save_pretrained(folder)
+    return folder
+
+
+def test_fsmt_folder_with_its_tokenizer(fsmt_folder, tmp_path):
+    import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5)
+    translator = Translator.from_pretrained(tmp_path / "imported")
+    whole = FSMTTokenizer.from_pretrained(fsmt_folder)
+    text = "the dog sees x3"
+    assert translator.source_tokenizer(text).input_ids == whole(text).input_ids
+    assert translator.source_tokenizer("the dog").input_ids == [4, 5, 2]
+    assert translator.target_tokenizer.decode([4, 5]) == "the dog"
+    (line,) = translator([text], max_length_factor=0, max_length_offset=5)
+    assert "</s>" not in line
+
+
+def test_fairseq_dictionaries_with_and_without_codes(tmp_path):
+    path = saved(tmp_path, fairseq_checkpoint())
+    pieces = ["the", "d@@", "og", "dog", *(f"x{n}" for n in range(VOCAB - 8))]
+    dictionary = tmp_path / "dict.txt"
+    dictionary.write_text("".join(f"{piece} {100 - n}\n" for n, piece in enumerate(pieces)))
+    assert read_fairseq_dictionary(dictionary)[4:6] == ["the", "d@@"]
+    foreign = read_fairseq(path, FairseqText(dictionary))
+    assert foreign.source_tokenizer("the d@@ og nothing").input_ids == [4, 5, 6, 3, 2]
+    assert foreign.target_tokenizer.decode([4, 5, 6]) == "the dog"
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nt h\nth e</w>\no g</w>\n")
+    import_model(
+        read_fairseq(path, FairseqText(dictionary, bpe_codes=codes)), tmp_path / "out", sources=4
+    )
+    translator = Translator.from_pretrained(tmp_path / "out")
+    # Moses splits the full stop off, and the codes split the dog.
+    assert translator.source_tokenizer("the dog.").input_ids == [4, 5, 6, 3, 2]
+    assert translator.target_tokenizer.decode([4, 5, 6]) == "the dog"
+
+
+def test_annotated_words_stand_between_start_and_end(tmp_path):
+    state = annotated_state(target_vocab=VOCAB)
+    specials = ["<s>", "</s>", "<blank>", "<unk>"]
+    (tmp_path / "words").write_text(
+        "\n".join([*specials, *(f"w{n}" for n in range(VOCAB - 4)), ""])
+    )
+    words = (tmp_path / "words", tmp_path / "words")
+    foreign = read_annotated(state, HEADS_OF_ANNOTATED, words)
+    assert foreign.source_tokenizer("w1 w2 other").input_ids == [0, 5, 6, 3, 1]
+    assert foreign.target_tokenizer("w1 w2").input_ids == [5, 6, 1]
+    (tmp_path / "few").write_text("<s>\n</s>\n")
+    message = rf"few must hold a token for each of {VOCAB} entries, got 2\."
+    with pytest.raises(ValueError, match=message):
+        read_annotated(state, HEADS_OF_ANNOTATED, (tmp_path / "words", tmp_path / "few"))
+
+
+def test_vocabularies_that_cannot_be_are_refused(tmp_path):
+    specials = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    with pytest.raises(ValueError, match="once, got 'a' twice"):
+        tokenizer_of_pieces(["<s>", "<pad>", "</s>", "<unk>", "a", "a"], specials)
+    with pytest.raises(ValueError, match="no '<unk>', its unk_token"):
+        tokenizer_of_pieces(["<s>", "<pad>", "</s>", "a"], specials)
+    (tmp_path / "dict.txt").write_text("the 10\nthe dog\n")
+    with pytest.raises(
+        ValueError, match=r"dict\.txt, line 2: must be a token and a number, got 'the dog'"
+    ):
+        read_fairseq_dictionary(tmp_path / "dict.txt")
+    (tmp_path / "dict.txt").write_text("the 10\n")
+    path = saved(tmp_path, fairseq_checkpoint())
+    with pytest.raises(ValueError, match=rf"as many entries as the model, {VOCAB} .* got 5"):
+        read_fairseq(path, FairseqText(tmp_path / "dict.txt"))
+
+
+# What must not be imported, by name
+
+
+def without(state: dict, name: str) -> dict:
+    return {key: value for key, value in state.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: without(state, "decoder.layers.1.src_attn.linears.2.weight"),
+            r"decoder\.layers\.1\.src_attn\.linears\.2\.weight, our model\.decoder\.layers\.1\."
+            r"encoder_attn\.v_proj\.weight, is missing",
+        ),
+        (
+            lambda state: without(state, "encoder.layers.1.self_attn.linears.0.bias"),
+            r"encoder\.layers\.1\.self_attn\.linears\.0\.bias, .* is missing",
+        ),
+        (
+            lambda state: without(state, "generator.proj.weight"),
+            r"generator\.proj\.weight, our lm_head\.weight, is missing",
+        ),
+        (lambda state: without(state, "src_embed.1.pe"), r"src_embed\.1\.pe is missing"),
+        (
+            lambda state: state | {"encoder.gate": torch.zeros(3)},
+            r"The tensor encoder\.gate has no place",
+        ),
+        (
+            lambda state: state | {"encoder.norm.b_2": torch.zeros(13)},
+            r"encoder\.norm\.b_2|encoder\.norm\.bias.* must have shape \(12,\), got \(13,\)",
+        ),
+        (
+            lambda state: state | {"encoder.norm.a_2": torch.full((12,), torch.nan)},
+            r"our model\.encoder\.layer_norm\.weight, is not finite",
+        ),
+        (
+            lambda state: state | {"src_embed.1.pe": torch.rand(1, 5000, 12)},
+            "The Annotated Transformer: the positions are no sinusoids",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        read_annotated(change(annotated_state()), HEADS_OF_ANNOTATED)
+
+
+def test_a_number_that_no_tensor_tells_is_asked_for():
+    with pytest.raises(ValueError, match="No tensor tells decoder_attention_heads: give it"):
+        read_annotated(annotated_state(), {"encoder_attention_heads": 3})
+
+
+def test_torch_names_that_are_not_there_are_named():
+    state = randomised(TorchTranslator()).state_dict()
+    with pytest.raises(ValueError, match=r"The tensor sauce\.weight, our .*embed_tokens\.weight"):
+        read_torch_transformer(state, TorchNames("core", "sauce", "target", "head"), TORCH_FIELDS)
+    state["core.encoder.layers.0.self_attn.in_proj_weight"] = torch.zeros(35, 12)
+    with pytest.raises(ValueError, match=r"in_proj_weight must hold queries, keys and values"):
+        read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layernorm_embedding": True}, "This model has no layernorm_embedding, got True"),
+        ({"cross_self_attention": True}, "no cross_self_attention"),
+        (
+            {"decoder_normalize_before": True},
+            "encoder_normalize_before and decoder_normalize_before",
+        ),
+        ({"decoder_embed_dim": 24}, "encoder_embed_dim and decoder_embed_dim must be the same"),
+        ({"decoder_output_dim": 24}, "decoder_output_dim must be decoder_embed_dim here, got 24"),
+        ({"encoder_layers": 1}, r"encoder\.layers\.1\.\S+ has no place"),
+        ({"encoder_layers": 3}, r"encoder\.layers\.2\.\S+, our \S+, is missing"),
+    ],
+)
+def test_fairseq_options_that_are_not_ours_are_named(options, message, tmp_path):
+    checkpoint = fairseq_checkpoint()
+    vars(checkpoint["cfg"]["model"]).update(options)
+    with pytest.raises(ValueError, match=message):
+        read_fairseq(saved(tmp_path, checkpoint))
+
+
+def test_fairseq_files_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match="holds its weights under 'model'"):
+        read_fairseq(saved(tmp_path, {"weights": {}}))
+    with pytest.raises(ValueError, match="holds its options under 'args' or 'cfg'"):
+        read_fairseq(saved(tmp_path, {"model": {"a": torch.zeros(1)}}))
+    options = argparse.Namespace(arch="lstm")
+    with pytest.raises(ValueError, match="the options have no encoder_layers"):
+        read_fairseq(saved(tmp_path, {"model": {"a": torch.zeros(1)}, "args": options}))
+    with pytest.raises(ValueError, match="'model' must hold tensors alone, got b"):
+        read_fairseq(saved(tmp_path, {"model": {"b": [1]}, "args": options}))
+    lopsided = fairseq_checkpoint(pre_norm=True)
+    del lopsided["model"]["decoder.layer_norm.weight"]
+    with pytest.raises(ValueError, match="Both halves must end in layer_norm, or neither"):
+        read_fairseq(saved(tmp_path, lopsided))
+    lengths = fairseq_checkpoint(learned=True)
+    lengths["model"]["decoder.embed_positions.weight"] = torch.zeros(30, 12)
+    with pytest.raises(ValueError, match="got tables of 32 and 28"):
+        read_fairseq(saved(tmp_path, lengths))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_relative_positions": 20}, "max_relative_positions must be 0 here, got 20"),
+        ({"layer_norm": "rms"}, "layer_norm must be 'standard' here, got 'rms'"),
+        ({"pos_ffn_activation_fn": "silu"}, "pos_ffn_activation_fn must be one of relu, gelu"),
+        ({"decoder_type": "rnn"}, "decoder_type must be 'transformer' here, got 'rnn'"),
+    ],
+)
+def test_opennmt_options_that_are_not_ours_are_named(options, message, tmp_path):
+    checkpoint = opennmt_checkpoint()
+    vars(checkpoint["opt"]).update(options)
+    with pytest.raises(ValueError, match=message):
+        read_opennmt(saved(tmp_path, checkpoint))
+
+
+def test_opennmt_files_that_are_none(tmp_path):
+    whole = opennmt_checkpoint()
+    with pytest.raises(ValueError, match="holds 'generator', this one does not"):
+        read_opennmt(saved(tmp_path, without(whole, "generator")))
+    with pytest.raises(ValueError, match="'vocab' must hold lists of tokens"):
+        read_opennmt(saved(tmp_path, whole | {"vocab": {"src": "fields"}}))
+    vocabulary = whole["vocab"] | {"tgt": ["<unk>", "<blank>", "<s>"]}
+    with pytest.raises(ValueError, match="The target's vocabulary has no '</s>'"):
+        read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
+    vocabulary = whole["vocab"] | {"src": ["<blank>", "<unk>", *whole["vocab"]["src"][2:]]}
+    with pytest.raises(ValueError, match="<blank> must have one id on both sides, got 0 and 1"):
+        read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
+    model = without(whole["model"], "encoder.embeddings.make_embedding.pe.pe")
+    with pytest.raises(ValueError, match=r"make_embedding\.pe\.pe is missing"):
+        read_opennmt(saved(tmp_path, whole | {"model": model}))
+
+
+def test_folders_of_other_or_damaged_models_are_refused(opus, tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such directory"):
+        read_marian(tmp_path / "none")
+    with pytest.raises(ValueError, match="model_type must be 'fsmt', got 'marian'"):
+        read_fsmt(opus)
+    shutil.copytree(opus, tmp_path / "copy")
+    weights = tmp_path / "copy" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises((OSError, ValueError), match="copy"):
+        read_marian(tmp_path / "copy")
+    tensors = MarianMTModel.from_pretrained(opus).state_dict()
+    kept = {
+        name: tensor.clone()
+        for name, tensor in tensors.items()
+        if not re.search(r"embed|lm_head|layers\.1\.fc1", name)
+    }
+    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        if f"model.{name}.weight" in tensors:
+            kept[f"model.{name}.weight"] = tensors[f"model.{name}.weight"].clone()
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"layers\.1\.fc1\.bias and \d+ others is missing"):
+        read_marian(tmp_path / "copy")
+    kept = {name: tensor for name, tensor in tensors.items() if "embed_positions" not in name}
+    kept = {name: tensor.clone() for name, tensor in kept.items()}
+    kept["model.encoder.layers.0.fc1.weight"] = torch.zeros(7, 12)
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="the weights do not fit the configuration"):
+        read_marian(tmp_path / "copy")
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_pickles_that_would_run_are_refused(tmp_path, capsys):
+    path = saved(tmp_path, {"model": Harmful()})
+    with pytest.raises(ValueError, match=r"print, which is more than tensors and settings"):
+        read_pickled(path)
+    assert capsys.readouterr().out == ""
+
+
+def test_fairseqs_meters_are_read_as_nothing(tmp_path, monkeypatch):
+    meters = types.ModuleType("fairseq.meters")
+    meters.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
+    for name, module in (("fairseq", types.ModuleType("fairseq")), ("fairseq.meters", meters)):
+        monkeypatch.setitem(sys.modules, name, module)
+    checkpoint = in_old_style(fairseq_checkpoint())
+    meter = meters.AverageMeter()
+    meter.sum = 3.0
+    checkpoint["extra_state"]["train_meters"] = {"loss": meter}
+    path = saved(tmp_path, checkpoint)
+    monkeypatch.undo()
+    assert read_fairseq(path).config.encoder_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"", OSError, "damaged, or no checkpoint"),
+        (b"not a checkpoint", OSError, "damaged, or no checkpoint"),
+        (pickle.dumps([1, 2]), OSError, "damaged, or no checkpoint that torch.save wrote"),
+    ],
+)
+def test_files_that_are_no_checkpoints(content, error, message, tmp_path):
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(error, match=message):
+        read_pickled(tmp_path / "model.pt")
+
+
+def test_half_a_checkpoint_is_damaged(tmp_path):
+    for options in ({}, {"_use_new_zipfile_serialization": False}):
+        torch.save(fairseq_checkpoint(), tmp_path / "model.pt", **options)
+        whole = (tmp_path / "model.pt").read_bytes()
+        (tmp_path / "model.pt").write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(OSError, match="damaged, or no checkpoint"):
+            read_fairseq(tmp_path / "model.pt")
+    with pytest.raises(FileNotFoundError, match=r"No such file: .*none\.pt"):
+        read_pickled(tmp_path / "none.pt")
+    with pytest.raises(ValueError, match="must hold names and tensors, got a list"):
+        read_pickled(saved(tmp_path, [torch.zeros(1)]))
+    (tmp_path / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(OSError, match="damaged, or no checkpoint"):
+        read_pickled(tmp_path / "model.safetensors")
+
+
+def test_state_dicts_in_safetensors_are_read(tmp_path):
+    state = {name: tensor.contiguous() for name, tensor in annotated_state().items()}
+    save_file(state, tmp_path / "weights.safetensors")
+    foreign = read_annotated(tmp_path / "weights.safetensors", HEADS_OF_ANNOTATED)
+    assert foreign.config.encoder_layers == 2
+
+
+def test_positions_that_are_no_sinusoids_are_not_recognised():
+    assert recognise_sinusoids(torch.rand(70, 12)) is None
+    assert recognise_sinusoids(torch.rand(70, 11)) is None
+
+
+def test_imports_go_into_new_folders(model_folder, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty: import into a new folder"):
+        import_model(read_marian(marian_peer()), tmp_path)
+    with pytest.raises(FileExistsError, match="is not empty: export into a new folder"):
+        export_marian(Translator.from_pretrained(model_folder), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_import_that_is_another_model_is_not_written(tmp_path):
+    foreign = read_marian(marian_peer())
+    # The peer's own tensor stays as it is.
+    foreign.taken.weights["lm_head.bias"] = foreign.taken.weights["lm_head.bias"] + 1e-3
+    with pytest.raises(
+        ValueError, match=r"(?s)is not the same model, and is not written.*1\.0e-03"
+    ):
+        import_model(foreign, tmp_path / "out", sources=4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_stay_in_their_type_or_take_another(tmp_path):
+    import_model(read_marian(marian_peer().half()), tmp_path / "half", sources=2)
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float16"
+    import_model(
+        read_marian(marian_peer().half()), tmp_path / "full", sources=2, dtype=torch.float32
+    )
+    assert json.loads((tmp_path / "full" / "config.json").read_text())["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"norm_first": True}, "MarianMTModel needs norm_first=False, got True"),
+        ({"final_norm": True}, "MarianMTModel needs final_norm=False, got True"),
+        ({"position_type": "learned"}, "position_type='sinusoidal', got 'learned'"),
+        ({"position_base": 500.0}, r"position_base=10000\.0, got 500\.0"),
+        ({"position_offset": 2}, "position_offset=0, got 2"),
+        ({"head_dim": 3}, "MarianMTModel has no head_dim=3 in a model"),
+        ({"layer_norm_eps": 1e-3}, "layer_norm_eps of at most 1e-05, got 0.001"),
+    ],
+)
+def test_what_marian_lacks_is_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        to_marian(small_model(**fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tie_word_embeddings": False},
+        {"decoder_vocab_size": 29},
+        {"attention_bias": True, "lm_head_bias": True},
+    ],
+    ids=["tied", "untied", "separate", "biases"],
+)
+def test_a_model_of_our_own_becomes_marians_and_comes_back(fields, model_folder, tmp_path):
+    model = randomised(small_model(**fields))
+    back = convert(read_marian(to_marian(model)))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor), name
+    assert back.config.layer_norm_eps == 1e-5
+
+
+def test_scripts_export_and_refuse_in_one_line(run, model_folder, tmp_path):
+    code, out, err = run(
+        "export_marian.py", "--model", model_folder, "--output", tmp_path / "m", "--sources", 4
+    )
+    assert code == 0, err
+    assert "same beam-4 output      4 of 4" in out
+    assert AutoTokenizer.from_pretrained(tmp_path / "m")("The dog sees.").input_ids[-1] == 2
+    bundled = ROOT / "checkpoints" / "aiayn-en-de"
+    code, _, err = run("export_marian.py", "--model", bundled, "--output", tmp_path / "n")
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        "error: MarianMTModel needs norm_first=False, got True.",
+    )
+
+
+def test_the_import_script_reads_each_state_dict(run, tmp_path):
+    state = {name: tensor.contiguous() for name, tensor in annotated_state().items()}
+    torch.save(state, tmp_path / "annotated.pt")
+    code, out, err = run(
+        *("import_weights.py", "--system", "annotated", "--source", tmp_path / "annotated.pt"),
+        *("--output", tmp_path / "a", "--sources", 3),
+        *("--config", "{encoder_attention_heads: 3, decoder_attention_heads: 3}"),
+    )
+    assert code == 0, err
+    assert "torch.nn's Transformer layers" in out
+    assert "tokenizer               none was given" in out
+    torch.save(randomised(TorchTranslator(bias=False)).state_dict(), tmp_path / "torch.pt")
+    code, out, err = run(
+        *("import_weights.py", "--system", "torch", "--source", tmp_path / "torch.pt"),
+        *("--output", tmp_path / "t", "--sources", 3, "--dtype", "float16", "--config"),
+        "{encoder_attention_heads: 2, decoder_attention_heads: 2, activation_function: gelu}",
+        *(
+            "--names",
+            "{transformer: core, source_embedding: source, target_embedding: target, output: head, positions: places}",
+        ),
+    )
+    assert code == 0, err
+    assert "0, as torch.nn.Transformer has none: model.encoder.layers.0.fc1.bias" in out
+    torch.save(opennmt_checkpoint(), tmp_path / "opennmt.pt")
+    code, out, err = run(
+        *("import_weights.py", "--system", "opennmt", "--source", tmp_path / "opennmt.pt"),
+        *("--output", tmp_path / "o", "--sources", 3),
+    )
+    assert code == 0, err
+    assert len(Translator.from_pretrained(tmp_path / "o")(["s1 s2", "s4"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"system": "moses"}, "system must be one of marian, fsmt"),
+        ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
+        ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
+        ({"system": "annotated", "source_dictionary": "a"}, "Give both --source_dictionary and"),
+    ],
+)
+def test_flags_of_another_system_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SourceArguments(source="x", **options)
+
+
+def test_flags_that_are_no_mappings_are_refused():
+    with pytest.raises(ValueError, match="--config must be a YAML mapping"):
+        SourceArguments(system="torch", source="x", config="8 heads").read()
+    with pytest.raises(ValueError, match="--config must be a YAML mapping"):
+        SourceArguments(system="torch", source="x", config="{a: [").read()
+    with pytest.raises(ValueError, match=r"names must be some of transformer, .* got 'encoder'"):
+        SourceArguments(system="torch", source="x", names="{encoder: core}").read()
+
+
+def test_bad_words_of_several_ids_are_refused(model_folder):
+    translator = Translator.from_pretrained(model_folder)
+    translator.model.generation_config.bad_words_ids = [[4], [5, 6]]
+    with pytest.raises(ValueError, match=r"must be of one id each here, got \[5, 6\]"):
+        translator(["The dog sees."])
