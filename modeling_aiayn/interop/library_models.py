@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
 
 from ..checks import check_readable
 from ..translation.translator import refuse_unfit_weights
@@ -50,6 +51,8 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
     folder = Path(source)
     if not folder.is_dir():
         raise FileNotFoundError(f"No such directory: {folder}.")
+    if not (folder / CONFIG_NAME).is_file():
+        raise FileNotFoundError(f"{folder} has no {CONFIG_NAME}: it is no model's folder.")
     found, _ = model_class.config_class.get_config_dict(folder)
     if found.get("model_type") != model_class.config_class.model_type:
         raise ValueError(
@@ -58,14 +61,20 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
         )
     for weights in folder.glob("*.safetensors"):
         check_readable(weights)
-    try:
-        model, loading_info = model_class.from_pretrained(
-            folder, dtype="auto", local_files_only=True, output_loading_info=True
-        )
-    except RuntimeError as error:
+    # Sizes are looked at here: the library's error has no name in it.
+    model, loading_info = model_class.from_pretrained(
+        folder,
+        dtype="auto",
+        local_files_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    if loading_info["mismatched_keys"]:
+        name, got, expected = sorted(loading_info["mismatched_keys"])[0]
         raise ValueError(
-            f"{folder}: the weights do not fit the configuration ({error})."
-        ) from error
+            f"{folder}: {name} must have shape {tuple(expected)} by the configuration, got "
+            f"{tuple(got)}."
+        )
     refuse_unfit_weights(folder, model, loading_info)
     return model
 

@@ -15,7 +15,9 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from .reference import ReferenceModel
 
 SOURCES = 50
+# In tokens.
 LONGEST_SOURCE = 24
+LONGEST_OUTPUT = 16
 BATCH_SIZE = 10
 # Logits may differ by this share of the largest.
 TOLERANCE = 1e-5
@@ -166,7 +168,7 @@ def _same_outputs(
     """How many sources of a batch both models turn into the same ids."""
     ids, mask = _padded(batch, ours.config.pad_token_id, "right")
     decoding = copy.deepcopy(ours.generation_config)
-    decoding.update(num_beams=beams, max_length=LONGEST_SOURCE)
+    decoding.update(num_beams=beams, max_length=LONGEST_OUTPUT)
     # Random weights would emit padding, which some classes take for no token at all.
     decoding.suppress_tokens = [ours.config.pad_token_id]
     mine = ours.generate(ids, attention_mask=mask, generation_config=decoding)
