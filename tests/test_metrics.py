@@ -32,6 +32,34 @@ def test_signatures_say_how():
     assert f"version:{sacrebleu.__version__}" in scores["chrf_signature"]
 
 
+def test_intervals_are_sacrebleu_s_own():
+    hypotheses = [f"a dog number {n % 7} sees {n % 3} cats" for n in range(60)]
+    references = [f"a dog number {n % 5} sees {n % 4} cats" for n in range(60)]
+    scores = TranslationScores().compute(
+        predictions=hypotheses, references=references, resamples=200
+    )
+    expected = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=200)
+    low, high = (
+        float(part) for part in (expected._mean - expected._ci, expected._mean + expected._ci)
+    )
+    assert scores["bleu_confidence"] == pytest.approx((high - low) / 2)
+    assert low < scores["bleu"] < high
+    assert "bs:200|seed:" in scores["bleu_signature"]
+    plain = TranslationScores().compute(predictions=hypotheses, references=references)
+    assert plain["bleu"] == scores["bleu"]
+    assert not any("confidence" in name or "bs:" in str(plain[name]) for name in plain)
+
+
+def test_intervals_of_scores_near_nothing():
+    """Some resamples have no word in common with their references."""
+    hypotheses, references = ["a b c d e"] * 3, ["a b c d e", "v w x y z", "v w x y z"]
+    scores = TranslationScores().compute(
+        predictions=hypotheses, references=references, resamples=100
+    )
+    assert 0 < scores["bleu"] < 100
+    assert scores["bleu_confidence"] > 10
+
+
 def test_a_perfect_translation_has_100():
     scores = TranslationScores().compute(predictions=REFERENCES, references=REFERENCES)
     assert scores["bleu"] == pytest.approx(100)

@@ -257,9 +257,11 @@ def test_perplexity_is_exp_of_the_mean_loss_of_a_token(translator):
 
 
 def test_scores_are_shown_with_their_signatures():
-    table = score_table({"bleu": 41.024, "bleu_signature": "nrefs:1", "perplexity": 5.0})
+    scores = {"bleu": 41.024, "bleu_signature": "nrefs:1", "bleu_confidence": 1.234}
+    table = score_table({**scores, "chrf": 60.0, "chrf_signature": "nc:6", "perplexity": 5.0})
     assert table.splitlines() == [
-        "bleu                  41.02  nrefs:1",
+        "bleu                  41.02 ± 1.23  nrefs:1",
+        "chrf                  60.00         nc:6",
         "perplexity             5.00",
     ]
 

@@ -9,6 +9,9 @@ from datasets import Dataset
 from .metrics import TranslationScores
 from .translator import Translator
 
+# Bootstrap resamples behind an interval of confidence.
+RESAMPLES = 1000
+
 
 def perplexity(translator: Translator, pairs: Dataset) -> float:
     """Perplexity per target token, `</s>` counted, from plain cross-entropy.
@@ -62,13 +65,13 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
         )
     references = list(pairs["target"])
     scores: dict[str, Any] = TranslationScores().compute(
-        predictions=list(translations), references=references
+        predictions=list(translations), references=references, resamples=RESAMPLES
     )
     return scores
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as aligned lines of plain text, each with its signature.
+    """Scores as aligned lines of plain text, each with its 95 % interval and its signature.
 
     Args:
         scores: As `evaluate_translation` gives them.
@@ -76,8 +79,11 @@ def score_table(scores: dict[str, Any]) -> str:
     Returns:
         The lines.
     """
-    return "\n".join(
-        f"{name:<20} {value:6.2f}  {scores.get(f'{name}_signature', '')}".rstrip()
-        for name, value in scores.items()
-        if isinstance(value, float)
-    )
+    lines = []
+    for name, value in scores.items():
+        if isinstance(value, float) and not name.endswith("_confidence"):
+            half = scores.get(f"{name}_confidence")
+            interval = "" if half is None else f"± {half:.2f}"
+            signature = scores.get(f"{name}_signature", "")
+            lines.append(f"{name:<20} {value:6.2f} {interval:<7} {signature}".rstrip())
+    return "\n".join(lines)

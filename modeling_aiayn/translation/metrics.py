@@ -1,5 +1,6 @@
 """Scores of translations, with the signatures that make them comparable."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import datasets
@@ -15,6 +16,25 @@ CITATION = """\
 }"""
 
 
+class PythonNumbers:
+    """A sacreBLEU metric that computes in Python's numbers throughout.
+
+    Where a resample has nothing in common with its references, the library's own score is a float
+    among numpy's, and then it cannot compute an interval.
+    """
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> Any:
+        return super()._compute_score_from_stats([float(each) for each in stats])  # type: ignore[misc]
+
+
+class PlainBLEU(PythonNumbers, BLEU):
+    """BLEU as sacreBLEU has it."""
+
+
+class PlainCHRF(PythonNumbers, CHRF):
+    """chrF as sacreBLEU has it."""
+
+
 class TranslationScores(evaluate.Metric):
     """sacreBLEU and chrF, and the lower-cased tokenised BLEU that the literature prints.
 
@@ -25,6 +45,8 @@ class TranslationScores(evaluate.Metric):
       score spaCy tokens.
     - chrf: character n-grams.
     - *_signature: how each was computed, by sacreBLEU.
+    - *_confidence, where compute is told a number of resamples: half the width of the interval
+      that the score is in with 95 % probability, had other sentences of the kind been taken.
 
     Works without the Hub: make one, and call compute(predictions=..., references=...).
     """
@@ -38,22 +60,32 @@ class TranslationScores(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
+    def _compute(
+        self, predictions: list[str], references: list[str], resamples: int = 0
+    ) -> dict[str, Any]:
         """Score translations against one reference each.
+
+        Args:
+            predictions: Translations.
+            references: As many references.
+            resamples: Bootstrap resamples for intervals (Koehn 2004). 0: no intervals.
 
         Raises:
             ValueError: There is nothing to score.
         """
         if not predictions:
             raise ValueError("Scoring needs at least one translation, got none.")
-        metrics = {
-            "bleu": BLEU(),
-            "bleu_lowercase": BLEU(lowercase=True),
-            "bleu_lowercase_intl": BLEU(lowercase=True, tokenize="intl"),
-            "chrf": CHRF(),
+        metrics: dict[str, Any] = {
+            "bleu": PlainBLEU(),
+            "bleu_lowercase": PlainBLEU(lowercase=True),
+            "bleu_lowercase_intl": PlainBLEU(lowercase=True, tokenize="intl"),
+            "chrf": PlainCHRF(),
         }
         result: dict[str, Any] = {}
         for name, metric in metrics.items():
-            result[name] = float(metric.corpus_score(predictions, [references]).score)
+            score = metric.corpus_score(predictions, [references], n_bootstrap=resamples)
+            result[name] = float(score.score)
+            if resamples:
+                result[f"{name}_confidence"] = float(score._ci)
             result[f"{name}_signature"] = str(metric.get_signature())
         return result
