@@ -148,7 +148,8 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     )
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert code == 0
-    assert f"{scores['chrf']:.2f}  {scores['chrf_signature']}" in out
+    interval = f"± {scores['chrf_confidence']:.2f}"
+    assert f"{scores['chrf']:.2f} {interval:<7} {scores['chrf_signature']}" in out
     assert scores["perplexity"] > 1
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 2
     files = ("--hypotheses", tmp_path / "out.txt", "--file", tmp_path / "pairs.tsv")

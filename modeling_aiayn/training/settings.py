@@ -77,10 +77,10 @@ def _plain(value: Any) -> Any:
 
 
 def data_sha256(dataset: Any) -> str | None:
-    """A hash of encoded pairs in their order.
+    """A hash of encoded pairs, or of texts with a class each, in their order.
 
     Args:
-        dataset: Pairs with "input_ids" and "labels".
+        dataset: "input_ids" and "labels".
 
     Returns:
         The hash; None for a stream, which cannot be looked at beforehand.
@@ -91,8 +91,11 @@ def data_sha256(dataset: Any) -> str | None:
     digest = hashlib.sha256()
     for table in dataset.select_columns(columns).with_format("arrow").iter(10_000):
         for name in columns:
-            for part in (pyarrow.compute.list_value_length, pyarrow.compute.list_flatten):
-                digest.update(part(table[name]).to_numpy().astype("int64").tobytes())
+            column = table[name]
+            is_number = pyarrow.types.is_integer(column.type)
+            parts = (pyarrow.compute.list_value_length, pyarrow.compute.list_flatten)
+            for part in [column] if is_number else [part(column) for part in parts]:
+                digest.update(part.to_numpy().astype("int64").tobytes())
     return digest.hexdigest()
 
 

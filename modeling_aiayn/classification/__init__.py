@@ -1,0 +1,1 @@
+"""Texts into classes by the encoder: what is read, how it is trained, how it is scored."""

@@ -1,0 +1,97 @@
+"""A classifier's training: the model, its vocabulary, and a trainer that can be killed."""
+
+from typing import Any
+
+import yaml
+from datasets import Dataset
+from torch.utils.data import Sampler
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+)
+
+from ..configuration_aiayn import AiaynConfig
+from ..modeling_aiayn import AiaynForSequenceClassification
+from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
+from ..training.progress import ProgressBar
+from ..training.resumable import ResumableTrainer
+from ..training.sampling import LengthGroups
+from .arguments import ClassifierArguments
+
+
+class ClassifierTrainer(ResumableTrainer):
+    """A trainer of classifiers; its runs can be killed and go on as if they had not been.
+
+    Args:
+        *args: As for Seq2SeqTrainer, with ClassifierTrainingArguments.
+        **kwargs: As for Seq2SeqTrainer.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.data_collator = DataCollatorWithPadding(self.processing_class)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ProgressBar())
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
+        """Texts of like length in a batch, batches in random order."""
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroups(
+            [len(ids) for ids in dataset["input_ids"]],
+            self.args.train_batch_size * self.args.gradient_accumulation_steps,
+            self.args.seed,
+        )
+
+
+def build_classifier(
+    arguments: ClassifierArguments, train: Dataset, max_length: int
+) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
+    """A fresh classifier with a vocabulary of the training texts, or one on another's encoder.
+
+    Args:
+        arguments: Which model.
+        train: Training texts, with "text" and "label".
+        max_length: Tokens of the longest text.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        OSError: There is no such folder to start from.
+        ValueError: config_overrides is no YAML mapping, or the numbers do not fit.
+    """
+    names = train.features["label"].names
+    classes = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "num_labels": len(names),
+    }
+    overrides = yaml.safe_load(arguments.config_overrides or "{}")
+    if not isinstance(overrides, dict):
+        raise ValueError(
+            "config_overrides must be fields of AiaynConfig as YAML, as in 'encoder_layers: 6', "
+            f"got {arguments.config_overrides!r}."
+        )
+    if arguments.start_from is not None:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.start_from, local_files_only=True)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            arguments.start_from, local_files_only=True, **classes, **overrides
+        )
+        return model, tokenizer
+    texts = train["text"]
+    if arguments.vocabulary == "word":
+        tokenizer = train_word_tokenizer(texts, arguments.min_frequency)
+    else:
+        tokenizer = train_bpe_tokenizer(texts, arguments.vocab_size)
+    config = AiaynConfig.from_preset(
+        arguments.preset,
+        vocab_size=len(tokenizer),
+        vocabulary_sha256=[vocabulary_sha256(tokenizer)],
+        **{"max_position_embeddings": max_length, **classes, **overrides},
+    )
+    return AiaynForSequenceClassification(config), tokenizer

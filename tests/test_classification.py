@@ -1,0 +1,301 @@
+"""Classifiers: what is read, that training learns, goes on exactly, and is scored right."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+from conftest import small_model
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from modeling_aiayn.classification.arguments import (
+    ClassifierArguments,
+    ClassifierTrainingArguments,
+    TextDataArguments,
+)
+from modeling_aiayn.classification.labelled_texts import (
+    encode_texts,
+    load_labelled_splits,
+    read_labelled,
+)
+from modeling_aiayn.classification.scores import draw_confusion, score_classes
+from modeling_aiayn.classification.training import build_classifier
+
+ANIMALS = ["dog", "cat", "cow", "horse"]
+THINGS = ["table", "lamp", "chair", "knife"]
+
+
+def write_texts(path, count=160, offset=0):
+    """Two classes told by a word, all of one before all of the other, as IMDb has them."""
+    rows = [
+        (label, f"here is the {words[(n + offset) % 4]} number {n + offset} of them")
+        for label, words in (("animal", ANIMALS), ("thing", THINGS))
+        for n in range(count // 2)
+    ]
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in rows))
+    return path
+
+
+SMALL = [
+    *("--vocabulary", "word", "--min_frequency", "1", "--per_device_train_batch_size", "8"),
+    *("--config_overrides", "{d_model: 32, encoder_layers: 1, encoder_ffn_dim: 32, dropout: 0.1}"),
+    *("--learning_rate", "0.005", "--use_cpu", "true", "--report_to", "none"),
+]
+
+
+def arguments(path, **more):
+    return TextDataArguments(train_file=str(path), **more)
+
+
+def test_formats_give_the_same_texts(tmp_path):
+    rows = [("1", "a good film"), ("0", "a\tbad one")]
+    (tmp_path / "a.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
+    records = [{"review": text, "stars": int(label)} for label, text in rows]
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    assert read_labelled(tmp_path / "a.tsv", "text", "label") == rows
+    assert read_labelled(tmp_path / "a.jsonl.gz", "review", "stars") == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line must be a label, a tab and a text"),
+        ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: there is no text"),
+        ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
+        ("a.jsonl", '{"text": "a", "label": 0.5}\n', "'label', a string or an integer"),
+        ("a.jsonl", "[1]\n", r"got the keys \[\]"),
+        ("a.jsonl", "{\n", r"a\.jsonl:1: not valid JSON"),
+        ("a.csv", "1,a\n", r"labelled texts come as \.jsonl or \.tsv"),
+    ],
+)
+def test_files_that_are_not_what_they_say_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_labelled(tmp_path / name, "text", "label")
+
+
+def test_validation_texts_are_drawn_of_each_class(tmp_path):
+    """SEEDS 1.3, trap 23: a file sorted by class, of which a tail would be one class."""
+    path = write_texts(tmp_path / "sorted.tsv")
+    splits = load_labelled_splits(arguments(path, validation_share=0.25), seed=3)
+    assert splits["validation"]["label"].count(0) == splits["validation"]["label"].count(1) == 20
+    assert set(splits["train"]["text"]).isdisjoint(splits["validation"]["text"])
+    again = load_labelled_splits(arguments(path, validation_share=0.25), seed=3)
+    assert again["validation"]["text"] == splits["validation"]["text"]
+    other = load_labelled_splits(arguments(path, validation_share=0.25), seed=4)
+    assert other["validation"]["text"] != splits["validation"]["text"]
+
+
+def test_classes_are_numbered_alike_in_each_split(tmp_path):
+    (tmp_path / "train.tsv").write_text("10\ta\n9\tb\nx\tc\n")
+    (tmp_path / "test.tsv").write_text("x\tc\n9\tb\n")
+    paths = {name: str(tmp_path / "test.tsv") for name in ("validation_file", "test_file")}
+    splits = load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)
+    assert splits["train"].features["label"].names == ["9", "10", "x"]
+    assert list(splits["test"]["label"]) == [2, 0]
+    (tmp_path / "test.tsv").write_text("y\tc\n")
+    with pytest.raises(ValueError, match="the class 'y' is not in the training texts"):
+        load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)
+    with pytest.raises(ValueError, match=r"two classes at least, got only \['y'\]"):
+        load_labelled_splits(arguments(tmp_path / "test.tsv"), seed=0)
+
+
+def test_long_texts_are_cut_and_keep_their_end(tmp_path, caplog):
+    """SEEDS 1.3, trap 18."""
+    path = write_texts(tmp_path / "train.tsv")
+    splits = load_labelled_splits(arguments(path), seed=0)
+    model_arguments = ClassifierArguments(vocabulary="word", min_frequency=1)
+    _, tokenizer = build_classifier(model_arguments, splits["train"], 6)
+    with caplog.at_level("INFO"):
+        encoded = encode_texts(splits["train"], tokenizer, 6, "train")
+    assert {len(ids) for ids in encoded["input_ids"]} == {6}
+    assert {ids[-1] for ids in encoded["input_ids"]} == {tokenizer.eos_token_id}
+    assert f"train: {len(encoded)} of {len(encoded)} texts cut to 6 tokens" in caplog.text
+
+
+def test_scores_by_hand():
+    scores = score_classes([0, 1, 1, 2, 2, 2], [0, 0, 1, 1, 2, 2], ["a", "b", "c", "never"])
+    expected = [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+    assert scores.confusion.tolist() == expected
+    assert scores.accuracy == pytest.approx(4 / 6)
+    # Precision and recall: a 1 and 1/2, b 1/2 and 1/2, c 2/3 and 1.
+    assert scores.f1 == pytest.approx([2 / 3, 1 / 2, 4 / 5, 0.0])
+    assert scores.macro_f1 == pytest.approx((2 / 3 + 1 / 2 + 4 / 5) / 4)
+    assert str(scores).splitlines()[0] == "accuracy  66.67  6 texts"
+    assert str(scores).splitlines()[2] == "a         66.67  2 texts"
+    with pytest.raises(ValueError, match="at least one text"):
+        score_classes([], [], ["a", "b"])
+
+
+def test_the_confusion_matrix_is_a_picture(tmp_path):
+    scores = score_classes([0, 1], [0, 0], [r"$\frac{1}{2}$", "<b>"])
+    draw_confusion(scores, tmp_path / "confusion.png")
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_training_learns_scores_and_classifies(run, tmp_path):
+    train, test = write_texts(tmp_path / "train.tsv"), write_texts(tmp_path / "test.tsv", 24, 1000)
+    folder = tmp_path / "run"
+    flags = ("--train_file", train, "--test_file", test, "--output_dir", folder)
+    code, out, err = run("train_classifier.py", *flags, *SMALL, "--num_train_epochs", 4)
+    assert code == 0, err
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["accuracy"] > 0.8
+    assert f"accuracy {100 * scores['accuracy']:6.2f}  24 texts" in out
+    assert (folder / "confusion.png").is_file()
+    texts = ("here is the horse number 3 of them", "here is the lamp number 5 of them")
+    code, out, err = run("classify.py", "--model", folder, "--text", *texts)
+    assert code == 0, err
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["animal", "thing"]
+    assert all(0.5 < float(line.split("\t")[1]) <= 1 for line in out.splitlines())
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    code, out, _ = run("classify.py", "--model", folder, "--input", tmp_path / "in.txt")
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["animal", "thing"]
+    code, out, _ = run(
+        "train_classifier.py", *flags, *SMALL, "--num_train_epochs", 4, "--resume", "auto"
+    )
+    assert (code, out) == (0, f"Already finished: {folder}\n")
+
+
+def test_answers_do_not_depend_on_the_batch(tmp_path):
+    """SEEDS 1.3, trap 5: texts of other lengths beside one change nothing."""
+    path = write_texts(tmp_path / "train.tsv")
+    splits = load_labelled_splits(arguments(path), seed=0)
+    for pooling in ("mean", "max"):
+        model_arguments = ClassifierArguments(
+            vocabulary="word",
+            min_frequency=1,
+            config_overrides=f"{{d_model: 32, encoder_layers: 2, classifier_pooling: {pooling}}}",
+        )
+        model, tokenizer = build_classifier(model_arguments, splits["train"], 64)
+        texts = ["the dog", "here is the lamp number 3 of them " * 4]
+        model.eval()
+        with torch.no_grad():
+            together = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+            alone = model(**tokenizer(texts[0], return_tensors="pt")).logits
+        torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=0)
+
+
+def test_a_killed_run_goes_on_exactly(run, tmp_path, monkeypatch):
+    train = write_texts(tmp_path / "train.tsv")
+    options = (*SMALL, "--num_train_epochs", 2, "--logging_steps", 3)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert (
+        run("train_classifier.py", "--train_file", train, "--output_dir", whole, *options)[0] == 0
+    )
+    from modeling_aiayn.classification.training import ClassifierTrainer
+
+    step = ClassifierTrainer.training_step
+
+    def stop_at_25(self, *args, **kwargs):
+        if self.state.global_step == 25:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(ClassifierTrainer, "training_step", stop_at_25)
+    flags = ("--train_file", train, "--output_dir", killed, *options)
+    assert run("train_classifier.py", *flags)[0] == 143
+    monkeypatch.setattr(ClassifierTrainer, "training_step", step)
+    code, _, err = run("train_classifier.py", *flags, "--resume", "auto")
+    assert code == 0, err
+    one, other = (
+        AutoModelForSequenceClassification.from_pretrained(path).state_dict()
+        for path in (whole, killed)
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    train.write_text(train.read_text().replace("number 7", "number seven"))
+    shutil.copytree(killed / "checkpoint-36", tmp_path / "changed" / "checkpoint-36")
+    code, _, err = run(
+        "train_classifier.py",
+        *(
+            "--train_file",
+            train,
+            "--output_dir",
+            tmp_path / "changed",
+            *options,
+            "--resume",
+            "auto",
+        ),
+    )
+    assert code == 1
+    assert "training data was" in err or "vocab" in err
+
+
+def test_a_translators_encoder_is_the_start(tokenizer, tmp_path, run):
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "translator")
+    tokenizer.save_pretrained(tmp_path / "translator")
+    path = write_texts(tmp_path / "train.tsv")
+    splits = load_labelled_splits(arguments(path), seed=0)
+    start = ClassifierArguments(
+        start_from=str(tmp_path / "translator"), config_overrides="dropout: 0.2"
+    )
+    model, found = build_classifier(start, splits["train"], 64)
+    encoder = small_model(vocab_size=len(tokenizer)).model.encoder.state_dict()
+    assert all(
+        torch.equal(model.model.encoder.state_dict()[name], encoder[name]) for name in encoder
+    )
+    assert found.get_vocab() == tokenizer.get_vocab()
+    assert model.config.dropout == 0.2
+    assert model.config.id2label == {0: "animal", 1: "thing"}
+    with pytest.raises(OSError, match="none"):
+        build_classifier(
+            ClassifierArguments(start_from=str(tmp_path / "none")), splits["train"], 64
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens_per_batch": 100}, "max_tokens_per_batch is for translation"),
+        ({"predict_with_generate": True}, "predict_with_generate is for translation"),
+        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type='noam' is for translation"),
+    ],
+)
+def test_what_is_for_translation_alone_is_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "Give either train_file or dataset_name"),
+        ({"train_file": "a", "dataset_name": "b"}, "Give either train_file or dataset_name"),
+        ({"dataset_name": "b", "test_file": "a"}, "no files beside dataset_name"),
+        ({"train_file": "a", "validation_share": 0.0}, r"validation_share must be in \(0, 1\)"),
+        ({"train_file": "a", "max_length": 1}, "max_length must be at least 2"),
+    ],
+)
+def test_data_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        TextDataArguments(**options)
+
+
+def test_a_dataset_by_name_is_read(tmp_path):
+    """A local folder stands for a name on the Hub: `datasets` opens both alike."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    for split in ("train", "test"):
+        rows = [{"sentence": f"film {n}", "label": n % 2} for n in range(20)]
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    splits = load_labelled_splits(
+        TextDataArguments(dataset_name=str(folder), text_column="sentence"), seed=0
+    )
+    assert {name: len(split) for name, split in splits.items()} == {
+        "train": 18,
+        "validation": 2,
+        "test": 20,
+    }
+
+
+def test_the_pipeline_of_the_library_opens_it(run, tmp_path):
+    train = write_texts(tmp_path / "train.tsv", 40)
+    flags = ("--train_file", train, "--output_dir", tmp_path / "run", *SMALL, "--max_steps", 2)
+    assert run("train_classifier.py", *flags)[0] == 0
+    found = pipeline("text-classification", model=str(tmp_path / "run"))("the dog", top_k=None)
+    assert {each["label"] for each in found} == {"animal", "thing"}
+    assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
