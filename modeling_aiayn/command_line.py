@@ -54,6 +54,28 @@ def _flags_of(path: str) -> list[str]:
     return flags
 
 
+def mapping_of(flag: str, text: str | None) -> dict[str, Any]:
+    """A flag's YAML mapping.
+
+    Args:
+        flag: The flag's name.
+        text: What was given.
+
+    Returns:
+        The mapping; an empty one where nothing was given.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
+    return found
+
+
 def run_script(main: Callable[[], None]) -> None:
     """Run a script's main; what a user can mend ends in one line on stderr and exit code 1.
 

@@ -50,6 +50,8 @@ PUBLISHED = (
     "attention.png",
 )
 NEEDED = ("README.md", "config.json", "*.safetensors", "tokenizer_config.json")
+# Where the vocabulary is, one of them.
+VOCABULARIES = ("tokenizer.json", "source.spm", "vocab-src.json")
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:
@@ -75,6 +77,8 @@ def files_to_publish(folder: str | Path) -> list[Path]:
                 f"{folder} has no {pattern}: a model on the Hub needs card, configuration, weights "
                 "and tokenizer. scripts/train_translation.py leaves them all."
             )
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
     card = ModelCard.load(folder / "README.md")
     if "{{" in card.content or not card.data.to_dict().get("license"):
         raise ValueError(

@@ -33,6 +33,11 @@ def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int = 10_000) -> PreTr
     Raises:
         ValueError: vocab_size leaves no room for the characters of the texts, or there are none.
     """
+    if vocab_size <= len(BYTE_TOKENS) + len(SPECIAL_TOKENS):
+        raise ValueError(
+            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes "
+            f"and the characters of the texts, got {vocab_size}."
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]

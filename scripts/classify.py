@@ -8,8 +8,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import pipeline
+from transformers import AutoConfig, pipeline
 
+import modeling_aiayn  # noqa: F401 (registers the classes)
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import stream_lines
 
@@ -31,6 +32,9 @@ class ClassifyArguments:
             raise ValueError("Give either --text or --input, not both.")
         if not Path(self.model).is_dir():
             raise FileNotFoundError(f"No such directory: {self.model}.")
+        heads = AutoConfig.from_pretrained(self.model, local_files_only=True).architectures
+        if "AiaynForSequenceClassification" not in (heads or []):
+            raise ValueError(f"{self.model} holds no classifier, but {' and '.join(heads or [])}.")
 
 
 def main() -> None:

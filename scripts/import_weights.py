@@ -38,10 +38,6 @@ class ImportArguments:
         default="other", metadata={"help": "The weights' licence, for the model card."}
     )
 
-    def __post_init__(self) -> None:
-        if self.sources < 1:
-            raise ValueError(f"sources must be at least 1, got {self.sources}.")
-
 
 def main() -> None:
     """Read, convert, compare, write, report."""

@@ -10,19 +10,16 @@ import json
 import sys
 from pathlib import Path
 
-from transformers import set_seed
+from transformers import EarlyStoppingCallback, set_seed
 
 from modeling_aiayn.classification.arguments import (
     ClassifierArguments,
     ClassifierTrainingArguments,
     TextDataArguments,
 )
+from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import encode_texts, load_labelled_splits
-from modeling_aiayn.classification.scores import (
-    classification_metrics,
-    draw_confusion,
-    score_classes,
-)
+from modeling_aiayn.classification.scores import classification_metrics, score_classes
 from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
@@ -54,6 +51,8 @@ def main() -> None:
         processing_class=tokenizer,
         compute_metrics=classification_metrics,
     )
+    if args.early_stopping_patience:
+        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
     trainer.save_model()
     # The trainer sorts texts by length: labels come with the predictions.

@@ -16,12 +16,13 @@ from modeling_aiayn.classification.arguments import (
     ClassifierTrainingArguments,
     TextDataArguments,
 )
+from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import (
     encode_texts,
     load_labelled_splits,
     read_labelled,
 )
-from modeling_aiayn.classification.scores import draw_confusion, score_classes
+from modeling_aiayn.classification.scores import score_classes
 from modeling_aiayn.classification.training import build_classifier
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
@@ -65,6 +66,7 @@ def test_formats_give_the_same_texts(tmp_path):
     [
         ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line must be a label, a tab and a text"),
         ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: there is no text"),
+        ("a.tsv", "\tyes\n", r"a\.tsv:1: there is no label"),
         ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
         ("a.jsonl", '{"text": "a", "label": 0.5}\n', "'label', a string or an integer"),
         ("a.jsonl", "[1]\n", r"got the keys \[\]"),
@@ -100,6 +102,11 @@ def test_classes_are_numbered_alike_in_each_split(tmp_path):
     (tmp_path / "test.tsv").write_text("y\tc\n")
     with pytest.raises(ValueError, match="the class 'y' is not in the training texts"):
         load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)
+    (tmp_path / "empty.tsv").write_text("")
+    with pytest.raises(ValueError, match="test: there are no texts"):
+        load_labelled_splits(
+            arguments(tmp_path / "train.tsv", test_file=str(tmp_path / "empty.tsv")), seed=0
+        )
     with pytest.raises(ValueError, match=r"two classes at least, got only \['y'\]"):
         load_labelled_splits(arguments(tmp_path / "test.tsv"), seed=0)
 
@@ -245,6 +252,20 @@ def test_a_translators_encoder_is_the_start(tokenizer, tmp_path, run):
         build_classifier(
             ClassifierArguments(start_from=str(tmp_path / "none")), splits["train"], 64
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config_overrides": "a: ["}, "config_overrides must be a YAML mapping"),
+        ({"config_overrides": "{vocab_size: 9}"}, "config_overrides: vocab_size is read off"),
+        ({"vocab_size": 100}, "vocab_size must hold 4 special tokens, 256 bytes"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(tmp_path, options, message):
+    splits = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)
+    with pytest.raises(ValueError, match=message):
+        build_classifier(ClassifierArguments(**options), splits["train"], 64)
 
 
 @pytest.mark.parametrize(

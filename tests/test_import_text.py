@@ -18,6 +18,7 @@ from foreign_peers import (
     in_old_style,
     marian_tokenizer,
     opennmt_checkpoint,
+    paper_positions,
 )
 from safetensors.torch import save_file
 from test_import import (
@@ -32,6 +33,7 @@ from test_import import (
     saved,
 )
 from transformers import (
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     FSMTTokenizer,
     MarianConfig,
@@ -41,6 +43,7 @@ from transformers import (
 )
 
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import read_annotated
 from modeling_aiayn.interop.arguments import SourceArguments
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
@@ -372,14 +375,16 @@ def without(state: dict, name: str) -> dict:
         ),
         (
             lambda state: state | {"encoder.norm.b_2": torch.zeros(13)},
-            r"encoder\.norm\.b_2|encoder\.norm\.bias.* must have shape \(12,\), got \(13,\)",
+            r"The tensor encoder\.norm\.b_2, our .* must have shape \(12,\), got \(13,\)",
         ),
         (
             lambda state: state | {"encoder.norm.a_2": torch.full((12,), torch.nan)},
             r"our model\.encoder\.layer_norm\.weight, is not finite",
         ),
         (
-            lambda state: state | {"src_embed.1.pe": torch.rand(1, 5000, 12)},
+            lambda state: (
+                state | dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.rand(1, 50, 12))
+            ),
             "The Annotated Transformer: the positions are no sinusoids",
         ),
     ],
@@ -387,6 +392,141 @@ def without(state: dict, name: str) -> dict:
 def test_tensors_that_do_not_fit_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         read_annotated(change(annotated_state()), HEADS_OF_ANNOTATED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"encoder.norm.b_2": None},
+            r"encoder\.norm\.bias or encoder\.norm\.b_2, our .* is missing",
+        ),
+        ({"generator.proj.bias": None}, r"generator\.proj\.bias, our lm_head\.bias, is missing"),
+        (
+            {"tgt_embed.1.pe": torch.zeros(1, 5000, 12)},
+            r"src_embed\.1\.pe and tgt_embed\.1\.pe must be",
+        ),
+        (
+            dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.zeros(5000)),
+            r"src_embed\.1\.pe must be a table of positions, got \(5000,\)",
+        ),
+        (
+            dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.zeros(1, 50, 8)),
+            r"positions must be a table as wide as the embeddings, 12, got shape \(50, 8\)",
+        ),
+        (
+            {"src_embed.0.lut.weight": torch.zeros(())},
+            r"src_embed\.0\.lut\.weight.* must be a matrix",
+        ),
+        (
+            {"encoder.layers.0.feed_forward.w_1.weight": torch.zeros(20)},
+            r"feed_forward\.w_1\.weight, our .* must be a matrix, got shape \(20,\)",
+        ),
+    ],
+)
+def test_tensors_of_strange_shapes_are_named(changes, message):
+    state = {
+        name: tensor for name, tensor in (annotated_state() | changes).items() if tensor is not None
+    }
+    with pytest.raises(ValueError, match=message):
+        read_annotated(state, HEADS_OF_ANNOTATED)
+
+
+def test_what_the_tensors_tell_is_not_to_be_given():
+    for name in ("vocab_size", "position_offset"):
+        with pytest.raises(ValueError, match=f"{name} is read off the tensors"):
+            read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {name: 3})
+    with pytest.raises(ValueError, match="eos_token_id must be a token's"):
+        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"eos_token_id": None})
+
+
+def test_computed_positions_may_begin_later():
+    peer = randomised(TorchTranslator())
+    peer.places.copy_(paper_positions(41, 12)[1:][None])
+    tensors = {name: tensor for name, tensor in peer.state_dict().items() if name != "places"}
+    names = TorchNames("core", "source", "target", "head")
+    foreign = read_torch_transformer(tensors, names, TORCH_FIELDS | {"position_offset": 1})
+    assert foreign.config.position_offset == 1
+    named = read_torch_transformer(peer.state_dict(), TORCH_NAMES, TORCH_FIELDS)
+    for name, tensor in named.taken.weights.items():
+        assert torch.equal(tensor, foreign.taken.weights[name]), name
+    assert named.config.position_offset == 1
+
+
+def test_a_short_table_of_positions_is_compared_as_far_as_it_goes(tmp_path):
+    peer = randomised(TorchTranslator(learned=True))
+    state = dict(peer.state_dict())
+    state["places"] = state["places"][:9]
+    foreign = read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS)
+    report = import_model(foreign, tmp_path / "short", sources=6)
+    assert report.beam == 6
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "short")
+    assert loaded.config.max_position_embeddings == 9
+
+
+def test_only_what_is_shared_may_be_absent(tmp_path):
+    apart = fairseq_checkpoint(target_vocab=VOCAB, share_output=False)
+    for name in ("encoder.embed_tokens.weight", "decoder.output_projection.weight"):
+        broken = apart | {"model": without(apart["model"], name)}
+        with pytest.raises(ValueError, match=rf"{name}.* is missing"):
+            read_fairseq(saved(tmp_path, broken))
+    normed = fairseq_checkpoint(pre_norm=True)
+    for half in ("encoder", "decoder"):
+        for leaf in ("weight", "bias"):
+            normed["model"].pop(f"{half}.layer_norm.{leaf}")
+    with pytest.raises(ValueError, match=r"encoder\.layer_norm\.weight.* is missing"):
+        read_fairseq(saved(tmp_path, normed))
+
+
+def test_opennmt_says_how_it_attends_and_normalises(tmp_path):
+    checkpoint = opennmt_checkpoint()
+    vars(checkpoint["opt"]).update(self_attn_type="scaled-dot-flash", norm_eps=1e-3)
+    assert read_opennmt(saved(tmp_path, checkpoint)).config.layer_norm_eps == 1e-3
+    checkpoint["opt"].self_attn_type = "average"
+    with pytest.raises(
+        ValueError, match="self_attn_type must be one of scaled-dot, scaled-dot-flash"
+    ):
+        read_opennmt(saved(tmp_path, checkpoint))
+
+
+def test_opennmt_sources_need_no_ends(tmp_path):
+    checkpoint = opennmt_checkpoint()
+    tokens = checkpoint["vocab"]["src"]
+    checkpoint["vocab"]["src"] = ["<unk>", "<blank>", "extra", "more", *tokens[4:]]
+    foreign = read_opennmt(saved(tmp_path, checkpoint))
+    assert foreign.source_tokenizer("s3 more").input_ids == [7, 3]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    foreign = read_marian(marian_peer())
+    monkeypatch.setattr(importing, "model_card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        import_model(foreign, tmp_path / "out", sources=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prefix_may_hold_what_is_never_generated(model_folder):
+    translator = Translator.from_pretrained(model_folder)
+    ids = translator.target_tokenizer("Der Hund", add_special_tokens=False).input_ids
+    translator.model.generation_config.suppress_tokens = ids
+    (best, *_), (free, *_) = translator.stream(
+        ["The dog sees.", "We see."], prefixes=["Der Hund", ""]
+    )
+    assert best.token_ids[: len(ids)] == tuple(ids)
+    assert not set(ids) & set(best.token_ids[len(ids) :])
+    assert not set(ids) & set(free.token_ids)
+    beyond = Translator.from_pretrained(model_folder)
+    beyond.model.generation_config.suppress_tokens = [10**6]
+    with pytest.raises(ValueError, match=r"must be in \[0, \d+\), got \[1000000\]"):
+        beyond(["We see."])
+
+
+def test_one_model_is_exported(model_folder, tmp_path):
+    translator = Translator.from_pretrained([model_folder, model_folder])
+    with pytest.raises(ValueError, match="one model, got 2 that vote"):
+        export_marian(translator, tmp_path / "m")
+    with pytest.raises(ValueError, match="sources must be at least 1, got 0"):
+        export_marian(Translator.from_pretrained(model_folder), tmp_path / "m", sources=0)
 
 
 def test_a_number_that_no_tensor_tells_is_asked_for():
@@ -436,7 +576,7 @@ def test_fairseq_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="'model' must hold tensors alone, got b"):
         read_fairseq(saved(tmp_path, {"model": {"b": [1]}, "args": options}))
     lopsided = fairseq_checkpoint(pre_norm=True)
-    del lopsided["model"]["decoder.layer_norm.weight"]
+    lopsided["model"]["decoder.version"] = torch.tensor([2.0])
     with pytest.raises(ValueError, match="Both halves must end in layer_norm, or neither"):
         read_fairseq(saved(tmp_path, lopsided))
     lengths = fairseq_checkpoint(learned=True)
@@ -467,7 +607,13 @@ def test_opennmt_files_that_are_none(tmp_path):
         read_opennmt(saved(tmp_path, without(whole, "generator")))
     with pytest.raises(ValueError, match="'vocab' must hold lists of tokens"):
         read_opennmt(saved(tmp_path, whole | {"vocab": {"src": "fields"}}))
-    vocabulary = whole["vocab"] | {"tgt": ["<unk>", "<blank>", "<s>"]}
+    vocabulary = whole["vocab"] | {"tgt": ["x", "y"]}
+    with pytest.raises(ValueError, match="a token for each of the decoder's 45 entries, got 2"):
+        read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
+    tokens = [
+        f"t{n}" if token == "</s>" else token for n, token in enumerate(whole["vocab"]["tgt"])
+    ]
+    vocabulary = whole["vocab"] | {"tgt": tokens}
     with pytest.raises(ValueError, match="The target's vocabulary has no '</s>'"):
         read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
     vocabulary = whole["vocab"] | {"src": ["<blank>", "<unk>", *whole["vocab"]["src"][2:]]}
@@ -581,9 +727,9 @@ def test_positions_that_are_no_sinusoids_are_not_recognised():
 
 def test_imports_go_into_new_folders(model_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FileExistsError, match="is not empty: import into a new folder"):
+    with pytest.raises(FileExistsError, match="is not empty: write into a new folder"):
         import_model(read_marian(marian_peer()), tmp_path)
-    with pytest.raises(FileExistsError, match="is not empty: export into a new folder"):
+    with pytest.raises(FileExistsError, match="is not empty: write into a new folder"):
         export_marian(Translator.from_pretrained(model_folder), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -697,6 +843,11 @@ def test_the_import_script_reads_each_state_dict(run, tmp_path):
         ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
         ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
         ({"system": "annotated", "source_dictionary": "a"}, "Give both --source_dictionary and"),
+        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes is of use with --source_dictionary"),
+        (
+            {"system": "fairseq", "source_dictionary": "a", "target_lang": "de"},
+            "--target_lang is of use with --bpe_codes",
+        ),
     ],
 )
 def test_flags_of_another_system_are_refused(options, message):
@@ -705,9 +856,9 @@ def test_flags_of_another_system_are_refused(options, message):
 
 
 def test_flags_that_are_no_mappings_are_refused():
-    with pytest.raises(ValueError, match="--config must be a YAML mapping"):
+    with pytest.raises(ValueError, match="config must be a YAML mapping"):
         SourceArguments(system="torch", source="x", config="8 heads").read()
-    with pytest.raises(ValueError, match="--config must be a YAML mapping"):
+    with pytest.raises(ValueError, match="config must be a YAML mapping"):
         SourceArguments(system="torch", source="x", config="{a: [").read()
     with pytest.raises(ValueError, match=r"names must be some of transformer, .* got 'encoder'"):
         SourceArguments(system="torch", source="x", names="{encoder: core}").read()

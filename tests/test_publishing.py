@@ -145,6 +145,11 @@ def test_folders_that_are_not_complete_are_refused(folder, tmp_path):
     with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs card"):
         files_to_publish(tmp_path)
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n{{ name }}")
+    with pytest.raises(
+        ValueError, match=r"has no vocabulary: none of tokenizer\.json, source\.spm"
+    ):
+        files_to_publish(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     with pytest.raises(ValueError, match=r"README\.md is no filled model card"):
         files_to_publish(tmp_path)
 

@@ -1,6 +1,7 @@
 """What the training of a classifier is told."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..training.arguments import AiaynTrainingArguments
 
@@ -111,9 +112,7 @@ class ClassifierArguments:
     preset: str = field(default="tiny", metadata={"help": "tiny, base or big."})
     config_overrides: str | None = field(
         default=None,
-        metadata={
-            "help": "Fields of AiaynConfig, as YAML: 'encoder_layers: 6, classifier_pooling: max'."
-        },
+        metadata={"help": "Fields of AiaynConfig, as YAML: '{encoder_layers: 6, dropout: 0.2}'."},
     )
     vocabulary: str = field(
         default="bpe",
@@ -123,3 +122,12 @@ class ClassifierArguments:
     min_frequency: int = field(
         default=2, metadata={"help": "How often a word must occur for the word vocabulary."}
     )
+
+    def __post_init__(self) -> None:
+        if self.start_from is None:
+            return
+        for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(f"start_from has its own sizes and words: {name} is not for it.")
+        if not Path(self.start_from).is_dir():
+            raise FileNotFoundError(f"No such directory: {self.start_from}.")

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,16 @@ def read_labelled(path: str | Path, text_column: str, label_column: str) -> list
             label, tab, text = line.partition("\t")
             if not tab:
                 raise ValueError(f"{where}: a line must be a label, a tab and a text.")
-        if not text.strip():
-            raise ValueError(f"{where}: there is no text.")
-        rows.append((label.strip(), text.strip()))
+        rows.append(_filled(label, text, where))
     return rows
+
+
+def _filled(label: str, text: str, where: str) -> tuple[str, str]:
+    """Both without surrounding blanks, and neither empty."""
+    for name, value in (("label", label), ("text", text)):
+        if not value.strip():
+            raise ValueError(f"{where}: there is no {name}.")
+    return label.strip(), text.strip()
 
 
 def _record(line: str, text_column: str, label_column: str, where: str) -> tuple[str, str]:
@@ -88,6 +94,9 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
         ValueError: It is not what it should be, or a split has a class that training has not.
     """
     rows = _hub_rows(data) if data.dataset_name is not None else _file_rows(data)
+    for split, found in rows.items():
+        if not found:
+            raise ValueError(f"{split}: there are no texts.")
     names = sorted({label for label, _ in rows["train"]}, key=_by_number)
     if len(names) < 2:
         raise ValueError(f"Training texts must be of two classes at least, got only {names}.")
@@ -127,14 +136,24 @@ def _file_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
 
 def _hub_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
     dataset = load_dataset(str(data.dataset_name), data.dataset_config)
+    if "train" not in dataset:
+        raise ValueError(f"{data.dataset_name} has no split 'train', only {sorted(dataset)}.")
     return {
-        split: [
-            _label_and_text(record, data.text_column, data.label_column, f"{split} record {number}")
-            for number, record in enumerate(dataset[split])
-        ]
+        split: list(_records(dataset[split], data, f"{data.dataset_name}[{split}]"))
         for split in ("train", "validation", "test")
         if split in dataset
     }
+
+
+def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[tuple[str, str]]:
+    """Labels, by name where the dataset has names for them, and texts."""
+    classes = dataset.features.get(data.label_column)
+    for number, record in enumerate(dataset):
+        where = f"{name} record {number}"
+        label, text = _label_and_text(record, data.text_column, data.label_column, where)
+        if isinstance(classes, ClassLabel):
+            label = classes.int2str(int(label))
+        yield _filled(label, text, where)
 
 
 def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:

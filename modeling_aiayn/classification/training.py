@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import yaml
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import (
@@ -12,7 +11,9 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
 )
+from transformers.trainer_utils import EvalLoopOutput
 
+from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
@@ -32,9 +33,24 @@ class ClassifierTrainer(ResumableTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.data_collator = DataCollatorWithPadding(self.processing_class)
+        self.data_collator = DataCollatorWithPadding(
+            self.processing_class, pad_to_multiple_of=self.args.pad_to_multiple_of
+        )
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate, with averaged weights where there are any.
+
+        Args:
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            Predictions and metrics.
+        """
+        with self.averaged_weights():
+            return super().evaluation_loop(*args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         """Texts of like length in a batch, batches in random order."""
@@ -62,8 +78,9 @@ def build_classifier(
         The model and its tokenizer.
 
     Raises:
-        OSError: There is no such folder to start from.
-        ValueError: config_overrides is no YAML mapping, or the numbers do not fit.
+        OSError: The folder to start from is damaged.
+        ValueError: config_overrides is no YAML mapping, or the numbers do not fit, or the encoder
+            to start from lacks a weight.
     """
     names = train.features["label"].names
     classes = {
@@ -71,18 +88,12 @@ def build_classifier(
         "label2id": {name: number for number, name in enumerate(names)},
         "num_labels": len(names),
     }
-    overrides = yaml.safe_load(arguments.config_overrides or "{}")
-    if not isinstance(overrides, dict):
-        raise ValueError(
-            "config_overrides must be fields of AiaynConfig as YAML, as in 'encoder_layers: 6', "
-            f"got {arguments.config_overrides!r}."
-        )
+    overrides = mapping_of("config_overrides", arguments.config_overrides)
+    for name in (*classes, "vocab_size", "vocabulary_sha256"):
+        if name in overrides:
+            raise ValueError(f"config_overrides: {name} is read off the training texts.")
     if arguments.start_from is not None:
-        tokenizer = AutoTokenizer.from_pretrained(arguments.start_from, local_files_only=True)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            arguments.start_from, local_files_only=True, **classes, **overrides
-        )
-        return model, tokenizer
+        return _started_from(arguments.start_from, **classes, **overrides)
     texts = train["text"]
     if arguments.vocabulary == "word":
         tokenizer = train_word_tokenizer(texts, arguments.min_frequency)
@@ -95,3 +106,19 @@ def build_classifier(
         **{"max_position_embeddings": max_length, **classes, **overrides},
     )
     return AiaynForSequenceClassification(config), tokenizer
+
+
+def _started_from(
+    folder: str, **fields: Any
+) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
+    """A classifier on the encoder of a folder's model, all of which is there."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model, loading_info = AutoModelForSequenceClassification.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, **fields
+    )
+    missing = sorted(
+        name for name in loading_info["missing_keys"] if not name.startswith("classifier.")
+    )
+    if missing:
+        raise ValueError(f"{folder} has no {missing[0]}: its encoder is of other sizes.")
+    return model, tokenizer

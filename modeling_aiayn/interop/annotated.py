@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .foreign_model import ForeignModel, read_foreign
+from .foreign_model import ForeignModel, read_foreign, refuse_derived
+from .layout import one_table
 from .marian import ATTENTION
 from .pickled import dtype_of, read_state_dict
 from .vocabularies import read_tokens, tokenizer_of_pieces
@@ -74,9 +75,8 @@ def read_annotated(
     """
     refuse_missing_heads(fields)
     tensors = read_state_dict(source)
-    positions = tensors.get("src_embed.1.pe")
-    if positions is None:
-        raise ValueError("The tensor src_embed.1.pe is missing.")
+    refuse_derived(fields)
+    positions = one_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe")
     tokenizers = _tokenizers(tensors, vocabularies)
     return read_foreign(
         "The Annotated Transformer",
@@ -86,10 +86,12 @@ def read_annotated(
             **sizes_of(ANNOTATED_NAMES, tensors),
             **SPECIAL_IDS,
             "norm_first": True,
+            "attention_bias": True,
+            "lm_head_bias": True,
             "layer_norm_eps": LAYER_NORM_EPS,
             **fields,
         },
-        positions.squeeze(),
+        positions,
         has_sample_deviation=True,
         dtype=dtype_of(tensors),
         source_tokenizer=tokenizers[0],

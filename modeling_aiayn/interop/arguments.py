@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..command_line import mapping_of
 from .annotated import read_annotated
 from .fairseq import FairseqText, read_fairseq
 from .foreign_model import ForeignModel
@@ -78,6 +77,15 @@ class SourceArguments:
         for name in set().union(*OPTIONS.values()) - OPTIONS[self.system]:
             if getattr(self, name):
                 raise ValueError(f"--{name} is not for --system {self.system}.")
+        if self.system == "fairseq":
+            for name, needs in (
+                ("target_dictionary", "source_dictionary"),
+                ("bpe_codes", "source_dictionary"),
+                ("source_lang", "bpe_codes"),
+                ("target_lang", "bpe_codes"),
+            ):
+                if getattr(self, name) and not getattr(self, needs):
+                    raise ValueError(f"--{name} is of use with --{needs}: give that too.")
         if self.system == "annotated" and (
             (self.source_dictionary is None) != (self.target_dictionary is None)
         ):
@@ -115,25 +123,3 @@ class SourceArguments:
             if name not in known:
                 raise ValueError(f"names must be some of {', '.join(known)}, got {name!r}.")
         return TorchNames(**given)
-
-
-def mapping_of(flag: str, text: str | None) -> dict[str, Any]:
-    """A flag's YAML mapping.
-
-    Args:
-        flag: The flag's name.
-        text: What was given.
-
-    Returns:
-        The mapping; an empty one where nothing was given.
-
-    Raises:
-        ValueError: It is none.
-    """
-    try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"--{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
-    return found

@@ -37,17 +37,13 @@ def _layer(attentions: tuple[str, ...]) -> dict[str, Any]:
 
 FAIRSEQ_NAMES = NameTable(
     around={
-        "model.encoder.embed_tokens": ("encoder.embed_tokens", "decoder.embed_tokens"),
+        "model.encoder.embed_tokens": "encoder.embed_tokens",
         "model.decoder.embed_tokens": "decoder.embed_tokens",
         "model.encoder.embed_positions": "encoder.embed_positions",
         "model.decoder.embed_positions": "decoder.embed_positions",
         "model.encoder.layer_norm": "encoder.layer_norm",
         "model.decoder.layer_norm": "decoder.layer_norm",
-        "lm_head.weight": (
-            "decoder.output_projection.weight",
-            "decoder.embed_out",
-            "decoder.embed_tokens.weight",
-        ),
+        "lm_head.weight": ("decoder.output_projection.weight", "decoder.embed_out"),
     },
     encoder=_layer(("self_attn",)),
     decoder=_layer(("self_attn", "encoder_attn")),
@@ -164,6 +160,10 @@ def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignMo
     )
     if positions is None:
         fields |= _learned_fields(tables)
+    if _shares_output(options):  # older files hold the matrix once
+        output = tensors.get("decoder.embed_tokens.weight")
+        if output is not None:
+            tensors.setdefault("decoder.output_projection.weight", output)
     foreign = read_foreign(
         "fairseq", FAIRSEQ_NAMES, tensors, fields, positions, dtype=dtype_of(tensors)
     )
@@ -193,7 +193,10 @@ def fairseq_sinusoids(d_model: int, length: int = 64) -> Tensor:
 
 def _options(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
     """The model's options: a Namespace in older files, part of a configuration in newer ones."""
-    found = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
+    whole = checkpoint.get("cfg") or {}
+    whole = vars(whole) if isinstance(whole, argparse.Namespace) else whole
+    inner = whole.get("model") if isinstance(whole, Mapping) else None
+    found = checkpoint.get("args") or inner
     options = vars(found) if isinstance(found, argparse.Namespace) else found
     if not isinstance(options, Mapping):
         raise ValueError(f"{path}: a fairseq checkpoint holds its options under 'args' or 'cfg'.")
@@ -253,19 +256,26 @@ def _fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
         **SPECIAL_IDS,
         "activation_function": options.get("activation_fn", "relu"),
         "norm_first": options["encoder_normalize_before"],
-        "final_norm": _final_norm(tensors),
+        "final_norm": _final_norm(options, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "attention_bias": True,
         "scale_embedding": not options.get("no_scale_embedding", False),
     }
 
 
-def _final_norm(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether both halves end in a norm, which fairseq tells by the format's number."""
+def _shares_output(options: Mapping[str, Any]) -> bool:
+    return any(
+        options.get(name) for name in ("share_all_embeddings", "share_decoder_input_output_embed")
+    )
+
+
+def _final_norm(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether both halves end in a norm: in pre-norm, but for the format's first numbers."""
     has_norm = {}
     for half, last in NORMLESS_VERSIONS.items():
         version = tensors.get(f"{half}.version", torch.ones(1))
-        has_norm[half] = f"{half}.layer_norm.weight" in tensors and bool(version.max() > last)
+        is_new = version.numel() > 0 and bool(version.max() > last)
+        has_norm[half] = is_new and bool(options[f"{half}_normalize_before"])
     if len(set(has_norm.values())) > 1:
         raise ValueError(
             "Both halves must end in layer_norm, or neither, got one of them: encoder.layer_norm "

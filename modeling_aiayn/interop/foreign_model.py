@@ -13,6 +13,12 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
 from .weight_names import NameTable, TakenWeights, take_weights
 
+# What the embeddings, and what is called positions, say of a model.
+DERIVED = (
+    *("vocab_size", "decoder_vocab_size", "d_model", "tie_word_embeddings"),
+    *("position_type", "position_base", "position_offset", "max_position_embeddings"),
+)
+
 
 @dataclass(frozen=True)
 class ForeignModel:
@@ -60,6 +66,20 @@ class ForeignModel:
         return table[self.config.position_offset :]
 
 
+def refuse_derived(fields: Mapping[str, Any]) -> None:
+    """Refuse fields that the tensors tell.
+
+    Args:
+        fields: What somebody says of the model.
+
+    Raises:
+        ValueError: There is one.
+    """
+    for name in DERIVED:
+        if name in fields:
+            raise ValueError(f"{name} is read off the tensors: do not give it.")
+
+
 def read_foreign(
     system: str,
     table: NameTable,
@@ -89,6 +109,13 @@ def read_foreign(
     """
     sinusoids = None
     fields = {**fields, **_vocabulary_fields(table, tensors)}
+    if positions is not None and (positions.dim() != 2 or positions.size(1) != fields["d_model"]):
+        raise ValueError(
+            f"{system}: positions must be a table as wide as the embeddings, {fields['d_model']}, "
+            f"got shape {tuple(positions.shape)}."
+        )
+    if fields.get("eos_token_id", 0) is None:
+        raise ValueError(f"{system}: eos_token_id must be a token's: sentences end in it.")
     if positions is None:
         fields["position_type"] = "learned"
     else:
@@ -110,6 +137,10 @@ def _vocabulary_fields(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[
         table.need(tensors, f"{module}.weight")
         for module in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     )
+    for module, matrix in (("encoder", source), ("decoder", target)):
+        if matrix.dim() != 2:
+            name = table.described(f"model.{module}.embed_tokens.weight", tensors)
+            raise ValueError(f"{name} must be a matrix, got shape {tuple(matrix.shape)}.")
     is_shared = torch.equal(source, target)
     return {
         "vocab_size": source.size(0),

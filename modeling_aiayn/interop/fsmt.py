@@ -11,9 +11,9 @@ from .weight_names import NameTable
 
 FSMT_NAMES = NameTable(
     around={
-        "model.encoder.embed_tokens": ("model.encoder.embed_tokens", "model.decoder.embed_tokens"),
+        "model.encoder.embed_tokens": "model.encoder.embed_tokens",
         "model.decoder.embed_tokens": "model.decoder.embed_tokens",
-        "lm_head": ("model.decoder.output_projection", "model.decoder.embed_tokens"),
+        "lm_head": "model.decoder.output_projection",
     },
     encoder=ENCODER_LAYER,
     decoder=DECODER_LAYER,

@@ -1,5 +1,8 @@
 """A foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -84,17 +87,53 @@ def import_model(
         ValueError: The converted model is not the same; nothing is written then.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: import into a new folder.")
+    refuse_used(folder)
     model = convert(foreign)
     reference, name = reference_of(foreign)
-    report = compare_models(model, reference, name, sources, show_progress)
+    rows = len(foreign.positions_of("encoder"))
+    report = compare_models(model, reference, name, sources, show_progress, rows)
     if not report.is_within():
         raise ValueError(f"The import is not the same model, and is not written:\n{report}")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_model(foreign, model.to(dtype or foreign.dtype), folder)
-    (folder / "README.md").write_text(model_card(foreign, folder.name, report, license), "utf-8")
+    with new_folder(folder) as aside:
+        write_model(foreign, model.to(dtype or foreign.dtype), aside)
+        card = model_card(foreign, folder.name, report, license)
+        (aside / "README.md").write_text(card, "utf-8")
     return report
+
+
+def refuse_used(folder: Path) -> None:
+    """Refuse a folder that holds something.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        FileExistsError: It does, or is none.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty: write into a new folder.")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is there whole or not at all.
+
+    Args:
+        folder: Where it is to be.
+
+    Yields:
+        Where to write in the meantime.
+
+    Raises:
+        OSError: It holds something already, or cannot be written.
+    """
+    refuse_used(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
+        written = Path(aside) / folder.name
+        written.mkdir()
+        yield written
+        written.replace(folder)
 
 
 def write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:

@@ -79,6 +79,49 @@ def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
     return best if difference < TOLERANCE else None
 
 
+def one_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
+    """The positions that both halves of a checkpoint hold.
+
+    Args:
+        tensors: The checkpoint's.
+        source: Name of the source's table, [n, D] and any dimensions of 1.
+        target: Name of the target's.
+
+    Returns:
+        Encodings, [n, D].
+
+    Raises:
+        ValueError: One is missing, or they are not the same.
+    """
+    for name in (source, target):
+        if name not in tensors:
+            raise ValueError(f"The tensor {name} is missing.")
+    if not torch.equal(tensors[source], tensors[target]):
+        raise ValueError(f"The tensors {source} and {target} must be the same: both are positions.")
+    return table_of(tensors[source], source)
+
+
+def table_of(tensor: Tensor, name: str) -> Tensor:
+    """A table of positions without dimensions of 1.
+
+    Args:
+        tensor: The table, [n, D] and any dimensions of 1.
+        name: What to call it in the error.
+
+    Returns:
+        Encodings, [n, D].
+
+    Raises:
+        ValueError: It is no table.
+    """
+    sizes = [size for size in tensor.shape if size != 1]
+    if len(sizes) != 2:
+        raise ValueError(
+            f"The tensor {name} must be a table of positions, got {tuple(tensor.shape)}."
+        )
+    return tensor.reshape(sizes)
+
+
 def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
     """Bring every parameter's side on the residual stream into another order.
 

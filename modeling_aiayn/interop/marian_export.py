@@ -11,6 +11,7 @@ from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
+from .importing import new_folder, refuse_used
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual
 from .marian import LAYER_NORM_EPS, MARIAN_NAMES, SHARED_FIELDS
 from .parity import SOURCES, ImportReport, compare_models
@@ -129,15 +130,17 @@ def export_marian(
         OSError: The folder is not empty, or cannot be written.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: export into a new folder.")
+    refuse_used(folder)
+    if len(translator.models) > 1:
+        raise ValueError(f"A MarianMTModel is one model, got {len(translator.models)} that vote.")
     model = copy.deepcopy(translator.model).float().cpu()
     marian = to_marian(model)
     report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)
     if not report.is_within(NORM_TOLERANCE):
         raise ValueError(f"The export is not the same model, and is not written:\n{report}")
-    marian.to(translator.model.dtype).save_pretrained(folder)
-    translator.source_tokenizer.save_pretrained(folder)
-    if translator.target_tokenizer is not translator.source_tokenizer:
-        translator.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+    with new_folder(folder) as aside:
+        marian.to(translator.model.dtype).save_pretrained(aside)
+        translator.source_tokenizer.save_pretrained(aside)
+        if translator.target_tokenizer is not translator.source_tokenizer:
+            translator.target_tokenizer.save_pretrained(aside / TARGET_TOKENIZER_FOLDER)
     return report

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .foreign_model import ForeignModel, read_foreign
+from .layout import one_table
 from .pickled import dtype_of, read_pickled, tensors_in
 from .vocabularies import tokenizer_of_pieces
 from .weight_names import NameTable, sizes_of
@@ -48,15 +49,16 @@ OPENNMT_NAMES = NameTable(
     encoder_layer="encoder.transformer.{n}.",
     decoder_layer="decoder.transformer_layers.{n}.",
     left_out={r"(en|de)coder\.embeddings\.make_embedding\.pe\.pe": "sinusoids are computed"},
+    # Its options add_qkvbias and add_ffnbias.
+    optional_biases=(r".*_attn\.[qkv]_proj\.bias", r".*\.fc[12]\.bias"),
 )
-POSITIONS = "encoder.embeddings.make_embedding.pe.pe"
+POSITIONS = tuple(f"{half}.embeddings.make_embedding.pe.pe" for half in ("encoder", "decoder"))
 LAYER_NORM_EPS = 1e-6
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
 # Options that this model does not have, and what they must be.
 NEEDED_OPTIONS: dict[str, Any] = {
     "encoder_type": "transformer",
     "decoder_type": "transformer",
-    "self_attn_type": "scaled-dot",
     "layer_norm": "standard",
     "position_encoding": True,
     "max_relative_positions": 0,
@@ -66,6 +68,8 @@ NEEDED_OPTIONS: dict[str, Any] = {
     "aan_useffn": False,
     "num_kv": 0,
 }
+# Two ways to compute the same attention.
+ATTENTION_TYPES = ("scaled-dot", "scaled-dot-flash")
 SPECIAL_TOKENS = {
     "bos_token": "<s>",
     "pad_token": "<blank>",
@@ -93,7 +97,7 @@ def read_opennmt(path: str | Path) -> ForeignModel:
     """
     checkpoint = read_pickled(path)
     for name in ("model", "generator", "vocab", "opt"):
-        if name not in checkpoint:
+        if not isinstance(checkpoint.get(name), (Mapping, argparse.Namespace)):
             raise ValueError(f"{path}: an OpenNMT-py checkpoint holds {name!r}, this one does not.")
     tensors = tensors_in(checkpoint["model"], f"{path}: 'model'") | {
         f"generator.{name}": tensor
@@ -103,9 +107,15 @@ def read_opennmt(path: str | Path) -> ForeignModel:
     options = vars(options) if isinstance(options, argparse.Namespace) else dict(options)
     refuse_what_is_not_ours(options)
     source, target = _vocabularies(checkpoint["vocab"], path)
-    if POSITIONS not in tensors:
-        raise ValueError(f"The tensor {POSITIONS} is missing.")
+    for half, tokens in (("encoder", source), ("decoder", target)):
+        rows = OPENNMT_NAMES.need(tensors, f"model.{half}.embed_tokens.weight").size(0)
+        if len(tokens) != rows:
+            raise ValueError(
+                f"{path}: 'vocab' must have a token for each of the {half}'s {rows} entries, got "
+                f"{len(tokens)}."
+            )
     has_deviation = "encoder.layer_norm.a_2" in tensors
+    epsilon = float(options.get("norm_eps", LAYER_NORM_EPS))
     return read_foreign(
         "OpenNMT-py",
         OPENNMT_NAMES,
@@ -114,12 +124,17 @@ def read_opennmt(path: str | Path) -> ForeignModel:
             **sizes_of(OPENNMT_NAMES, tensors),
             **_fields(options),
             **_token_ids(source, target, checkpoint["vocab"]),
-            "layer_norm_eps": LAYER_NORM_EPS**2 if has_deviation else LAYER_NORM_EPS,
+            "lm_head_bias": True,
+            "layer_norm_eps": epsilon**2 if has_deviation else epsilon,
         },
-        tensors[POSITIONS].squeeze(),
+        one_table(tensors, *POSITIONS),
         has_sample_deviation=has_deviation,
         dtype=dtype_of(tensors),
-        source_tokenizer=tokenizer_of_pieces(source, SPECIAL_TOKENS, around="$A"),
+        source_tokenizer=tokenizer_of_pieces(
+            source,
+            {name: token for name, token in SPECIAL_TOKENS.items() if token in source},
+            around="$A",
+        ),
         target_tokenizer=tokenizer_of_pieces(target, SPECIAL_TOKENS),
     )
 
@@ -136,6 +151,11 @@ def refuse_what_is_not_ours(options: Mapping[str, Any]) -> None:
     for name, needed in NEEDED_OPTIONS.items():
         if options.get(name, needed) != needed:
             raise ValueError(f"{name} must be {needed!r} here, got {options[name]!r}.")
+    attention = options.get("self_attn_type", ATTENTION_TYPES[0])
+    if attention not in ATTENTION_TYPES:
+        raise ValueError(
+            f"self_attn_type must be one of {', '.join(ATTENTION_TYPES)} here, got {attention!r}."
+        )
     activation = options.get("pos_ffn_activation_fn", "relu")
     if activation not in ACTIVATIONS:
         raise ValueError(
@@ -150,9 +170,9 @@ def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
         value = options.get(name, 0.0)
         return float(value[0] if isinstance(value, list) else value)
 
+    depths = {"encoder_layers": "enc_layers", "decoder_layers": "dec_layers"}
     return {
-        "encoder_layers": options["enc_layers"],
-        "decoder_layers": options["dec_layers"],
+        **{ours: options[theirs] for ours, theirs in depths.items() if theirs in options},
         "encoder_attention_heads": options.get("heads", 8),
         "decoder_attention_heads": options.get("heads", 8),
         "dropout": first("dropout"),
@@ -188,6 +208,9 @@ def _token_ids(
         if token not in target:
             raise ValueError(f"The target's vocabulary has no {token!r}.")
     ids = {name: target.index(token) for name, token in names.items()}
+    for token in ("<blank>", "<unk>"):
+        if token not in source:
+            raise ValueError(f"The source's vocabulary has no {token!r}.")
     if source.index("<blank>") != ids["pad_token_id"]:
         raise ValueError(
             f"<blank> must have one id on both sides, got {source.index('<blank>')} and "

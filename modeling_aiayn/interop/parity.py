@@ -79,6 +79,7 @@ def compare_models(
     name: str,
     sources: int = SOURCES,
     show_progress: bool = False,
+    positions: int = LONGEST_SOURCE,
 ) -> ImportReport:
     """Compare logits on random batches, and what greedy and beam search find.
 
@@ -88,11 +89,17 @@ def compare_models(
         name: What to call that.
         sources: How many random sources.
         show_progress: Whether to show a bar on stderr.
+        positions: Tokens of the longest text that both take.
 
     Returns:
         The report.
+
+    Raises:
+        ValueError: There are no sources.
     """
-    texts = random_sources(ours.config, sources)
+    if sources < 1:
+        raise ValueError(f"sources must be at least 1, got {sources}.")
+    texts = random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences: list[tuple[float, float, float]] = []
     same = {1: 0, 4: 0}
     starts = range(0, sources, BATCH_SIZE)
@@ -100,17 +107,21 @@ def compare_models(
         batch = texts[start : start + BATCH_SIZE]
         differences.append(_differences(ours, reference, batch))
         for beams in same:
-            same[beams] += _same_outputs(ours, reference, batch, beams)
+            longest = min(positions, LONGEST_OUTPUT)
+            same[beams] += _same_outputs(ours, reference, batch, beams, longest)
     right, left, largest = (max(column) for column in zip(*differences, strict=True))
     return ImportReport(name, sources, right, left, largest, same[1], same[4])
 
 
-def random_sources(config: AiaynConfig, count: int, seed: int = 0) -> list[Tensor]:
+def random_sources(
+    config: AiaynConfig, count: int, longest: int = LONGEST_SOURCE, seed: int = 0
+) -> list[Tensor]:
     """Random ids of many lengths, without special ones, and an end behind them.
 
     Args:
         config: The model's.
         count: How many.
+        longest: Tokens of the longest, its end counted.
         seed: Where chance starts from.
 
     Returns:
@@ -124,7 +135,7 @@ def random_sources(config: AiaynConfig, count: int, seed: int = 0) -> list[Tenso
     end = torch.tensor(ends[:1])
     found = []
     for _ in range(count):
-        length = int(torch.randint(1, LONGEST_SOURCE, (), generator=chance))
+        length = int(torch.randint(1, max(2, longest), (), generator=chance))
         picked = words[torch.randint(len(words), (length,), generator=chance)]
         found.append(torch.cat((picked, end)))
     return found
@@ -143,18 +154,19 @@ def _differences(
     """Largest differences of logits with ours padded right and left, and the largest logit."""
     config = ours.config
     start = torch.full((len(batch), 1), config.decoder_start_token_id)
-    # Any text is a target; the sources, one place further, are at hand.
-    shortest = min(len(row) for row in batch)
-    targets = torch.stack([row[:shortest] for row in (*batch[1:], batch[0])])
-    decoder_input_ids = torch.cat((start, targets), dim=1)
+    # Any text is a target: the next source is at hand, without its end.
+    targets = [row[:-1] for row in (*batch[1:], batch[0])]
+    padded, is_real = _padded(targets, config.pad_token_id, "right")
+    decoder_input_ids = torch.cat((start, padded), dim=1)
+    is_real = torch.cat((torch.ones_like(start), is_real), dim=1).bool()
     ids, mask = _padded(batch, config.pad_token_id, "right")
     expected = reference(
         input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_input_ids, use_cache=False
-    ).logits
+    ).logits[is_real]
     found = []
     for side in ("right", "left"):
         ids, mask = _padded(batch, config.pad_token_id, side)
-        logits = ours(ids, attention_mask=mask, decoder_input_ids=decoder_input_ids).logits
+        logits = ours(ids, attention_mask=mask, decoder_input_ids=decoder_input_ids).logits[is_real]
         found.append(float((logits - expected).abs().max()))
     return found[0], found[1], float(expected.abs().max())
 
@@ -164,11 +176,12 @@ def _same_outputs(
     reference: PreTrainedModel,
     batch: Sequence[Tensor],
     beams: int,
+    longest: int,
 ) -> int:
     """How many sources of a batch both models turn into the same ids."""
     ids, mask = _padded(batch, ours.config.pad_token_id, "right")
     decoding = copy.deepcopy(ours.generation_config)
-    decoding.update(num_beams=beams, max_length=LONGEST_OUTPUT)
+    decoding.update(num_beams=beams, max_length=longest)
     # Random weights would emit padding, which some classes take for no token at all.
     decoding.suppress_tokens = [ours.config.pad_token_id]
     mine = ours.generate(ids, attention_mask=mask, generation_config=decoding)

@@ -87,7 +87,6 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
 
     Args:
         foreign: The model.
-        positions: Its encodings of source and target from the first token's on, [n, D] each.
     """
 
     config_class = AiaynConfig

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..layers import sinusoidal_positions
-from .foreign_model import ForeignModel, read_foreign
-from .layout import RECOGNISED_BY, recognise_sinusoids
+from .foreign_model import ForeignModel, read_foreign, refuse_derived
+from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids, table_of
 from .marian import ATTENTION, LAYER_NORM_EPS
 from .pickled import dtype_of, read_state_dict
 from .weight_names import NameTable, Third, refuse_missing_heads, sizes_of
@@ -72,6 +72,7 @@ class TorchNames:
             f"{prefix}encoder.layers.{{n}}.",
             f"{prefix}decoder.layers.{{n}}.",
             {} if self.positions is None else {self.positions: "sinusoids are computed"},
+            optional_biases=(r"model\..*\.bias",),  # bias=False
         )
 
 
@@ -87,7 +88,8 @@ def read_torch_transformer(
         names: What the module around it calls its parts.
         fields: What no tensor tells: encoder_attention_heads and decoder_attention_heads always,
             and norm_first, activation_function, scale_embedding, layer_norm_eps, dropouts and token
-            ids where they are not the defaults of torch and of this model.
+            ids where they are not the defaults of torch and of this model; of computed positions
+            also position_offset.
 
     Returns:
         What there is of it.
@@ -97,17 +99,24 @@ def read_torch_transformer(
         ValueError: A tensor is missing, has another shape, or no place.
     """
     refuse_missing_heads(fields)
+    given = () if names.positions else ("position_offset", "position_base")
+    refuse_derived({name: value for name, value in fields.items() if name not in given})
     tensors = read_state_dict(source)
     table = names.table
     width = table.need(tensors, "model.encoder.embed_tokens.weight").size(-1)
-    positions: Tensor | None = sinusoidal_positions(torch.arange(RECOGNISED_BY), width)
+    positions: Tensor | None = sinusoidal_positions(
+        torch.arange(RECOGNISED_BY) + fields.get("position_offset", 0),
+        width,
+        float(fields.get("position_base", PAPER_BASE)),
+    )
     found: dict[str, Any] = {
         **sizes_of(table, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "final_norm": table.find(tensors, "model.encoder.layer_norm.weight") is not None,
     }
     if names.positions is not None:
-        positions = table.need(tensors, "model.encoder.embed_positions.weight").squeeze()
+        found_table = table.need(tensors, "model.encoder.embed_positions.weight")
+        positions = table_of(found_table, names.positions)
         if recognise_sinusoids(positions) is None:
             tensors[names.positions] = positions
             found["max_position_embeddings"] = len(positions)

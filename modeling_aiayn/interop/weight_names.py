@@ -10,8 +10,8 @@ from torch import Tensor
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 
-# How layer normalisation calls its own, now and in the files of those who wrote it by hand.
-LEAVES = {"weight": ("weight", "a_2"), "bias": ("bias", "b_2")}
+# What norms call their own in the files of those who wrote them by hand.
+NORM_LEAVES = {"weight": ("weight", "a_2"), "bias": ("bias", "b_2")}
 IN_A_LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)")
 
 
@@ -46,6 +46,8 @@ class NameTable:
         encoder_layer: What an encoder's layer {n} is called.
         decoder_layer: The same for the decoder.
         left_out: What a checkpoint holds and a model does not need, as patterns, and why.
+        optional_biases: Patterns of our biases that the system may be told to have none of; all
+            that fit one are there, or none.
     """
 
     around: Mapping[str, Names]
@@ -54,6 +56,7 @@ class NameTable:
     encoder_layer: str
     decoder_layer: str
     left_out: Mapping[str, str] = field(default_factory=dict)
+    optional_biases: tuple[str, ...] = ()
 
     def names_of(self, parameter: str) -> list[str | Third]:
         """What one of our parameters may be called there.
@@ -73,10 +76,11 @@ class NameTable:
         if within in names:
             return [_prefixed(prefix, each) for each in _as_tuple(names[within])]
         module, _, leaf = within.rpartition(".")
+        leaves = NORM_LEAVES[leaf] if module.endswith("layer_norm") else (leaf,)
         return [
             _prefixed(prefix, _with_leaf(each, theirs))
             for each in _as_tuple(names.get(module, ()))
-            for theirs in LEAVES[leaf]
+            for theirs in leaves
         ]
 
     def find(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor | None:
@@ -110,23 +114,23 @@ class NameTable:
         """
         found = self.find(tensors, parameter)
         if found is None:
-            raise ValueError(f"{self.described(parameter)} is missing.")
+            raise ValueError(f"{self.described(parameter, tensors)} is missing.")
         return found
 
-    def described(self, parameter: str) -> str:
-        """One of our parameters by the name that it has there.
+    def described(self, parameter: str, tensors: Mapping[str, Tensor]) -> str:
+        """One of our parameters by the name that it has there, or may have.
 
         Args:
             parameter: Our name.
+            tensors: A checkpoint's.
 
         Returns:
             The beginning of a sentence.
         """
-        names = [
-            f"{name.name} (part {name.number + 1} of 3)" if isinstance(name, Third) else name
-            for name in self.names_of(parameter)
-        ]
-        return f"The tensor {names[0] if names else 'without a name'}, our {parameter},"
+        names = self.names_of(parameter)
+        wholes = [name.name if isinstance(name, Third) else name for name in names]
+        there = [name for name in wholes if name in tensors]
+        return f"The tensor {' or '.join(there[:1] or wholes)}, our {parameter},"
 
     def count_layers(self, tensors: Mapping[str, Tensor], half: str) -> int:
         """How many layers a half has, by what there is of them.
@@ -180,13 +184,17 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
         Fields of `AiaynConfig`: layers and widths of both halves, and which biases there are.
 
     Raises:
-        ValueError: A half has no layer.
+        ValueError: A half has no layer, or one that is no matrix.
     """
     fields: dict[str, int | bool] = {"lm_head_bias": False, "attention_bias": False}
     for half in ("encoder", "decoder"):
         layer = f"model.{half}.layers.0"
         fields[f"{half}_layers"] = table.count_layers(tensors, half)
-        fields[f"{half}_ffn_dim"] = table.need(tensors, f"{layer}.fc1.weight").size(0)
+        inner = table.need(tensors, f"{layer}.fc1.weight")
+        if inner.dim() != 2:
+            name = table.described(f"{layer}.fc1.weight", tensors)
+            raise ValueError(f"{name} must be a matrix, got shape {tuple(inner.shape)}.")
+        fields[f"{half}_ffn_dim"] = inner.size(0)
         for projection in ("q_proj", "out_proj"):
             bias = table.find(tensors, f"{layer}.self_attn.{projection}.bias")
             fields["attention_bias"] |= bias is not None
@@ -256,10 +264,13 @@ def take_weights(
             found = table.need(tensors, parameter)
         if tuple(found.shape) != shape:
             raise ValueError(
-                f"{table.described(parameter)} must have shape {shape}, got {tuple(found.shape)}."
+                f"{table.described(parameter, tensors)} must have shape {shape}, got "
+                f"{tuple(found.shape)}."
             )
         if not found.isfinite().all():
-            raise ValueError(f"{table.described(parameter)} is not finite (NaN or infinity).")
+            raise ValueError(
+                f"{table.described(parameter, tensors)} is not finite (NaN or infinity)."
+            )
         weights[parameter] = found.detach().float()
     used = {
         name.name if isinstance(name, Third) else name
@@ -272,12 +283,12 @@ def take_weights(
 def _is_bias_nobody_has(
     table: NameTable, tensors: Mapping[str, Tensor], parameter: str, parameters: list[str]
 ) -> bool:
-    """Whether no layer has this kind of bias: then it is the system's way, and nothing is lost."""
-    if not parameter.endswith(".bias"):
-        return False
-    kind = re.sub(r"\d+", "N", parameter)
-    alike = [name for name in parameters if re.sub(r"\d+", "N", name) == kind]
-    return all(table.find(tensors, name) is None for name in alike)
+    """Whether it is the system's way to have none of this kind of bias: then nothing is lost."""
+    for pattern in table.optional_biases:
+        if re.fullmatch(pattern, parameter):
+            alike = [name for name in parameters if re.fullmatch(pattern, name)]
+            return all(table.find(tensors, name) is None for name in alike)
+    return False
 
 
 def _left_out(table: NameTable, names: set[str]) -> dict[str, str]:

@@ -180,7 +180,7 @@ class ModelArguments:
     preset: str = field(default="base", metadata={"help": "tiny, base or big."})
     config_overrides: str | None = field(
         default=None,
-        metadata={"help": "Fields of AiaynConfig, as YAML: 'd_model: 256, dropout: 0.2'."},
+        metadata={"help": "Fields of AiaynConfig, as YAML: '{d_model: 256, dropout: 0.2}'."},
     )
     vocabulary: str = field(
         default="bpe",

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import yaml
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
@@ -55,12 +55,7 @@ def build_config(model: ModelArguments, **fields: Any) -> AiaynConfig:
     Raises:
         ValueError: config_overrides is no YAML mapping, or there is no such preset.
     """
-    overrides = yaml.safe_load(model.config_overrides or "{}")
-    if not isinstance(overrides, dict):
-        raise ValueError(
-            "config_overrides must be fields of AiaynConfig as YAML, as in 'd_model: 256', "
-            f"got {model.config_overrides!r}."
-        )
+    overrides = mapping_of("config_overrides", model.config_overrides)
     return AiaynConfig.from_preset(model.preset, **fields, **overrides)
 
 

@@ -40,12 +40,13 @@ class Restrictions:
         Returns:
             The same tensor.
         """
+        # What is given is given, whatever the model never says by itself.
+        given = {sentence: logits[sentence, :, ids].clone() for sentence, ids in self.only.items()}
         if self.never:
             logits[..., self.never] = -torch.inf
-        for sentence, ids in self.only.items():
-            kept = logits[sentence, :, ids].clone()
+        for sentence, kept in given.items():
             logits[sentence] = -torch.inf
-            logits[sentence, :, ids] = kept
+            logits[sentence, :, self.only[sentence]] = kept
         if self.banned:
             logits[tuple(torch.tensor(self.banned, device=logits.device).T)] = -torch.inf
         return logits

@@ -94,6 +94,11 @@ class TorchEngine:
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
         self.suppressed = suppressed_tokens(models[0].generation_config)
+        size = models[0].lm_head.out_features
+        if self.suppressed and not 0 <= self.suppressed[0] <= self.suppressed[-1] < size:
+            raise ValueError(
+                f"suppress_tokens and bad_words_ids must be in [0, {size}), got {self.suppressed}."
+            )
 
     @torch.inference_mode()
     def search(

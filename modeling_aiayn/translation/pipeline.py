@@ -36,8 +36,8 @@ class AiaynTranslationPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        is_apart = self.model.config.decoder_vocab_size is not None
-        if target_tokenizer is None and (is_apart or self.model.name_or_path):
+        # With one vocabulary the source's decodes, and the pipeline does nothing else with it.
+        if target_tokenizer is None and self.model.config.decoder_vocab_size is not None:
             target_tokenizer = load_target_tokenizer(
                 self.model.name_or_path, self.model.config, trust_remote_code=False
             )

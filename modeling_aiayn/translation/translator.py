@@ -430,17 +430,21 @@ def load_target_tokenizer(
         The tokenizer, or None: the source's serves.
 
     Raises:
-        OSError: The target has a vocabulary of its own, and there is no tokenizer for it.
+        OSError: The target has a vocabulary of its own and there is no tokenizer for it, or the
+            Hub could not be reached.
     """
-    found = cached_file(
-        path,
-        "tokenizer_config.json",
-        subfolder=TARGET_TOKENIZER_FOLDER,
-        local_files_only=options.get("local_files_only", False),
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if found is None and config.decoder_vocab_size is None:
+    folder = Path(path) / TARGET_TOKENIZER_FOLDER
+    is_there = config.decoder_vocab_size is not None or folder.is_dir()
+    if not is_there and not Path(path).is_dir():
+        where = {name: value for name, value in options.items() if name != "trust_remote_code"}
+        is_there = None is not cached_file(
+            path,
+            "tokenizer_config.json",
+            subfolder=TARGET_TOKENIZER_FOLDER,
+            _raise_exceptions_for_missing_entries=False,
+            **where,
+        )
+    if not is_there:
         return None
     return AutoTokenizer.from_pretrained(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
 
