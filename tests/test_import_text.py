@@ -796,6 +796,11 @@ def test_scripts_export_and_refuse_in_one_line(run, model_folder, tmp_path):
     assert code == 0, err
     assert "same beam-4 output      4 of 4" in out
     assert AutoTokenizer.from_pretrained(tmp_path / "m")("The dog sees.").input_ids[-1] == 2
+    import_model(read_marian(tmp_path / "m"), tmp_path / "back", sources=2)
+    back, model = (Translator.from_pretrained(path) for path in (tmp_path / "back", model_folder))
+    assert (
+        back.source_tokenizer("The dog.").input_ids == model.source_tokenizer("The dog.").input_ids
+    )
     bundled = ROOT / "checkpoints" / "aiayn-en-de"
     code, _, err = run("export_marian.py", "--model", bundled, "--output", tmp_path / "n")
     assert (code, err.splitlines()[-1]) == (

@@ -7,10 +7,16 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 
 from ..checks import check_readable
+from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation.translator import refuse_unfit_weights
 
 
@@ -115,6 +121,26 @@ def load_tokenizer(
     if not (Path(folder) / needed).is_file():
         return None
     return tokenizer_class.from_pretrained(folder, local_files_only=True, **options)
+
+
+def fast_tokenizers(
+    folder: Path,
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
+    """A folder's fast tokenizers.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Tokenizers of the source and, where it has one of its own, of the target; None for none.
+    """
+    found = [
+        AutoTokenizer.from_pretrained(place, local_files_only=True)
+        if (place / "tokenizer.json").is_file()
+        else None
+        for place in (folder, folder / TARGET_TOKENIZER_FOLDER)
+    ]
+    return found[0], found[1]
 
 
 def own_generation_config(peer: PreTrainedModel) -> GenerationConfig:

@@ -5,7 +5,13 @@ from pathlib import Path
 from transformers import MarianMTModel, MarianTokenizer, PreTrainedTokenizerBase
 
 from .foreign_model import ForeignModel, read_foreign
-from .library_models import in_float32, load_peer, load_tokenizer, own_generation_config
+from .library_models import (
+    fast_tokenizers,
+    in_float32,
+    load_peer,
+    load_tokenizer,
+    own_generation_config,
+)
 from .weight_names import NameTable
 
 # What the library's layers call their parts, in Marian and FSMT as here.
@@ -111,7 +117,8 @@ def marian_tokenizers(
     """Marian's own tokenizer for each language.
 
     Its pair of SentencePiece models splits text as no fast tokenizer does, where a piece is not in
-    the vocabulary: so it is kept, and needs the package sentencepiece.
+    the vocabulary: so it is kept, and needs the package sentencepiece. A folder of
+    `export_marian` has fast ones, and they stay.
 
     Args:
         folder: A MarianMTModel's folder.
@@ -121,7 +128,7 @@ def marian_tokenizers(
     """
     whole = load_tokenizer(MarianTokenizer, folder, "source.spm")
     if whole is None:
-        return None, None
+        return fast_tokenizers(folder)
     target_pieces, is_separate = str(folder / "target.spm"), whole.separate_vocabs
     vocabulary = folder / ("target_vocab.json" if is_separate else "vocab.json")
     target = MarianTokenizer.from_pretrained(
