@@ -246,11 +246,13 @@ def test_fairseq_is_the_librarys_fsmt(tmp_path):
 def test_fairseq_of_the_first_years_is_the_same_model(tmp_path):
     new = fairseq_checkpoint()
     old = in_old_style(new)
+    old["args"].relu_dropout = 0.15
     assert "encoder.layers.0.self_attn.in_proj_weight" in old["model"]
     assert "decoder.layers.2.layer_norms.2.bias" in old["model"]
     foreign = read_fairseq(saved(tmp_path, old))
     assert_same_logits(convert(foreign), lambda source, _, target: run_fairseq(new, source, target))
     assert foreign.config.final_norm is False
+    assert (foreign.config.dropout, foreign.config.activation_dropout) == (0.3, 0.15)
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,6 @@ ANNOTATED_NAMES = NameTable(
 SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 0}
 # It adds 1e-6 to the standard deviation: the square of it, to the variance, is as negligible.
 LAYER_NORM_EPS = 1e-12
-
-
 SPECIAL_TOKENS = {
     "bos_token": "<s>",
     "pad_token": "<blank>",

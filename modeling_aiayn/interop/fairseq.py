@@ -249,10 +249,13 @@ def _fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
         fields[f"{half}_layers"] = options[f"{half}_layers"]
         fields[f"{half}_attention_heads"] = options[f"{half}_attention_heads"]
         fields[f"{half}_ffn_dim"] = options[f"{half}_ffn_embed_dim"]
-    for name in ("dropout", "attention_dropout", "activation_dropout"):
+    for name in ("dropout", "attention_dropout"):
         fields[name] = options.get(name, 0.0)
+    # The older name of the same rate.
+    inner = options.get("activation_dropout") or options.get("relu_dropout", 0.0)
     return {
         **fields,
+        "activation_dropout": inner,
         **SPECIAL_IDS,
         "activation_function": options.get("activation_fn", "relu"),
         "norm_first": options["encoder_normalize_before"],
