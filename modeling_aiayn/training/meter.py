@@ -13,16 +13,21 @@ class TokenMeter:
     """Counts the tokens of batches between two entries of the log.
 
     Sums stay on the batches' device until they are read, so that counting holds up nothing.
+
+    Args:
+        has_target: Whether labels are a text of their own; a language model's are its input's ids,
+            a classifier's are classes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_target: bool = True) -> None:
+        self.has_target = has_target
         self.real: Tensor | float = 0.0
         self.padded: float = 0.0
         self._started = time.perf_counter()
         self._paused = 0.0
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a batch's source and target tokens, with and without padding.
+        """Count a batch's tokens, those of the target too, with and without padding.
 
         Args:
             batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; what lacks
@@ -33,8 +38,11 @@ class TokenMeter:
         source, labels = batch["input_ids"], batch["labels"]
         mask = batch.get("attention_mask")
         sources = source.numel() if mask is None else mask.sum()
-        self.real = self.real + sources + (labels != IGNORED_LABEL).sum()
-        self.padded += source.numel() + labels.numel()
+        self.real = self.real + sources
+        self.padded += source.numel()
+        if self.has_target:
+            self.real = self.real + (labels != IGNORED_LABEL).sum()
+            self.padded += labels.numel()
 
     def pause(self, seconds: float) -> None:
         """Leave time out that went to something else than training.

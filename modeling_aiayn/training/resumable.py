@@ -55,7 +55,7 @@ class ResumableTrainer(Seq2SeqTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.meter = TokenMeter()
+        self.meter = TokenMeter(getattr(self.model.config, "is_encoder_decoder", False))
         self._interruption = InterruptionCallback()
         self.add_callback(self._interruption)
         self._ema = EmaCallback(self.args.ema_decay) if self.args.ema_decay else None
