@@ -3,7 +3,8 @@
     python scripts/train_classifier.py --train_file data/train.jsonl.gz --output_dir runs/imdb \
         --test_file data/test.jsonl.gz --config_overrides 'encoder_layers: 6'
 
-It leaves the best model, scores.json and confusion.png in its folder; classify.py uses it.
+It leaves the best model, scores.json, curves.png and confusion.png in its folder; classify.py uses
+the model.
 """
 
 import json
@@ -23,6 +24,7 @@ from modeling_aiayn.classification.scores import classification_metrics, score_c
 from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
+from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 
 
@@ -50,6 +52,7 @@ def main() -> None:
         eval_dataset=encoded["validation"],
         processing_class=tokenizer,
         compute_metrics=classification_metrics,
+        callbacks=[CurvesCallback()],
     )
     if args.early_stopping_patience:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))

@@ -52,13 +52,6 @@ class ClassifierTrainingArguments(AiaynTrainingArguments):
                 raise ValueError(f"{name} is for translation, not for a classifier.")
         super().__post_init__()
 
-    def _refuse_sizes(self) -> None:
-        sentences, self.per_device_train_batch_size = self.per_device_train_batch_size, 8
-        try:
-            super()._refuse_sizes()
-        finally:
-            self.per_device_train_batch_size = sentences
-
 
 @dataclass
 class TextDataArguments:

@@ -1,4 +1,4 @@
-"""The course of a run as a picture: losses and BLEU over updates."""
+"""The course of a run as a picture: losses and scores over updates."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,16 @@ from matplotlib.figure import Figure
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 CURVES_FILE = "curves.png"
+# What a run is scored by, the first that it has: the picture's title and unit.
+_SCORES = {
+    "eval_bleu": ("BLEU (greedy)", "sacreBLEU"),
+    "eval_accuracy": ("Accuracy", "share of the texts"),
+    "eval_perplexity": ("Perplexity", "per token"),
+}
 
 
 def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw losses, BLEU, learning rate and gradient norm over updates.
+    """Draw losses, what the run is scored by, learning rate and gradient norm over updates.
 
     Args:
         log_history: A trainer's log.
@@ -21,10 +27,12 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
     """
     figure = Figure(figsize=(9, 7), layout="constrained")
     (losses, scores), (rates, norms) = figure.subplots(2, 2)
+    logged = {key for entry in log_history for key in entry}
+    score = next((key for key in _SCORES if key in logged), "eval_bleu")
     for axes, key, label in (
-        (losses, "loss", "training, smoothed labels"),
+        (losses, "loss", "training, with any label smoothing"),
         (losses, "eval_loss", "validation"),
-        (scores, "eval_bleu", "validation"),
+        (scores, score, "validation"),
         (rates, "learning_rate", "learning rate"),
         (norms, "grad_norm", "gradient norm, before clipping"),
     ):
@@ -32,8 +40,9 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
         if points:
             updates, values = zip(*points, strict=True)
             axes.plot(updates, values, marker="." if len(points) < 50 else "", label=label)
-    losses.set(title="Loss", xlabel="updates", ylabel="nats per target token")
-    scores.set(title="BLEU (greedy)", xlabel="updates", ylabel="sacreBLEU", ylim=(0, None))
+    title, unit = _SCORES[score]
+    losses.set(title="Loss", xlabel="updates", ylabel="nats per target")
+    scores.set(title=title, xlabel="updates", ylabel=unit, ylim=(0, None))
     rates.set(title="Learning rate", xlabel="updates", ylim=(0, None))
     norms.set(title="Gradient norm", xlabel="updates", ylim=(0, None))
     for axes in (losses, scores, rates, norms):
