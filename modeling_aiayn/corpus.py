@@ -9,6 +9,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,6 +35,22 @@ def read_lines(path: str | Path) -> list[str]:
     """
     lines = _raw_lines(_opened(path), str(path))
     return [_decode(line, str(path), number) for number, line in enumerate(lines, start=1)]
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A file as it is, plain or .gz.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        OSError: The file cannot be read, or is a truncated or damaged .gz.
+    """
+    with _opened(path) as file, _whole_gzip(str(path)):
+        return file.read()
 
 
 def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
@@ -63,13 +80,18 @@ def _opened(path: str | Path) -> BinaryIO:
 
 def _raw_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Lines without line ends and byte-order mark; the file is closed behind them."""
-    with file:
-        try:
-            for number, line in enumerate(file, start=1):
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                yield text.removesuffix(b"\n")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise OSError(f"{name}: truncated or damaged .gz file ({error}).") from error
+    with file, _whole_gzip(name):
+        for number, line in enumerate(file, start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield text.removesuffix(b"\n")
+
+
+@contextmanager
+def _whole_gzip(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(f"{name}: truncated or damaged .gz file ({error}).") from error
 
 
 def _replaced(lines: Iterable[bytes], name: str) -> Iterator[str]:

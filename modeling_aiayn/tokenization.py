@@ -4,9 +4,18 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 # In the order of their ids. Padding is not 0: beam search fills with eos where it is.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -110,6 +119,45 @@ def train_word_tokenizer(
     return _wrap(tokenizer)
 
 
+def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
+    """A vocabulary of a text's characters, for language models.
+
+    Args:
+        text: The text to train on.
+
+    Returns:
+        A tokenizer whose ids go up with the characters' code points; it ends nothing in `</s>`.
+
+    Raises:
+        ValueError: There is no text.
+    """
+    if not text:
+        raise ValueError("Training a vocabulary needs text, got none.")
+    tokens = [*SPECIAL_TOKENS, *sorted(set(text))]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return _wrap(tokenizer, ends_texts=False)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A vocabulary of the 256 bytes, for language models: nothing is to be learnt.
+
+    Returns:
+        A tokenizer of UTF-8, byte b being 4 + b; it ends nothing in `</s>`.
+    """
+    # A visible character for each byte, as GPT-2 has them: only this decoder keeps what is UTF-8
+    # where a byte beside it is not.
+    signs = bytes_to_unicode()
+    tokens = [*SPECIAL_TOKENS, *(signs[byte] for byte in range(256))]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _wrap(tokenizer, ends_texts=False)
+
+
 def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
@@ -146,11 +194,12 @@ def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
     )
 
 
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def _wrap(tokenizer: Tokenizer, ends_texts: bool = True) -> PreTrainedTokenizerFast:
     eos, eos_id = "</s>", SPECIAL_TOKENS.index("</s>")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
-    )
+    if ends_texts:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
+        )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<s>",

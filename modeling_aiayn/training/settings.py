@@ -80,11 +80,13 @@ def data_sha256(dataset: Any) -> str | None:
     """A hash of encoded pairs, or of texts with a class each, in their order.
 
     Args:
-        dataset: "input_ids" and "labels".
+        dataset: "input_ids" and "labels", or what has a `data_sha256()` of its own.
 
     Returns:
         The hash; None for a stream, which cannot be looked at beforehand.
     """
+    if hasattr(dataset, "data_sha256"):
+        return dataset.data_sha256()
     columns = ["input_ids", "labels"]
     if not isinstance(dataset, Dataset) or not {*columns} <= {*dataset.column_names}:
         return None

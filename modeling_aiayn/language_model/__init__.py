@@ -1,0 +1,1 @@
+"""Language models of characters or bytes: the decoder alone."""

@@ -1,0 +1,108 @@
+"""A language model, built for a vocabulary of characters or bytes, and its scores."""
+
+import math
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from ..command_line import mapping_of
+from ..configuration_aiayn import AiaynConfig
+from ..modeling_aiayn import AiaynForCausalLM
+from ..tokenization import vocabulary_sha256
+from ..training import AiaynTrainer
+from .arguments import LanguageModelArguments
+from .texts import EncodedText
+from .windows import covering_windows
+
+
+def build_language_model(
+    arguments: LanguageModelArguments, tokenizer: PreTrainedTokenizerBase, context: int
+) -> AiaynForCausalLM:
+    """A fresh language model.
+
+    Args:
+        arguments: Which model.
+        tokenizer: Its vocabulary.
+        context: Tokens that a prediction looks back on.
+
+    Returns:
+        The model; what it generates has no special tokens.
+
+    Raises:
+        ValueError: config_overrides is no YAML mapping, or says what the text says.
+    """
+    overrides = mapping_of("config_overrides", arguments.config_overrides)
+    of_text = {
+        "vocab_size": len(tokenizer),
+        "vocabulary_sha256": [vocabulary_sha256(tokenizer)],
+        "max_position_embeddings": context + 1,
+    }
+    for name in of_text:
+        if name in overrides:
+            raise ValueError(f"config_overrides: {name} follows from the text and --context.")
+    model = AiaynForCausalLM(AiaynConfig.from_preset(arguments.preset, **of_text, **overrides))
+    # Nothing in a text of characters is a special token, so nothing was learnt of them.
+    model.generation_config.suppress_tokens = sorted(tokenizer.all_special_ids)
+    return model
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """How well a text is predicted.
+
+    Args:
+        nats: Mean negative log-likelihood of a token, in nats.
+        tokens_per_byte: Tokens of the text over its size in UTF-8.
+    """
+
+    nats: float
+    tokens_per_byte: float
+
+    @property
+    def bits(self) -> float:
+        """Bits per token."""
+        return self.nats / math.log(2)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of the text."""
+        return self.bits * self.tokens_per_byte
+
+
+def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -> TextScore:
+    """Predict each token of a text but its first, once.
+
+    Args:
+        trainer: A trainer with the model.
+        text: The text.
+        size: Tokens of a window.
+        step: By how many tokens the window slides: size - 1 as in training, fewer for more context.
+
+    Returns:
+        The score.
+    """
+    windows = covering_windows(text.ids, size, step)
+    metrics = trainer.evaluate(windows, metric_key_prefix="text")
+    return TextScore(metrics["text_loss"], len(text.ids) / text.size_in_bytes)
+
+
+def score_table(scores: dict[str, TextScore], unit: str) -> str:
+    """Scores as a Markdown table.
+
+    Args:
+        scores: Scores by what they are of.
+        unit: What a token is.
+
+    Returns:
+        The table.
+    """
+    width = max(map(len, scores))
+    lines = [
+        f"| {'':<{width}} | nats per {unit} | bits per {unit} | bits per byte |",
+        f"|{'-' * (width + 2)}|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {name:<{width}} | {score.nats:.4f} | {score.bits:.4f} | {score.bits_per_byte:.4f} |"
+        for name, score in scores.items()
+    ]
+    return "\n".join(lines)

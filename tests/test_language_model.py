@@ -1,0 +1,355 @@
+"""Language models: the text and its cut, windows, what is learnt, bits per byte, and completion."""
+
+import gzip
+import json
+import math
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+from conftest import small_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
+
+from modeling_aiayn import AiaynForCausalLM
+from modeling_aiayn.language_model.arguments import (
+    LanguageModelArguments,
+    LanguageModelTrainingArguments,
+    TextArguments,
+)
+from modeling_aiayn.language_model.completion import complete
+from modeling_aiayn.language_model.texts import EncodedText, load_text
+from modeling_aiayn.language_model.training import (
+    TextScore,
+    build_language_model,
+    score_table,
+    score_text,
+)
+from modeling_aiayn.language_model.windows import covering_windows, random_windows
+from modeling_aiayn.tokenization import byte_tokenizer, train_character_tokenizer
+from modeling_aiayn.training import AiaynTrainer
+
+STRANGE = "a\tb\r\n\n  ü漢字 😀 \u2028</s><0x41>\x00e\u0301 "
+SIZES = "{decoder_layers: 1, d_model: 32, decoder_attention_heads: 2, decoder_ffn_dim: 48, dropout: 0.0}"
+SMALL = [
+    *("--config_overrides", SIZES, "--context", "12", "--use_cpu", "true", "--report_to", "none"),
+    *("--eval_steps", "20", "--save_steps", "20", "--logging_steps", "7", "--warmup_steps", "5"),
+]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Words in random order: what follows inside a word can be learnt, the next word cannot."""
+    draw = random.Random(3)
+    words = draw.choices(["the", "quick", "brown", "fox", "jumps"], k=700)
+    path = tmp_path / "words.txt"
+    path.write_text(" ".join(words))
+    return path
+
+
+def arguments(path, **more):
+    return TextArguments(train_file=str(path), **more)
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [train_character_tokenizer(STRANGE), byte_tokenizer()], ids=["characters", "bytes"]
+)
+def test_any_text_comes_back(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    for found in (tokenizer, loaded):
+        ids = found(STRANGE).input_ids
+        assert found.decode(ids, clean_up_tokenization_spaces=False) == STRANGE
+        assert not set(ids) & set(found.all_special_ids)
+
+
+def test_bytes_are_their_own_ids():
+    assert byte_tokenizer()("A漢\x00").input_ids == [4 + byte for byte in "A漢\x00".encode()]
+    assert len(byte_tokenizer()) == 260
+
+
+def test_a_byte_that_is_no_text_spoils_no_other():
+    assert byte_tokenizer().decode([4 + byte for byte in b"a\xffb\xe6\xbc"]) == "a\ufffdb\ufffd"
+
+
+def test_characters_are_numbered_by_code_point_and_others_are_unknown():
+    tokenizer = train_character_tokenizer("banana 漢")
+    assert tokenizer("a b漢n").input_ids == [5, 4, 6, 8, 7]
+    assert tokenizer("ax").input_ids == [5, tokenizer.unk_token_id]
+    with pytest.raises(ValueError, match="needs text, got none"):
+        train_character_tokenizer("")
+
+
+@pytest.mark.parametrize("unit", ["character", "byte"])
+def test_a_text_is_cut_in_its_order(tmp_path, unit):
+    """SEEDS 1.3, trap 13: the vocabulary knows nothing of what is held out."""
+    whole = "abcü" * 20 + "xyz" * 5 + "漢w" * 5  # 80, 15 and 10 characters
+    with gzip.open(tmp_path / "text.gz", "wb") as file:
+        file.write(whole.encode())
+    shares = {"validation_share": 15 / 105, "test_share": 10 / 105}
+    parts, tokenizer = load_text(
+        arguments(tmp_path / "text.gz", unit=unit, context=5, **(shares if unit[0] == "c" else {}))
+    )
+    if unit == "byte":
+        content = whole.encode()
+        assert list(parts) == ["train", "validation"]
+        assert parts["train"].ids.tolist() == [4 + byte for byte in content[:122]]
+        assert parts["validation"].size_in_bytes == len(content) - 122 == 13
+        return
+    assert {name: len(part.ids) for name, part in parts.items()} == {
+        "train": 80,
+        "validation": 15,
+        "test": 10,
+    }
+    assert parts["train"].ids.tolist() == tokenizer("abcü" * 20).input_ids
+    assert set(parts["test"].ids.tolist()) == {tokenizer.unk_token_id}
+    assert [part.size_in_bytes for part in parts.values()] == [100, 15, 20]
+    assert len(tokenizer) == 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"abc\xffd", {}, r"not UTF-8 \(byte 0xff at position 3\).*--unit byte"),
+        (b"a" * 100, {"context": 10}, "validation must be longer than context=10, got 10 char"),
+        (b"", {"unit": "byte"}, "train must be longer than context=64, got 0 bytes"),
+    ],
+)
+def test_texts_that_cannot_be_used_are_refused(tmp_path, content, options, message):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_text(arguments(tmp_path / "a.txt", **options))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * 1000)[:-9])
+    with pytest.raises(OSError, match=r"a\.gz: truncated or damaged \.gz file"):
+        load_text(arguments(tmp_path / "a.gz"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 0}, "context must be at least 1, got 0"),
+        ({"validation_share": 0.0}, r"validation_share must be above 0 .* got 0\.0 and 0\.0"),
+        ({"test_share": -0.1}, r"test_share not below, got 0\.1 and -0\.1"),
+        ({"test_share": 0.9}, r"must leave something to train on, got 0\.1 and 0\.9"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        arguments("a", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": -1}, "max_steps must be at least 1, got -1"),
+        ({"max_tokens_per_batch": 9}, "max_tokens_per_batch is for translation"),
+        ({"predict_with_generate": True}, "predict_with_generate is for translation"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        LanguageModelTrainingArguments(output_dir=str(tmp_path), **options)
+
+
+def test_random_windows_are_pieces_of_the_text_from_all_over():
+    ids = torch.arange(100, 120, dtype=torch.int32)
+    windows = random_windows(ids, 6, 400, seed=5)
+    pieces = [window["input_ids"].tolist() for window in windows]
+    assert len(pieces) == 400
+    assert all(piece == list(range(piece[0], piece[0] + 6)) for piece in pieces)
+    assert {piece[0] for piece in pieces} == set(range(100, 115))
+    assert all(
+        window["labels"].tolist() == [-100, *window["input_ids"].tolist()[1:]] for window in windows
+    )
+    again, other = random_windows(ids, 6, 400, seed=5), random_windows(ids, 6, 400, seed=6)
+    assert torch.equal(windows.starts, again.starts)
+    assert not torch.equal(windows.starts, other.starts)
+    assert windows.data_sha256() == other.data_sha256()
+    assert windows.data_sha256() != random_windows(ids, 7, 400, seed=5).data_sha256()
+    assert windows.data_sha256() != random_windows(ids + 1, 6, 400, seed=5).data_sha256()
+
+
+@pytest.mark.parametrize("length", [6, 7, 11, 12, 23])
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_covering_windows_predict_each_token_once(length, step):
+    ids = torch.arange(50, 50 + length)
+    windows = list(covering_windows(ids, 6, step))
+    predicted = [label for window in windows for label in window["labels"].tolist() if label >= 0]
+    assert predicted == list(range(51, 50 + length))
+    for window in windows[1:]:
+        seen = window["labels"].tolist().index(next(x for x in window["labels"] if x >= 0))
+        assert seen >= 6 - step  # what the first predicted token looks back on
+
+
+def test_bits_per_byte_are_nats_over_ln2_over_bytes():
+    """SEEDS 1.3, trap 22: averaged, and of bytes where a character has several."""
+    score = TextScore(nats=math.log(8), tokens_per_byte=0.5)
+    assert score.bits == pytest.approx(3)
+    assert score.bits_per_byte == pytest.approx(1.5)
+    table = score_table({"test": score}, "character").splitlines()
+    assert table[0] == "|      | nats per character | bits per character | bits per byte |"
+    assert table[2] == "| test | 2.0794 | 3.0000 | 1.5000 |"
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_a_text_s_score_is_the_mean_over_its_tokens(tmp_path, batch_size):
+    """Against a loop that asks the model for one token after the other, whatever the batches."""
+    model = small_model(AiaynForCausalLM)
+    ids = torch.randint(4, 31, (24,), generator=torch.Generator().manual_seed(1))
+    args = LanguageModelTrainingArguments(
+        output_dir=str(tmp_path),
+        eval_strategy="no",
+        load_best_model_at_end=False,
+        per_device_eval_batch_size=batch_size,
+        use_cpu=True,
+        report_to="none",
+    )
+    trainer = AiaynTrainer(model=model, args=args, data_collator=default_data_collator)
+    size, step = 7, 3
+    nats = []
+    for target in range(1, 24):
+        # Windows begin at 0, 3, 6 ... and the last at 17; a token is in the first that has it.
+        start = next(s for s in [*range(0, 17, step), 17] if target < s + size)
+        with torch.no_grad():
+            logits = model(ids[None, start:target]).logits[0, -1]
+        nats.append(-logits.log_softmax(-1)[ids[target]].item())
+    score = score_text(trainer, EncodedText(ids, 48), size, step)
+    assert score.nats == pytest.approx(np.mean(nats), rel=1e-5)
+    assert score.bits_per_byte == pytest.approx(np.mean(nats) / math.log(2) / 2, rel=1e-5)
+
+
+def test_what_the_text_says_is_not_for_overrides():
+    tokenizer = byte_tokenizer()
+    for name in ("vocab_size", "max_position_embeddings", "vocabulary_sha256"):
+        options = LanguageModelArguments(config_overrides=f"{{{name}: 9}}")
+        with pytest.raises(ValueError, match=f"config_overrides: {name} follows from the text"):
+            build_language_model(options, tokenizer, 8)
+    options = LanguageModelArguments(config_overrides="[1]")
+    with pytest.raises(ValueError, match="config_overrides must be a YAML mapping"):
+        build_language_model(options, tokenizer, 8)
+
+
+@pytest.fixture
+def learned():
+    """A small model of bytes with learned positions: one token beyond its window is an error."""
+    options = LanguageModelArguments(config_overrides=f"{SIZES[:-1]}, position_type: learned}}")
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    return build_language_model(options, tokenizer, 9).eval(), tokenizer
+
+
+def test_completion_goes_on_beyond_the_window_and_has_no_special_tokens(learned):
+    model, tokenizer = learned
+    for beginning in ("a", "a" * 30):
+        texts = complete(
+            model, tokenizer, beginning, 40, samples=3, do_sample=True, temperature=5.0, top_k=0
+        )
+        assert len(texts) == len(set(texts)) == 3
+        assert all(text.startswith(beginning) for text in texts)
+        assert not any(token in text for text in texts for token in ("<s>", "</s>", "<unk>"))
+
+
+def test_greedy_completion_is_the_likeliest_token_after_the_other(learned):
+    model, tokenizer = learned
+    ids = tokenizer("xyz").input_ids
+    window = 10
+    seen = 0
+    for _ in range(17):
+        # Ten tokens fit; when they are full the newer five stay.
+        seen = seen if len(ids) - seen < window else len(ids) - window // 2
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[seen:]])).logits[0, -1]
+        logits[:4] = -math.inf
+        ids.append(int(logits.argmax()))
+    assert complete(model, tokenizer, "xyz", 17, do_sample=False) == [tokenizer.decode(ids)]
+
+
+def test_beginnings_that_cannot_be_are_refused(learned):
+    with pytest.raises(ValueError, match="needs a text to go on with, got an empty one"):
+        complete(*learned, "", 3)
+    tokenizer = train_character_tokenizer("abc")
+    with pytest.raises(ValueError, match="has 'é', which the model's training text had not"):
+        complete(learned[0], tokenizer, "abécd", 3)
+
+
+def test_training_learns_scores_and_completes(run, text, tmp_path):
+    folder = tmp_path / "run"
+    flags = ("--train_file", text, "--output_dir", folder, *SMALL, "--max_steps", 120)
+    options = ("--learning_rate", 0.01, "--test_share", 0.1)
+    code, out, err = run("train_language_model.py", *flags, *options)
+    assert code == 0, err
+    scores = json.loads((folder / "scores.json").read_text())
+    # Five words of 4.6 characters and a blank: ln 5 / 5.2 is what cannot be known, 0.31 nats.
+    assert 0.25 < scores["test, sliding window"]["nats"] < 1.0
+    assert scores["test, sliding window"]["nats"] < scores["test, windows side by side"]["nats"]
+    assert "| validation, windows side by side |" in out
+    assert (folder / "curves.png").is_file()
+    code, out, err = run("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40)
+    assert code == 0, err
+    assert out.startswith("the quick ")
+    assert len(out) == 6 + 40 + 1
+    again = run("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40)[1]
+    other = run(
+        *("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40, "--seed", 1)
+    )[1]
+    assert again == out != other
+    greedy = ("--temperature", 0, "--samples", 2, "--new_tokens", 3)
+    out = run("complete.py", "--model", folder, "--text", "the qu", *greedy)[1]
+    assert out == "the quick\n\n---\n\nthe quick\n"
+    code, out, _ = run("train_language_model.py", *flags, *options, "--resume", "auto")
+    assert (code, out) == (0, f"Already finished: {folder}\n")
+
+
+def test_a_killed_run_goes_on_exactly(run, text, tmp_path, monkeypatch):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags = ("--train_file", text, *SMALL, "--max_steps", 40)
+    assert run("train_language_model.py", *flags, "--output_dir", whole)[0] == 0
+    step = AiaynTrainer.training_step
+
+    def stop_at_25(self, *args, **kwargs):
+        if self.state.global_step == 25:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(AiaynTrainer, "training_step", stop_at_25)
+    flags = (*flags, "--output_dir", killed, "--resume", "auto")
+    assert run("train_language_model.py", *flags)[0] == 143
+    monkeypatch.setattr(AiaynTrainer, "training_step", step)
+    content = text.read_text()
+    text.write_text(content.replace("quick brown", "brown quick", 1))
+    code, _, err = run("train_language_model.py", *flags)
+    assert code == 1
+    assert "training data was" in err
+    text.write_text(content)
+    code, _, err = run("train_language_model.py", *flags)
+    assert code == 0, err
+    one, other = (
+        AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (whole, killed)
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--new_tokens", 0), "error: new_tokens must be at least 1, got 0."),
+        (("--samples", 0), "error: samples must be at least 1, got 0."),
+        (("--temperature", -1), "error: temperature must be at least 0, got -1.0."),
+        (("--temperature", "nan"), "error: temperature must be at least 0, got nan."),
+        (("--top_k", -1), "error: top_k must be at least 0, got -1."),
+        (("--model", "none"), "error: No such directory: none."),
+        (("--model", "classifier"), "error: classifier holds no language model"),
+    ],
+)
+def test_bad_flags_of_complete_end_in_one_line(run, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    small_model().save_pretrained("classifier")
+    byte_tokenizer().save_pretrained("classifier")
+    code, out, err = run("complete.py", "--model", ".", "--text", "a", *flags)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith(message)
