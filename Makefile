@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	rm -rf runs/demo
 	$(BIN)/python scripts/train_translation.py recipes/demo.yaml --output_dir runs/demo
 	$(BIN)/python scripts/translate.py --model runs/demo --text $(DEMO_SENTENCES)
-	$(BIN)/python scripts/draw_attention.py --model runs/demo --output runs/demo/attention.png \
+	$(BIN)/python scripts/show_attention.py --model runs/demo --output runs/demo/attention.png \
 		--text "Today the old man gives a red book to the child."
 	$(BIN)/python scripts/check_reload.py --model runs/demo --text $(DEMO_SENTENCES)
 	@echo "Trained model, scores, card and pictures are in runs/demo."

@@ -11,12 +11,14 @@ import sys
 from dataclasses import dataclass, field
 
 from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
 from modeling_aiayn.inspection.alignment_scores import (
     alignment_table,
     embedded_gold,
     read_gold,
     score_attentions,
 )
+from modeling_aiayn.inspection.pictures import check_ending
 from modeling_aiayn.translation.arguments import TranslatorArguments
 
 
@@ -31,11 +33,17 @@ class GoldArguments:
     )
     reversed: bool = field(default=False, metadata={"help": "Links name the target's word first."})
     pairs: int = field(default=500, metadata={"help": "Of the embedded grammar, how many."})
+    picture: str | None = field(
+        default=None,
+        metadata={"help": "A .png or .svg to draw: the last pair's attention, and its links."},
+    )
 
 
 def main() -> None:
     """Read, align, report."""
     arguments, files = parse_arguments(__doc__, TranslatorArguments, GoldArguments)
+    if files.picture is not None:
+        check_ending(files.picture)
     named = [files.source, files.target, files.gold]
     if all(named):
         pairs = read_gold(*named, files.reversed)
@@ -49,6 +57,9 @@ def main() -> None:
     best = min(first, key=lambda choice: first[choice].error_rate)
     sys.stdout.write(f"{alignment_table(second)}\n")
     sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
+    if files.picture is not None:
+        maps = word_attention_maps(translator, pairs[-1])
+        draw_alignment_matrix(maps, best, pairs[-1], files.picture)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,20 @@ from local_hub import LocalHub
 from transformers.utils import hub as hub_module
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
+from modeling_aiayn.classification.arguments import (
+    ClassifierArguments,
+    ClassifierTrainingArguments,
+    TextDataArguments,
+)
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.language_model.arguments import (
+    LanguageModelArguments,
+    LanguageModelTrainingArguments,
+    TextArguments,
+)
 from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.training import AiaynTrainingArguments
+from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.data import encode_pairs
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -27,6 +39,8 @@ torch.set_num_threads(THREADS)
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_SECRETSECRET"
+CLASSIFIER_RECIPES = ("imdb", "trec", "sst2")
+LANGUAGE_MODEL_RECIPES = ("tiny_shakespeare", "enwik8_sample")
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 
 
@@ -54,6 +68,16 @@ def small_model(cls=AiaynForConditionalGeneration, **overrides):
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+def arguments_of_recipe(path):
+    """What the script that a recipe is for is told; the run's arguments come last."""
+    name = Path(path).stem
+    if name in CLASSIFIER_RECIPES:
+        return TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
+    if name in LANGUAGE_MODEL_RECIPES:
+        return TextArguments, LanguageModelArguments, LanguageModelTrainingArguments
+    return DataArguments, ModelArguments, AiaynTrainingArguments
 
 
 @pytest.fixture

@@ -501,6 +501,22 @@ def test_input_beyond_a_learned_table_is_refused():
         model(fits, labels=longer)
 
 
+def test_all_that_a_model_computes_with_moves_with_it():
+    """SEEDS 1.3, trap 20: a tensor left behind would be on another device than the rest."""
+    for position_type in ("sinusoidal", "learned"):
+        model = small_model(position_type=position_type)
+        assert not dict(model.named_buffers())
+        tensors = [
+            value
+            for module in model.modules()
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor) and name not in module._parameters
+        ]
+        assert not tensors
+        position_ids = torch.arange(3, device="meta")[None]
+        assert model.model.encoder.to("meta").embed_positions(position_ids).device.type == "meta"
+
+
 def test_sinusoids_have_no_limit(model):
     model.config.max_position_embeddings = 4
     source = torch.randint(4, 31, (1, 600))

@@ -11,12 +11,11 @@ import time
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments_of_recipe
+from transformers import AutoConfig, AutoTokenizer
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.translator import POOL_SIZE
 
@@ -127,8 +126,14 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     for name, text in (("a", "the dog .\n"), ("b", "der Hund .\n"), ("gold", "0-0 1-1 2-2\n")):
         (tmp_path / name).write_text(text * 2)
     files = [*("--source", tmp_path / "a", "--target", tmp_path / "b", "--gold", tmp_path / "gold")]
-    code, out, err = run("score_alignment.py", "--model", model_folder, *files)
+    picture = tmp_path / "matrix.svg"
+    code, out, err = run(
+        "score_alignment.py", "--model", model_folder, *files, "--picture", picture
+    )
     assert code == 0, err
+    assert all(f">{word}<" in picture.read_text() for word in ("dog", "Hund", "sure link"))
+    code, _, err = run("score_alignment.py", "--model", model_folder, "--picture", "matrix.pdf")
+    assert code == 1 and "must end in .png or .svg, got 'matrix.pdf'" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
     assert code == 1 and "--source, --target and --gold belong together" in err
 
@@ -165,7 +170,7 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
 
 def test_attention_is_drawn(run, model_folder, tmp_path):
     code, out, _ = run(
-        "draw_attention.py",
+        "show_attention.py",
         *("--model", model_folder, "--text", "The dog.", "--output", tmp_path / "map.png"),
     )
     assert code == 0
@@ -279,16 +284,47 @@ def test_a_recipe_that_is_none_is_refused(monkeypatch, tmp_path, text, message):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
     flags = ["--output_dir", str(tmp_path), "--seed", "7", "--use_cpu", "true"]
+    if path.stem in (*CLASSIFIER_RECIPES, *LANGUAGE_MODEL_RECIPES):
+        flags += ["--train_file", "a.txt"]
     monkeypatch.setattr(sys, "argv", ["x", str(path), *flags])
-    data, model, args = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+    holders = parse_arguments("", *arguments_of_recipe(path))
+    args = holders[-1]
     assert (args.seed, args.output_dir) == (7, str(tmp_path))
     recipe = yaml.safe_load(path.read_text())
     for name, value in recipe.items():
-        holder = next(holder for holder in (data, model, args) if hasattr(holder, name))
+        holder = next(holder for holder in holders if hasattr(holder, name))
         if isinstance(value, dict):
             assert yaml.safe_load(getattr(holder, name)) == value
         elif name != "report_to":
             assert getattr(holder, name) == value
+
+
+def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_path):
+    """SEEDS 1.3, traps 12 and 13: held-out words are unknown, and a language's words its own."""
+    pairs = {"train": ("the dog runs", "der Hund läuft"), "other": ("a zebra", "das Zebra läuft")}
+    for name, pair in pairs.items():
+        (tmp_path / f"{name}.tsv").write_text(f"{chr(9).join(pair)}\n" * 8)
+    folder = tmp_path / "run"
+    files = {"train": "train", "validation": "other", "test": "other"}
+    code, _, err = run(
+        *("train_translation.py", "--output_dir", folder, "--vocabulary", "word"),
+        *("--preset", "tiny", "--max_steps", 1, "--generation_max_length", 4),
+        *("--report_to", "none", "--use_cpu", "true", "--source_lang", "de", "--target_lang", "en"),
+        *("--columns", "en,de"),
+        *(
+            part
+            for name, file in files.items()
+            for part in (f"--{name}_file", tmp_path / f"{file}.tsv")
+        ),
+    )
+    assert code == 0, err
+    source = AutoTokenizer.from_pretrained(folder)
+    target = AutoTokenizer.from_pretrained(folder / "target_tokenizer")
+    assert sorted(source.get_vocab().keys() - target.get_vocab().keys()) == ["der", "hund", "läuft"]
+    assert sorted(target.get_vocab().keys() - source.get_vocab().keys()) == ["dog", "runs", "the"]
+    assert source("das Zebra").input_ids == [source.unk_token_id] * 2 + [source.eos_token_id]
+    config = AutoConfig.from_pretrained(folder)
+    assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target)) == (7, 7)
 
 
 def test_a_terminated_run_goes_on_and_a_finished_one_is_left_alone(run, tmp_path, caplog):

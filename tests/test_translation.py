@@ -7,8 +7,6 @@ import torch
 from conftest import small_model
 from datasets import Dataset
 
-from modeling_aiayn.inspection.attention_maps import draw_cross_attention
-from modeling_aiayn.inspection.attention_weights import cross_attention
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
@@ -273,21 +271,3 @@ def test_arguments_load_what_they_name(folder):
     for name in ("batch_size", "max_tokens_per_batch"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             TranslatorArguments(model=["x"], **{name: 0})
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_cross_attention_is_what_the_model_looked_at(translator, implementation):
-    translator.model.set_attn_implementation(implementation)
-    attention = cross_attention(translator, "The dog sees.", "Der Hund sieht.")
-    assert translator.model.config._attn_implementation == implementation
-    translator.model.set_attn_implementation("eager")
-    sizes = (len(attention.target_tokens), len(attention.source_tokens))
-    assert attention.weights.shape == (3, 2, *sizes)
-    torch.testing.assert_close(attention.weights.sum(-1), torch.ones(3, 2, sizes[0]))
-    assert attention.source_tokens[-1] == attention.target_tokens[-1] == "</s>"
-
-
-def test_any_token_can_be_drawn(translator, tmp_path):
-    attention = cross_attention(translator, r"$\frac{1}$ 你好 <b>", r"$\badcmd$ שלום")
-    draw_cross_attention(attention, tmp_path / "map.png")
-    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..translation import Translator
 from ..translation.translator import Translation, as_unicode
-from .attention_weights import cross_attention
+from .attention_weights import AttentionMaps, attention_maps
 
 Links = frozenset[tuple[int, int]]
 
@@ -119,6 +119,35 @@ def links_of(
     )
 
 
+def words_of_maps(
+    translator: Translator,
+    source: str,
+    target: str,
+    words: tuple[Sequence[str], Sequence[str]],
+    maps: AttentionMaps,
+) -> tuple[list[int | None], list[int | None]]:
+    """Which of given words each token of a sentence pair's maps belongs to.
+
+    Args:
+        translator: The model and tokenizers that gave the maps.
+        source: The sentence.
+        target: Its translation.
+        words: The words of either.
+        maps: Their maps.
+
+    Returns:
+        The words of the source's tokens and of the target's; None: no word.
+
+    Raises:
+        ValueError: A word is not in its sentence.
+    """
+    of_source = words_of_tokens(translator.source_tokenizer, source, words[0])
+    length = len(maps.source_tokens)
+    if len(of_source) > length:  # the source was cut, and ends in </s>
+        of_source = [*of_source[: length - 1], None]
+    return of_source, words_of_tokens(translator.target_tokenizer, target, words[1])
+
+
 def align(
     translator: Translator,
     source: str,
@@ -140,12 +169,10 @@ def align(
     """
     source, target = as_unicode(source), as_unicode(target)
     source_words, target_words = words or (source.split(), target.split())
-    weights = cross_attention(translator, source, target).weights
-    of_source = words_of_tokens(translator.source_tokenizer, source, source_words)
-    if len(of_source) > weights.size(-1):  # the source was cut, and ends in </s>
-        of_source = [*of_source[: weights.size(-1) - 1], None]
-    of_target = words_of_tokens(translator.target_tokenizer, target, target_words)
-    return [links_of(choice.of(weights), of_source, of_target) for choice in choices]
+    maps = attention_maps(translator, source, target)
+    words_of = words_of_maps(translator, source, target, (source_words, target_words), maps)
+    weights = maps.view("cross").weights
+    return [links_of(choice.of(weights), *words_of) for choice in choices]
 
 
 def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Translation], str]:

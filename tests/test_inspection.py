@@ -1,0 +1,615 @@
+"""Looking inside: the weights are the true ones, labelled right, and any token can be shown."""
+
+import copy
+import json
+import math
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
+
+import pytest
+import torch
+from conftest import small_model
+from matplotlib.figure import Figure
+from PIL import Image
+from tokenizers import decoders
+
+from modeling_aiayn import (
+    AiaynEncoderModel,
+    AiaynForCausalLM,
+    AiaynForSequenceClassification,
+)
+from modeling_aiayn.inspection import labels as labels_module
+from modeling_aiayn.inspection.alignment import AttentionChoice
+from modeling_aiayn.inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
+from modeling_aiayn.inspection.alignment_scores import GoldPair
+from modeling_aiayn.inspection.attention_page import UNIT, write_attention_page
+from modeling_aiayn.inspection.attention_weights import (
+    AttentionMaps,
+    attention_maps,
+    text_attention_maps,
+)
+from modeling_aiayn.inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
+from modeling_aiayn.inspection.labels import drawable, visible
+from modeling_aiayn.inspection.pictures import MAX_PIXELS, check_ending, write_figure
+from modeling_aiayn.inspection.position_maps import (
+    draw_positions,
+    products_by_distance,
+    wavelengths,
+)
+from modeling_aiayn.inspection.token_words import Tokens, merge_words, tokens_of_ids
+from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+
+SOURCE, TARGET = "The dog sees the old cat.", "Der Hund sieht die Katze."
+HOSTILE = [
+    "漢字",
+    "שלום",
+    "😀",
+    "👩\u200d👧",
+    r"$\frac{1}{2}$",
+    r"$\badcmd$",
+    "<script>alert(1)</script>",
+    "]]>",
+    "</script><script>document.title='hurt'</script>",
+    "<img/src=x/onerror=alert(2)>",
+    "&amp;",
+    "\"'`",
+    "{{DATA}}",
+    "\x07\x1b",
+    "a\u202eb",
+    "\u2028",
+]
+FACE = {"style": "normal", "variant": "normal", "stretch": "normal"}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture
+def translator(tokenizer):
+    return Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def hostile_maps():
+    """Two layers of three heads, whose tokens are not to be trusted."""
+    torch.manual_seed(0)
+    size = len(HOSTILE)
+    source = Tokens([*HOSTILE, "</s>"], [*range(size), None], HOSTILE)
+    # Of the target the first two tokens are one word.
+    names = [*HOSTILE[::-1], "</s>"]
+    target = Tokens(names, [0, *range(size - 1), None], HOSTILE[:-1][::-1])
+    inputs = Tokens(["<s>", *names[:-1]], [None, 0, *range(size - 1)], target.words)
+    return AttentionMaps(
+        source,
+        target,
+        inputs,
+        encoder=torch.rand(2, 3, size + 1, size + 1).softmax(-1),
+        decoder=torch.rand(4, 5, size + 1, size + 1).softmax(-1),
+        cross=(9 * torch.rand(4, 5, size + 1, size + 1)).softmax(-1),
+    )
+
+
+@contextmanager
+def weights_by_projections(model, is_causal):
+    """softmax(Q K^T / sqrt(d_k)) of each attention, from what its projections give: no masks."""
+    found = {}
+
+    def keep(name, side):
+        def hook(module, arguments, output):
+            found.setdefault(name, {})[side] = output[0]
+
+        return hook
+
+    hooks = [
+        getattr(module, f"{side}_proj").register_forward_hook(keep(name, side))
+        for name, module in model.named_modules()
+        if name.endswith(("self_attn", "encoder_attn"))
+        for side in "qk"
+    ]
+    weights = {}
+    yield weights
+    for hook in hooks:
+        hook.remove()
+    for name, sides in found.items():
+        width = model.get_submodule(name).head_dim
+        query, key = (sides[side].unflatten(-1, (-1, width)) for side in "qk")  # [T, H, K]
+        scores = torch.einsum("thk,shk->hts", query, key) / math.sqrt(width)
+        if is_causal(name):
+            later = torch.ones(scores.shape[-2:]).triu(1).bool()
+            scores = scores.masked_fill(later, -math.inf)
+        weights[name] = scores.softmax(-1)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_weights_are_those_of_queries_and_keys(translator, implementation):
+    """Computed from projections in a pass of the implementation that the model has."""
+    model = translator.model
+    model.set_attn_implementation(implementation)
+    ids, labels = (translator.source_tokenizer(text).input_ids for text in (SOURCE, TARGET))
+    with (
+        torch.no_grad(),
+        weights_by_projections(
+            model, lambda name: "decoder.layers" in name and "self" in name
+        ) as by_hand,
+    ):
+        model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0, *labels[:-1]]]))
+    maps = attention_maps(translator, SOURCE, TARGET)
+    assert model.config._attn_implementation == implementation
+    for kind, half, attention in (
+        ("encoder", "encoder", "self_attn"),
+        ("decoder", "decoder", "self_attn"),
+        ("cross", "decoder", "encoder_attn"),
+    ):
+        weights = getattr(maps, kind)
+        expected = [
+            by_hand[f"model.{half}.layers.{layer}.{attention}"] for layer in range(len(weights))
+        ]
+        torch.testing.assert_close(weights, torch.stack(expected))
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert maps.encoder.shape[:2] == (2, 3)
+    assert maps.cross.shape == (3, 2, len(labels), len(ids))
+    assert maps.kinds == ["encoder", "decoder", "cross"]
+
+
+def test_each_module_is_left_in_the_mode_that_it_was_in(translator):
+    model = translator.model
+    model.config.dropout = model.config.attention_dropout = 0.5
+    expected = attention_maps(translator, SOURCE, TARGET)
+    model.train()
+    model.model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    maps = attention_maps(translator, SOURCE, TARGET)
+    assert [module.training for module in model.modules()] == modes
+    torch.testing.assert_close(maps.cross, expected.cross)
+
+
+def test_an_error_leaves_the_model_as_it_was(translator, monkeypatch):
+    model = translator.model
+    model.set_attn_implementation("sdpa")
+    model.train()
+    translator.source_tokenizer = lambda text: type("Ids", (), {"input_ids": [10**6]})
+    with pytest.raises(ValueError, match="1000000"):
+        attention_maps(translator, SOURCE, TARGET)
+    assert model.training and model.config._attn_implementation == "sdpa"
+
+
+def test_without_a_target_it_is_the_winning_beam(translator):
+    options = {"num_beams": 3, "max_length_factor": 0.0, "max_length_offset": 9}
+    ((best, *_),) = translator.stream([SOURCE], SearchOptions(**options))
+    maps = attention_maps(translator, SOURCE, **options)
+    tokens = translator.target_tokenizer.convert_ids_to_tokens(list(best.token_ids))
+    assert maps.target_tokens == tokens
+    assert " ".join(maps.target.words).split() == best.text.split()
+    assert attention_maps(translator, " ").target_tokens == ["</s>"]
+    with pytest.raises(ValueError, match="There is no search with a target: num_beams"):
+        attention_maps(translator, SOURCE, TARGET, num_beams=3)
+
+
+def test_the_source_is_cut_as_for_translation(translator, caplog):
+    maps = attention_maps(translator, "dog " * 5000, "Der Hund.")
+    assert "cut from 5001 to 512 tokens" in caplog.text
+    assert maps.cross.shape[-1] == len(maps.source_tokens) == 512
+    assert maps.source_tokens[-1] == "</s>" and maps.source.word_of[-1] is None
+
+
+def looking_for_itself():
+    """A model whose decoder looks at the source token that is the one it reads.
+
+    Embeddings are unit vectors, sub-layers add nothing, and scores are large where they are equal.
+    """
+    model = small_model(vocab_size=12, encoder_layers=1, decoder_layers=1, scale_embedding=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight.fill_(1.0)
+        model.model.encoder.embed_tokens.weight.copy_(100 * torch.eye(12))
+        attention = model.model.decoder.layers[0].encoder_attn
+        attention.q_proj.weight.copy_(4 * torch.eye(12))
+        attention.k_proj.weight.copy_(4 * torch.eye(12))
+    return model
+
+
+def test_rows_are_named_by_what_they_predict():
+    """Trap 21: row t reads token t - 1, so it looks for that one, and is named after token t."""
+    tokenizer = train_word_tokenizer(["a b c d e f"], min_frequency=1)
+    translator = Translator(looking_for_itself(), tokenizer)
+    maps = attention_maps(translator, "c f a b", "b a f c")
+    assert maps.target_tokens == ["b", "a", "f", "c", "</s>"]
+    assert maps.input_tokens == ["<s>", "b", "a", "f", "c"]
+    view = maps.view("cross")
+    looked_at = view.weights.mean((0, 1)).argmax(-1).tolist()
+    found = {row: view.columns[column] for row, column in zip(view.rows, looked_at, strict=True)}
+    assert found | {"b": None} == {"b": None, "a": "b", "f": "a", "c": "f", "</s>": "c"}
+    view = maps.view("decoder")
+    assert (view.rows, view.columns) == (maps.target_tokens, maps.input_tokens)
+    assert not view.weights.triu(1).any()
+
+
+def test_another_token_changes_no_row_up_to_its_own_prediction(translator):
+    one, other = (
+        attention_maps(translator, SOURCE, f"Der Hund {last}.") for last in ("sieht", "bringt")
+    )
+    pairs = zip(one.target_tokens, other.target_tokens, strict=False)
+    first = next(index for index, (a, b) in enumerate(pairs) if a != b)
+    for kind in ("decoder", "cross"):
+        a, b = (getattr(maps, kind)[0, 0, : first + 2, : first + 1] for maps in (one, other))
+        torch.testing.assert_close(a[: first + 1], b[: first + 1])
+        assert not torch.allclose(a[first + 1], b[first + 1])
+
+
+@pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynEncoderModel])
+def test_a_model_with_an_encoder_alone_has_its_self_attention(cls, tokenizer, caplog):
+    model = small_model(cls, vocab_size=len(tokenizer))
+    model.set_attn_implementation("sdpa")
+    ids = torch.tensor([tokenizer(SOURCE).input_ids])
+    with torch.no_grad(), weights_by_projections(model, lambda name: False) as by_hand:
+        model(ids)
+    maps = text_attention_maps(model, tokenizer, SOURCE)
+    torch.testing.assert_close(maps.encoder, torch.stack(list(by_hand.values())))
+    assert maps.kinds == ["encoder"] and maps.view().rows == maps.view().columns
+    assert maps.source_tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    with pytest.raises(ValueError, match="kind must be encoder here, got 'cross'"):
+        maps.view("cross")
+    short = text_attention_maps(model, tokenizer, SOURCE, max_length=4)
+    assert short.source_tokens == [*maps.source_tokens[:3], "</s>"]
+    assert f"cut from {ids.size(1)} to 4 tokens" in caplog.text
+
+
+def test_a_language_model_predicts_all_tokens_but_the_first(tokenizer):
+    model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer))
+    tokens = tokenizer(TARGET).tokens()
+    with torch.no_grad(), weights_by_projections(model, lambda name: True) as by_hand:
+        model(torch.tensor([tokenizer(TARGET).input_ids[:-1]]))
+    maps = text_attention_maps(model, tokenizer, TARGET)
+    torch.testing.assert_close(maps.decoder, torch.stack(list(by_hand.values())))
+    assert (maps.input_tokens, maps.target_tokens) == (tokens[:-1], tokens[1:])
+    assert maps.kinds == ["decoder"]
+    merged = maps.merged()
+    assert merged.input_tokens == TARGET.split()
+    torch.testing.assert_close(merged.decoder.sum(-1), torch.ones(merged.decoder.shape[:-1]))
+    endless = copy.deepcopy(tokenizer)
+    endless.backend_tokenizer.post_processor = None
+    short = text_attention_maps(model, endless, TARGET, max_length=4)
+    assert short.target_tokens == tokens[1:4]
+    with pytest.raises(ValueError, match="There must be a token to look at, got 1 in ''"):
+        text_attention_maps(model, tokenizer, "")
+
+
+def test_a_translator_is_no_model_of_one_text(tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    with pytest.raises(ValueError, match=r"got AiaynForConditionalGeneration\. For a translator"):
+        text_attention_maps(model, tokenizer, SOURCE)
+
+
+def test_columns_of_a_word_are_added_up_and_its_rows_averaged():
+    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.1, 0.3], [0.25, 0.25, 0.0, 0.5]])
+    columns = Tokens(["▁a", "▁b", "c", "</s>"], [0, 1, 1, None], ["a", "bc"])
+    rows = Tokens(["▁x", "y", "</s>"], [0, 0, None], ["xy"])
+    merged = merge_words(weights, rows, columns)
+    torch.testing.assert_close(merged, torch.tensor([[0.3, 0.35, 0.35], [0.25, 0.25, 0.5]]))
+    assert columns.merged().tokens == ["a", "bc", "</s>"]
+    assert rows.merged().merged() == rows.merged()
+
+
+def test_words_are_what_stands_between_blanks(tokenizer):
+    ids = tokenizer("Der a 漢字 Hund.").input_ids
+    tokens = tokens_of_ids(tokenizer, [0, *ids, 1])
+    assert tokens.merged().tokens == ["<s>", "Der", "a", "漢字", "Hund.", "</s>", "<pad>"]
+    assert "".join(tokens.tokens[1:-2]).startswith("\u2581D")
+    assert tokens_of_ids(tokenizer, []).tokens == []
+
+
+def test_what_closes_up_to_a_word_is_in_it():
+    """With the library's own cleaning the apostrophe does so only when the next letter is there."""
+    tokenizer = train_word_tokenizer(["der hund ' s tag ."], min_frequency=1)
+    tokenizer.backend_tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    tokenizer.clean_up_tokenization_spaces = True
+    tokens = tokens_of_ids(tokenizer, tokenizer("Der Hund's Tag.").input_ids)
+    assert tokens.words == ["der", "hund's", "tag."]
+    assert tokens.word_of == [0, 1, 1, 1, 2, 2, None]
+
+
+def test_merged_maps_are_of_words(translator):
+    maps = attention_maps(translator, SOURCE, TARGET).merged()
+    assert maps.source_tokens == [*SOURCE.split(), "</s>"]
+    assert maps.target_tokens == [*TARGET.split(), "</s>"]
+    assert maps.input_tokens == ["<s>", *TARGET.split()]
+    for kind in maps.kinds:
+        view = maps.view(kind)
+        assert view.weights.shape[2:] == (len(view.rows), len(view.columns))
+        torch.testing.assert_close(view.weights.sum(-1), torch.ones(view.weights.shape[:-1]))
+
+
+def test_what_cannot_be_seen_is_named():
+    assert visible("a\x07b\u202e\n\u2028") == "aU+0007bU+202EU+000AU+2028"
+    assert visible("👩\u200d👧 漢 שלום é") == "👩\u200d👧 漢 שלום é"
+
+
+def test_a_character_without_a_glyph_is_a_code_point():
+    labels, families = drawable(["Hund", "\U0001f9ff漢", r"$\frac$", "\ue000"])
+    assert labels[0] == "Hund" and labels[2] == r"$\frac$" and labels[3] == "U+E000"
+    assert families[0] == "DejaVu Sans"
+    assert not any(family.startswith("Last Resort") for family in families)
+
+
+def test_a_font_that_has_gone_serves_no_character(tmp_path):
+    entry = type("Entry", (), {"fname": str(tmp_path / "gone.ttf")})
+    assert not labels_module._has_glyph(entry, "a")
+
+
+def test_another_font_serves_where_the_default_has_no_glyph(monkeypatch):
+    """Only the first of them that is of use is asked for."""
+    monkeypatch.setattr(
+        labels_module,
+        "_has_glyph",
+        lambda entry, character: character != "漢" or entry.name != "DejaVu Sans",
+    )
+    entries = [
+        type("Entry", (), {"name": name, "fname": f"/fonts/{name}.ttf", "weight": 400} | FACE)
+        for name in ("Z Sans", "Last Resort", "DejaVu Sans", "CJK Sans")
+    ]
+    monkeypatch.setattr(labels_module.fontManager, "ttflist", entries)
+    found = labels_module._families.__wrapped__(frozenset("a漢"))
+    assert found == (("DejaVu Sans", "CJK Sans"), frozenset())
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
+def test_any_token_is_drawn_without_a_warning(hostile_maps, tmp_path, ending):
+    path = tmp_path / f"map.{ending}"
+    for draw in (
+        lambda: draw_heat_map(hostile_maps.view(), AttentionChoice(1, 2), path),
+        lambda: draw_layers(hostile_maps.merged().view("decoder"), path),
+        lambda: draw_head_grid(hostile_maps.view("encoder"), path),
+    ):
+        draw()
+        if ending == "svg":
+            continue
+        assert path.read_bytes().startswith(b"\x89PNG")
+        path.unlink()
+
+
+def test_the_text_of_an_svg_is_the_tokens_as_they_are(hostile_maps, tmp_path):
+    path = tmp_path / "map.svg"
+    draw_heat_map(hostile_maps.view(), AttentionChoice(), path)
+    again = tmp_path / "again.svg"
+    draw_heat_map(hostile_maps.view(), AttentionChoice(), again)
+    assert path.read_bytes() == again.read_bytes()
+    root = ElementTree.parse(path).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    for token in HOSTILE:
+        assert texts.count(visible(token)) == 2, token
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+
+
+def test_pictures_are_png_or_svg(hostile_maps, tmp_path):
+    for name in ("map.pdf", "map", "png"):
+        with pytest.raises(ValueError, match=rf"must end in \.png or \.svg, got '.*{name}'"):
+            draw_layers(hostile_maps.view(), tmp_path / name)
+    assert check_ending("a.SVG") == ".svg"
+    with pytest.raises(OSError, match="missing"):
+        draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
+
+
+def test_a_picture_of_very_many_tokens_gets_fewer_dots(tmp_path):
+    figure = Figure(figsize=(100, 80))
+    figure.subplots().plot([0, 1])
+    write_figure(figure, tmp_path / "large.png")
+    with Image.open(tmp_path / "large.png") as image:
+        assert 0.3 * MAX_PIXELS < image.width * image.height <= MAX_PIXELS
+
+
+def test_links_are_framed_in_the_matrix(translator, tmp_path):
+    words = (
+        ["The", "dog", "sees", "the", "old", "cat", "."],
+        ["Der", "Hund", "sieht", "die", "Katze", "."],
+    )
+    sure = frozenset({(0, 0), (1, 1), (2, 2), (5, 4)})
+    pair = GoldPair(SOURCE, TARGET, words, sure, sure | {(3, 3), (4, 4)})
+    maps = word_attention_maps(translator, pair)
+    assert maps.source_tokens == [*words[0], "</s>"]
+    assert maps.target_tokens == [*words[1], "</s>"]
+    path = tmp_path / "matrix.svg"
+    draw_alignment_matrix(maps, AttentionChoice(1), pair, path)
+    svg = path.read_text()
+    assert "sure link" in svg and "possible link" in svg
+    # Two frames of possible links and one in the legend, drawn in dashes.
+    assert (
+        len(re.findall(r"stroke-dasharray: [^;]*; stroke-dashoffset: 0; stroke: #ff7f0e", svg)) == 3
+    )
+    assert len(re.findall(r"stroke: #ff7f0e", svg)) == len(pair.possible) + 2
+    cut = GoldPair("", "", ((), ()), frozenset({(9, 0)}), frozenset({(9, 0)}))
+    draw_alignment_matrix(maps, AttentionChoice(), cut, tmp_path / "matrix.png")
+
+
+def test_wavelengths_and_products_are_those_of_the_formula(tmp_path):
+    torch.testing.assert_close(wavelengths(4, 100.0), torch.tensor([2 * math.pi, 2 * math.pi * 10]))
+    # By sin a sin b + cos a cos b = cos(a - b) the product is a sum of cosines of the distance.
+    distances = torch.tensor([0, 3, -5])
+    expected = [math.cos(k) + math.cos(k / 10) for k in (0, 3, 5)]
+    torch.testing.assert_close(products_by_distance(4, distances, 100.0), torch.tensor(expected))
+    draw_positions(8, tmp_path / "positions.png", num_positions=11)
+    assert (tmp_path / "positions.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="num_positions must be at least 1, got 0"):
+        draw_positions(8, tmp_path / "positions.png", num_positions=0)
+
+
+def test_data_of_the_page_ends_no_element(hostile_maps, tmp_path):
+    path = tmp_path / "attention.html"
+    write_attention_page(hostile_maps, path)
+    page = path.read_text()
+    (before, data, after) = re.fullmatch(
+        r'(.*<script id="data" type="application/json">)(.*?)(</script>.*)', page, re.DOTALL
+    ).groups()
+    assert not set(data) & set("<>&\u2028\u2029") and data.isascii()
+    assert before.count("<script") == 1 and after.count("<script") == 1
+    layouts = json.loads(data)["layouts"]
+    assert [layout["name"] for layout in layouts] == ["tokens", "words"]
+    assert layouts[0]["kinds"][0]["rows"] == [visible(token) for token in [*HOSTILE, "</s>"]]
+    assert "default-src 'none'" in before and "unsafe" not in before
+    assert "http" not in (before + after).replace("http-equiv", "")
+
+
+def test_a_page_of_whole_words_has_no_second_layout(hostile_maps, tmp_path):
+    write_attention_page(hostile_maps.merged(), tmp_path / "words.html")
+    assert '"words"' not in (tmp_path / "words.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here to open the page in (apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, hostile_maps, tmp_path):
+    """The page in a browser; afterwards nothing must have run, failed, or been asked for."""
+    path = tmp_path / "attention.html"
+    write_attention_page(hostile_maps, path)
+    page = browser.new_page()
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("dialog", lambda dialog: (messages.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    yield page
+    assert messages == []
+    assert requests == [path.as_uri()]
+    assert page.title() == "Attention"
+    assert page.locator("script").count() == 2 and page.locator("img").count() == 0
+    page.close()
+
+
+def hover(page, row, column):
+    cells = page.locator("#cells")
+    box = cells.bounding_box()
+    size = box["width"] / page.locator("#columns span").count()
+    cells.hover(position={"x": (column + 0.5) * size, "y": (row + 0.5) * size})
+    return float(page.locator("#weight").text_content())
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("layout", ["tokens", "words"])
+def test_the_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, layout):
+    maps = hostile_maps if layout == "tokens" else hostile_maps.merged()
+    page.select_option("#layout", layout)
+    page.select_option("#kind", kind)
+    weights = getattr(maps, kind)
+    for choice in (AttentionChoice(1, 2), AttentionChoice(0), AttentionChoice(head=1)):
+        page.select_option("#layer", "mean" if choice.layer is None else str(choice.layer))
+        page.select_option("#head", "mean" if choice.head is None else str(choice.head))
+        for row, column in ((0, 0), (3, 7), (weights.size(2) - 1, weights.size(3) - 1)):
+            expected = float(choice.of(weights)[row, column])
+            assert hover(page, row, column) == pytest.approx(expected, abs=5e-5 + 1 / UNIT)
+
+
+def test_the_page_shows_tokens_as_they_are(page, hostile_maps):
+    shown = [visible(token) for token in hostile_maps.source_tokens]
+    assert page.locator("#columns span").all_text_contents() == shown
+    assert page.locator("#column-strip button").all_text_contents() == shown
+    hover(page, 0, 4)
+    assert r"$\frac{1}{2}$" in page.locator("#shown").text_content()
+
+
+def test_a_token_of_the_page_shows_where_it_looks(page, hostile_maps):
+    weights = hostile_maps.cross.mean((0, 1))
+    page.locator("#row-strip button").nth(2).hover()
+    says = page.locator("#shown").text_content()
+    best = int(weights[2].argmax())
+    assert f"looks at {visible(hostile_maps.source_tokens[best])} {weights[2, best]:.4f}" in says
+    titles = page.locator("#column-strip button").evaluate_all("all => all.map(one => one.title)")
+    assert [float(title) for title in titles] == pytest.approx(weights[2].tolist(), abs=1e-4)
+    page.locator("#column-strip button").nth(5).click()
+    assert "is looked at by" in page.locator("#shown").text_content()
+    page.locator("#row-title").hover()
+    assert "is looked at by" in page.locator("#shown").text_content()
+
+
+def test_the_page_is_reached_by_keyboard(page, hostile_maps):
+    page.locator("#layout").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    name = visible(hostile_maps.target_tokens[1])
+    assert page.locator("#shown").text_content().startswith(f"{name} (target predicted)")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert page.locator("#shown").text_content().startswith("</s> (source looked at)")
+    page.keyboard.press("Tab")
+    for key in ("ArrowUp", "ArrowDown", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+    shown = float(page.locator("#weight").text_content())
+    expected = hostile_maps.cross.mean((0, 1))[2, len(HOSTILE) - 1]
+    assert shown == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_the_page_is_legible_in_the_dark(page):
+    colours = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(255, 255, 255)", "rgb(13, 17, 23)"]
+
+
+def test_the_script_shows_a_translator(run, model_folder, tmp_path):
+    options = ("--model", model_folder, "--text", "The dog.", "--target", "Der Hund.")
+    for name, flags in (
+        ("a.png", ("--kind", "decoder", "--attention", "heads")),
+        ("a.svg", ("--attention", "1,0", "--words")),
+        ("a.html", ()),
+    ):
+        code, out, err = run("show_attention.py", *options, "--output", tmp_path / name, *flags)
+        assert code == 0, err
+        assert out == f"The dog. -> Der Hund.: {tmp_path / name}\n"
+        assert (tmp_path / name).stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "cls", [AiaynForSequenceClassification, AiaynForCausalLM, AiaynEncoderModel]
+)
+def test_the_script_shows_models_of_one_text(run, tokenizer, tmp_path, cls):
+    small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    options = ("--model", tmp_path, "--text", "The dog.", "--output", tmp_path / "a.svg")
+    code, out, err = run("show_attention.py", *options)
+    assert (code, out) == (0, f"The dog.: {tmp_path / 'a.svg'}\n"), err
+    for flags in (("--target", "Der Hund."), ("--num_beams", 2)):
+        code, _, err = run("show_attention.py", *options, *flags)
+        assert code == 1 and f"is an {cls.__name__}, which does not translate" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--output", "a.pdf"), "must end in .png or .svg or .html"),
+        (("--output", "a.html", "--kind", "cross"), "a page lets you pick"),
+        (("--attention", "best"), "mean, LAYER or LAYER,HEAD"),
+        (("--attention", "9"), "layer must be in [0, 3), got 9"),
+        (("--target", "Hund", "--num_beams", 2), "no search with a target: num_beams"),
+        (("--model", "nowhere"), "No such directory: nowhere"),
+    ],
+)
+def test_the_script_says_in_a_line_what_is_wrong(
+    run, model_folder, tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("show_attention.py", "--model", model_folder, "--text", "The dog.", *flags)
+    assert code == 1 and message in err.splitlines()[-1]
