@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import set_seed
 
 from modeling_aiayn.classification.arguments import (
     ClassifierArguments,
@@ -54,8 +54,6 @@ def main() -> None:
         compute_metrics=classification_metrics,
         callbacks=[CurvesCallback()],
     )
-    if args.early_stopping_patience:
-        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
     trainer.save_model()
     # The trainer sorts texts by length: labels come with the predictions.

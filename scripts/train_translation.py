@@ -9,7 +9,7 @@ Without files or a dataset's name it trains on the embedded corpus.
 import sys
 from pathlib import Path
 
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import set_seed
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
@@ -61,8 +61,6 @@ def main() -> None:
         compute_metrics=metrics if args.predict_with_generate else None,
         callbacks=[CurvesCallback()],
     )
-    if args.early_stopping_patience:
-        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     if trainer.is_world_process_zero():

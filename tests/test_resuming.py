@@ -17,7 +17,7 @@ import torch
 from conftest import ROOT
 from safetensors import SafetensorError
 from training_setup import arguments, logged, make_trainer
-from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.training import AiaynTrainer, checkpoints
@@ -299,10 +299,11 @@ def test_a_run_that_stopped_early_is_over(run):
         "eval_steps": 2,
         "save_steps": 2,
         "metric_for_best_model": "loss",
+        "early_stopping_patience": 1,
     } | WORSE_AND_WORSE
-    stopped = run("run", callback=EarlyStoppingCallback(1), **options)
+    stopped = run("run", **options)
     assert stopped.state.global_step < 14
-    again = run("run", callback=EarlyStoppingCallback(1), **options)
+    again = run("run", **options)
     assert again.state.global_step == stopped.state.global_step
     for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(first, second)

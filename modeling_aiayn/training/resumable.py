@@ -13,7 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import (
+    EarlyStoppingCallback,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -66,6 +72,8 @@ class ResumableTrainer(Seq2SeqTrainer):
                 )
             self.add_callback(self._ema)
         self.add_callback(_Resumption(self))
+        if self.args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
         self._update_loss: Tensor | float = 0.0
