@@ -45,6 +45,15 @@ def test_two_keys_can_be_checked_by_hand():
     assert attended.item() == pytest.approx(math.e / (1 + math.e))
 
 
+def test_scores_beyond_the_exponential_s_range_stay_finite():
+    """Exponentials of 800 and 799 are infinite in 64 bits; their ratio is e."""
+    key = torch.tensor([[800.0], [799.0]], dtype=torch.float64)[None, None]
+    query, value = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros_like(key)
+    _, weights = scaled_dot_product_attention(query, key, value)
+    expected = math.e / (1 + math.e)
+    torch.testing.assert_close(weights.flatten(), torch.tensor([expected, 1 - expected]).double())
+
+
 def test_scores_are_scaled_by_the_width_of_a_head():
     query, key = heads(T), heads(S)
     _, weights = scaled_dot_product_attention(query, key, heads(S))

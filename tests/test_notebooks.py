@@ -1,0 +1,87 @@
+"""The notebooks: run in a fresh kernel from top to bottom, and kept without what they print."""
+
+import ast
+import re
+from itertools import pairwise
+
+import nbformat
+import pytest
+from conftest import ROOT
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SEEDS = ["000", "001", "002", "003", "004"]
+TESTS = re.compile(r"tests/(test_\w+)\.py::(test_\w+)")
+OTHER_NOTEBOOKS = re.compile(r"`(\w+\.ipynb)`")
+
+of_each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def text_of(path, kind=None):
+    """The sources of a notebook's cells, of one kind or of all."""
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n".join(cell.source for cell in cells if kind in (None, cell.cell_type))
+
+
+def test_every_seed_document_has_one():
+    assert [path.stem[:3] for path in NOTEBOOKS] == SEEDS
+
+
+@of_each_notebook
+def test_it_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+    """What a notebook claims it asserts: a run without an error is the test. And it must draw."""
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    notebook = nbformat.read(path, as_version=4)
+    folder = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=folder).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+@of_each_notebook
+def test_outputs_are_stripped_and_the_file_is_as_it_is_written(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None
+        assert cell.metadata == {}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert path.read_text() == nbformat.writes(notebook) + "\n"
+
+
+@of_each_notebook
+def test_it_names_its_seed_and_no_place_of_one_machine(path):
+    assert text_of(path, "markdown").startswith(f"# Seed {path.stem[:3]}: ")
+    assert f"eed document {path.stem[:3]}" in text_of(path, "markdown")
+    assert not re.search(r"""(?:^|[\s"'`(=])(?:/|~/|[A-Z]:\\)\w+/""", text_of(path))
+
+
+@of_each_notebook
+def test_what_it_refers_to_is_there(path):
+    """A failing idea is worth its cell only if the test that catches it exists."""
+    text = text_of(path)
+    named = TESTS.findall(text)
+    assert named
+    assert text.count("tests/test_") == len(named)
+    for file, name in named:
+        tree = ast.parse((ROOT / "tests" / f"{file}.py").read_text())
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert name in functions, f"{file}.py::{name}"
+    for other in OTHER_NOTEBOOKS.findall(text):
+        assert (path.parent / other).is_file(), other
+    for mentioned in re.findall(r"`((?:modeling_aiayn|scripts)/[\w/]+(?:\.py)?)`", text):
+        assert (ROOT / mentioned).exists(), mentioned
+
+
+@of_each_notebook
+def test_each_failing_idea_is_shown_to_fail(path):
+    cells = nbformat.read(path, as_version=4).cells
+    failing = [
+        following.source
+        for cell, following in pairwise(cells)
+        if re.search(r"\*\*[^*]*ideas? that fails?", cell.source, flags=re.I)
+    ]
+    assert failing
+    assert all(re.search(r"assert|else:\n +raise", source) for source in failing)
