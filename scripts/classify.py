@@ -1,18 +1,17 @@
 """Classify texts with a trained classifier: a line in, a class and its probability out.
 
-python scripts/classify.py --model runs/imdb --text "A film to be seen." "Two hours of my life."
+python scripts/classify.py --model runs/imdb --text "A wonderful film." "A waste of two hours."
 python scripts/classify.py --model runs/imdb --input reviews.txt > classes.tsv
 """
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from transformers import AutoConfig, pipeline
+from transformers import pipeline
 
-import modeling_aiayn  # noqa: F401 (registers the classes)
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import stream_lines
+from modeling_aiayn.translation.arguments import require_head
 
 
 @dataclass
@@ -25,16 +24,13 @@ class ClassifyArguments:
         default=None, metadata={"help": "A file of texts, plain or .gz; default: stdin."}
     )
     batch_size: int = field(default=32, metadata={"help": "Texts at a time."})
-    max_length: int = field(default=512, metadata={"help": "Texts of more tokens are cut."})
 
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
-        if not Path(self.model).is_dir():
-            raise FileNotFoundError(f"No such directory: {self.model}.")
-        heads = AutoConfig.from_pretrained(self.model, local_files_only=True).architectures
-        if "AiaynForSequenceClassification" not in (heads or []):
-            raise ValueError(f"{self.model} holds no classifier, but {' and '.join(heads or [])}.")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
+        require_head(self.model, "AiaynForSequenceClassification")
 
 
 def main() -> None:
@@ -42,7 +38,8 @@ def main() -> None:
     (arguments,) = parse_arguments(__doc__, ClassifyArguments)
     classify = pipeline("text-classification", model=arguments.model)
     texts = arguments.text or stream_lines(arguments.input or sys.stdin.buffer)
-    options = {"truncation": True, "max_length": arguments.max_length}
+    # Texts are cut to what the classifier was trained on.
+    options = {"truncation": True, "max_length": classify.model.config.max_position_embeddings}
     # The library takes a generator for a stream, and no other iterator.
     stream = (text for text in texts)
     for found in classify(stream, batch_size=arguments.batch_size, **options):

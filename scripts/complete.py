@@ -5,13 +5,12 @@ python scripts/complete.py --model runs/shakespeare --text "ROMEO:" --new_tokens
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-import modeling_aiayn  # noqa: F401 (registers the classes)
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.language_model.completion import complete
+from modeling_aiayn.translation.arguments import default_device, require_head
 
 
 @dataclass
@@ -27,24 +26,26 @@ class CompletionArguments:
         metadata={"help": "Below 1 likely tokens are likelier; 0: always the likeliest."},
     )
     top_k: int = field(default=0, metadata={"help": "Draw among so many tokens; 0: all."})
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, ...; default: a GPU where there is one."}
+    )
     seed: int = field(default=42, metadata={"help": "Draws other tokens."})
 
     def __post_init__(self) -> None:
-        for name, least in (("new_tokens", 1), ("samples", 1), ("temperature", 0), ("top_k", 0)):
-            if not getattr(self, name) >= least:
+        for name, least in (("new_tokens", 1), ("samples", 1), ("top_k", 0)):
+            if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        if not Path(self.model).is_dir():
-            raise FileNotFoundError(f"No such directory: {self.model}.")
-        heads = AutoConfig.from_pretrained(self.model, local_files_only=True).architectures or []
-        if "AiaynForCausalLM" not in heads:
-            raise ValueError(f"{self.model} holds no language model, but {' and '.join(heads)}.")
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature}.")
+        require_head(self.model, "AiaynForCausalLM")
 
 
 def main() -> None:
     """Load, go on, write."""
     (arguments,) = parse_arguments(__doc__, CompletionArguments)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, local_files_only=True).eval()
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, local_files_only=True)
+    model.eval().to(default_device(arguments.device))
     set_seed(arguments.seed)
     sampling = {"do_sample": False}
     if arguments.temperature > 0:

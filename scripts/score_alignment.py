@@ -51,6 +51,10 @@ def main() -> None:
         raise ValueError("--source, --target and --gold belong together.")
     else:
         pairs = embedded_gold(files.pairs)
+    if len(pairs) < 2:
+        raise ValueError(
+            f"Choosing on one half and scoring on the other needs 2 pairs, got {len(pairs)}."
+        )
     translator = arguments.load()
     half = len(pairs) // 2
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))

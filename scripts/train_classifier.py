@@ -62,9 +62,9 @@ def main() -> None:
         names = splits["train"].features["label"].names
         scores = score_classes(found.predictions.argmax(-1), found.label_ids, names)
         folder = Path(args.output_dir)
-        draw_confusion(scores, folder / "confusion.png")
         summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
         (folder / "scores.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        draw_confusion(scores, folder / "confusion.png")
         mark_finished(args)
         sys.stdout.write(f"{scores}\n{model.num_parameters():,} parameters\n")
 

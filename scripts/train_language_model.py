@@ -14,9 +14,9 @@ from transformers import default_data_collator, set_seed
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.language_model.arguments import (
+    LanguageDataArguments,
     LanguageModelArguments,
     LanguageModelTrainingArguments,
-    TextArguments,
 )
 from modeling_aiayn.language_model.texts import load_text
 from modeling_aiayn.language_model.training import build_language_model, score_table, score_text
@@ -31,7 +31,7 @@ from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_f
 def main() -> None:
     """Train, keep the best model, score it by windows as in training and by sliding ones."""
     data, model_arguments, args = parse_arguments(
-        __doc__, TextArguments, LanguageModelArguments, LanguageModelTrainingArguments
+        __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     )
     if args.should_save:
         claim_folder(args.output_dir)

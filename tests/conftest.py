@@ -20,9 +20,9 @@ from modeling_aiayn.classification.arguments import (
 )
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.language_model.arguments import (
+    LanguageDataArguments,
     LanguageModelArguments,
     LanguageModelTrainingArguments,
-    TextArguments,
 )
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
@@ -76,7 +76,7 @@ def arguments_of_recipe(path):
     if name in CLASSIFIER_RECIPES:
         return TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     if name in LANGUAGE_MODEL_RECIPES:
-        return TextArguments, LanguageModelArguments, LanguageModelTrainingArguments
+        return LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     return DataArguments, ModelArguments, AiaynTrainingArguments
 
 

@@ -42,7 +42,7 @@ def test_a_choice_is_a_layer_a_head_or_a_mean():
     assert str(AttentionChoice(2)) == "layer 2, head mean"
 
 
-@pytest.mark.parametrize("text", ["best", "1,", "a,2", ""])
+@pytest.mark.parametrize("text", ["best", "1,", "a,2", "", "1,2,3"])
 def test_a_choice_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"mean, LAYER or LAYER,HEAD, got"):
         AttentionChoice.parse(text)

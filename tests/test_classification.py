@@ -11,6 +11,7 @@ import torch
 from conftest import small_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification.arguments import (
     ClassifierArguments,
     ClassifierTrainingArguments,
@@ -271,8 +272,9 @@ def test_models_that_cannot_be_are_refused(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens_per_batch": 100}, "max_tokens_per_batch is for translation"),
-        ({"predict_with_generate": True}, "predict_with_generate is for translation"),
+        ({"max_tokens_per_batch": 100}, "max_tokens_per_batch is not for a classifier, got 100"),
+        ({"predict_with_generate": True}, "predict_with_generate is not for a classifier"),
+        ({"generation_num_beams": 5}, "generation_num_beams is not for a classifier, got 5"),
         ({"lr_scheduler_type": "noam"}, "lr_scheduler_type='noam' is for translation"),
     ],
 )
@@ -320,3 +322,44 @@ def test_the_pipeline_of_the_library_opens_it(run, tmp_path):
     found = pipeline("text-classification", model=str(tmp_path / "run"))("the dog", top_k=None)
     assert {each["label"] for each in found} == {"animal", "thing"}
     assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
+
+
+def test_a_class_of_one_text_is_named(tmp_path):
+    (tmp_path / "a.tsv").write_text("x\ta\n" * 9 + "y\tb\n")
+    with pytest.raises(ValueError, match=r"the class 'y' has one text, .* Give a validation_file"):
+        load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
+
+
+def test_texts_are_cut_to_what_the_classifier_was_trained_on(run, tokenizer, tmp_path):
+    """A learned table has no row beyond it, and one long line must not cost the others."""
+    sizes = {"position_type": "learned", "max_position_embeddings": 6}
+    model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer), **sizes)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    texts = ("the dog", "the dog " * 50)
+    code, out, err = run("classify.py", "--model", tmp_path, "--text", *texts)
+    assert code == 0, err
+    assert len(out.splitlines()) == 2
+    code, _, err = run(
+        "show_attention.py", "--model", tmp_path, "--text", texts[1], "--output", tmp_path / "a.svg"
+    )
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--batch_size", 0), "error: batch_size must be at least 1, got 0."),
+        (("--model", "none"), "error: No such directory: none."),
+        (("--model", "empty"), "error: empty holds no model: there is no config.json in it."),
+        (("--model", "translator"), "error: translator must hold a model saved as AiaynForSeq"),
+        (("--input", "a"), "error: Give either --text or --input, not both."),
+    ],
+)
+def test_bad_flags_of_classify_end_in_one_line(run, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    small_model().save_pretrained("translator")
+    (tmp_path / "empty").mkdir()
+    code, out, err = run("classify.py", "--model", "translator", "--text", "a", *flags)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith(message)

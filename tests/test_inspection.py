@@ -335,6 +335,7 @@ def test_merged_maps_are_of_words(translator):
 def test_what_cannot_be_seen_is_named():
     assert visible("a\x07b\u202e\n\u2028") == "aU+0007bU+202EU+000AU+2028"
     assert visible("👩\u200d👧 漢 שלום é") == "👩\u200d👧 漢 שלום é"
+    assert [visible(blank) for blank in (" ", "\u3000 ", "")] == ["␣", "␣␣", ""]
 
 
 def test_a_character_without_a_glyph_is_a_code_point():
@@ -400,6 +401,15 @@ def test_pictures_are_png_or_svg(hostile_maps, tmp_path):
     assert check_ending("a.SVG") == ".svg"
     with pytest.raises(OSError, match="missing"):
         draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
+
+
+def test_of_hundreds_of_tokens_some_are_named(tmp_path):
+    """Laying all of them out takes minutes."""
+    tokens = Tokens([f"t{number}" for number in range(201)], [None] * 201, [])
+    maps = AttentionMaps(source=tokens, encoder=torch.rand(1, 1, 201, 201))
+    draw_layers(maps.view(), tmp_path / "long.svg")
+    drawn = (tmp_path / "long.svg").read_text()
+    assert [drawn.count(f">t{number}<") for number in (0, 3, 198, 200)] == [2, 2, 2, 0]
 
 
 def test_a_picture_of_very_many_tokens_gets_fewer_dots(tmp_path):
@@ -591,7 +601,7 @@ def test_the_script_shows_models_of_one_text(run, tokenizer, tmp_path, cls):
     options = ("--model", tmp_path, "--text", "The dog.", "--output", tmp_path / "a.svg")
     code, out, err = run("show_attention.py", *options)
     assert (code, out) == (0, f"The dog.: {tmp_path / 'a.svg'}\n"), err
-    for flags in (("--target", "Der Hund."), ("--num_beams", 2)):
+    for flags in (("--target", "Der Hund."), ("--num_beams", 2), ("--batch_size", 4)):
         code, _, err = run("show_attention.py", *options, *flags)
         assert code == 1 and f"is an {cls.__name__}, which does not translate" in err
 

@@ -13,11 +13,11 @@ import torch
 from conftest import small_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
-from modeling_aiayn import AiaynForCausalLM
+from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
 from modeling_aiayn.language_model.arguments import (
+    LanguageDataArguments,
     LanguageModelArguments,
     LanguageModelTrainingArguments,
-    TextArguments,
 )
 from modeling_aiayn.language_model.completion import complete
 from modeling_aiayn.language_model.texts import EncodedText, load_text
@@ -50,7 +50,7 @@ def text(tmp_path):
 
 
 def arguments(path, **more):
-    return TextArguments(train_file=str(path), **more)
+    return LanguageDataArguments(train_file=str(path), **more)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_characters_are_numbered_by_code_point_and_others_are_unknown():
 
 
 @pytest.mark.parametrize("unit", ["character", "byte"])
-def test_a_text_is_cut_in_its_order(tmp_path, unit):
+def test_a_text_is_cut_in_its_order(tmp_path, unit, caplog):
     """SEEDS 1.3, trap 13: the vocabulary knows nothing of what is held out."""
     whole = "abcü" * 20 + "xyz" * 5 + "漢w" * 5  # 80, 15 and 10 characters
     with gzip.open(tmp_path / "text.gz", "wb") as file:
@@ -105,6 +105,7 @@ def test_a_text_is_cut_in_its_order(tmp_path, unit):
     }
     assert parts["train"].ids.tolist() == tokenizer("abcü" * 20).input_ids
     assert set(parts["test"].ids.tolist()) == {tokenizer.unk_token_id}
+    assert "test: 10 of 10 characters are not in the training text" in caplog.text
     assert [part.size_in_bytes for part in parts.values()] == [100, 15, 20]
     assert len(tokenizer) == 4 + 4
 
@@ -135,6 +136,7 @@ def test_a_damaged_file_is_named(tmp_path):
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"validation_share": 0.0}, r"validation_share must be above 0 .* got 0\.0 and 0\.0"),
         ({"test_share": -0.1}, r"test_share not below, got 0\.1 and -0\.1"),
+        ({"validation_share": math.nan}, r"validation_share must be above 0 .* got nan"),
         ({"test_share": 0.9}, r"must leave something to train on, got 0\.1 and 0\.9"),
     ],
 )
@@ -147,8 +149,11 @@ def test_cuts_that_cannot_be_are_refused(options, message):
     ("options", "message"),
     [
         ({"max_steps": -1}, "max_steps must be at least 1, got -1"),
-        ({"max_tokens_per_batch": 9}, "max_tokens_per_batch is for translation"),
-        ({"predict_with_generate": True}, "predict_with_generate is for translation"),
+        ({"max_tokens_per_batch": 9}, "max_tokens_per_batch is not for a language model, got 9"),
+        ({"predict_with_generate": True}, "predict_with_generate is not for a language model"),
+        ({"num_train_epochs": 7.0}, "num_train_epochs is not for a language model, got 7"),
+        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of is not for a language model, got 8"),
+        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type='noam' is for translation"),
     ],
 )
 def test_runs_that_cannot_be_are_refused(tmp_path, options, message):
@@ -254,9 +259,11 @@ def test_completion_goes_on_beyond_the_window_and_has_no_special_tokens(learned)
         assert not any(token in text for text in texts for token in ("<s>", "</s>", "<unk>"))
 
 
-def test_greedy_completion_is_the_likeliest_token_after_the_other(learned):
+@pytest.mark.parametrize("length", [3, 8, 9, 10, 11, 25])
+def test_greedy_completion_is_the_likeliest_token_after_the_other(learned, length):
     model, tokenizer = learned
-    ids = tokenizer("xyz").input_ids
+    beginning = ("xyz" * 9)[:length]
+    ids = tokenizer(beginning).input_ids
     window = 10
     seen = 0
     for _ in range(17):
@@ -266,12 +273,13 @@ def test_greedy_completion_is_the_likeliest_token_after_the_other(learned):
             logits = model(torch.tensor([ids[seen:]])).logits[0, -1]
         logits[:4] = -math.inf
         ids.append(int(logits.argmax()))
-    assert complete(model, tokenizer, "xyz", 17, do_sample=False) == [tokenizer.decode(ids)]
+    assert complete(model, tokenizer, beginning, 17, do_sample=False) == [tokenizer.decode(ids)]
 
 
 def test_beginnings_that_cannot_be_are_refused(learned):
     with pytest.raises(ValueError, match="needs a text to go on with, got an empty one"):
         complete(*learned, "", 3)
+    assert complete(*learned, "a\udcff", 1, do_sample=False)[0].startswith("a?")
     tokenizer = train_character_tokenizer("abc")
     with pytest.raises(ValueError, match="has 'é', which the model's training text had not"):
         complete(learned[0], tokenizer, "abécd", 3)
@@ -339,17 +347,27 @@ def test_a_killed_run_goes_on_exactly(run, text, tmp_path, monkeypatch):
     [
         (("--new_tokens", 0), "error: new_tokens must be at least 1, got 0."),
         (("--samples", 0), "error: samples must be at least 1, got 0."),
-        (("--temperature", -1), "error: temperature must be at least 0, got -1.0."),
-        (("--temperature", "nan"), "error: temperature must be at least 0, got nan."),
+        (("--temperature", -1), "error: temperature must be 0 or in [0.01, 100], got -1.0."),
+        (("--temperature", "nan"), "error: temperature must be 0 or in [0.01, 100], got nan."),
+        (("--temperature", "inf"), "error: temperature must be 0 or in [0.01, 100], got inf."),
+        (("--device", "foo", "--model", "model"), "error: device must be one that torch knows"),
         (("--top_k", -1), "error: top_k must be at least 0, got -1."),
         (("--model", "none"), "error: No such directory: none."),
-        (("--model", "classifier"), "error: classifier holds no language model"),
+        (("--model", "."), "error: . holds no model: there is no config.json in it."),
+        (
+            ("--model", "translator"),
+            "error: translator must hold a model saved as AiaynForCausalLM",
+        ),
     ],
 )
 def test_bad_flags_of_complete_end_in_one_line(run, tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
-    small_model().save_pretrained("classifier")
-    byte_tokenizer().save_pretrained("classifier")
-    code, out, err = run("complete.py", "--model", ".", "--text", "a", *flags)
+    for folder, head in (
+        ("translator", AiaynForConditionalGeneration),
+        ("model", AiaynForCausalLM),
+    ):
+        small_model(head, vocab_size=260).save_pretrained(folder)
+        byte_tokenizer().save_pretrained(folder)
+    code, out, err = run("complete.py", "--model", "model", "--text", "a", *flags)
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith(message)

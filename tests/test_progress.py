@@ -1,7 +1,11 @@
 """What a run's owner sees: rates in the bar, a table at the end."""
 
+import re
+
+import pytest
 from training_setup import make_trainer
 
+from modeling_aiayn.training.curves import draw_curves
 from modeling_aiayn.training.progress import training_table
 
 
@@ -51,3 +55,14 @@ def test_the_table_is_of_the_whole_log():
 
 def test_a_run_that_logged_nothing_has_a_table_too():
     assert "| updates" in training_table([{"step": 3, "epoch": 0.1}])
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("bleu", "BLEU"), ("accuracy", "per cent of the texts"), ("perplexity", "Perplexity")],
+)
+def test_curves_show_what_the_run_is_scored_by(tmp_path, name, title):
+    log = [{"step": step, "loss": 2.0, f"eval_{name}": 50.0 + step} for step in (1, 2)]
+    draw_curves(log, tmp_path / "curves.svg")
+    comments = re.findall("<!-- (.*?) -->", (tmp_path / "curves.svg").read_text())
+    assert any(title in comment for comment in comments)

@@ -234,6 +234,23 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             "either --text or --input",
         ),
         ("translate.py", ["--model", "x", "--input", "/none.txt"], "/none.txt"),
+        ("translate.py", ["--model", "x", "--dtype", "float8"], "dtype must be auto, float32"),
+        ("score_alignment.py", ["--model", "x", "--pairs", "1"], "needs 2 pairs, got 1"),
+        (
+            "train_language_model.py",
+            ["--train_file", "a", "--early_stopping_patience", "-1"],
+            "early_stopping_patience must be at least 0, got -1",
+        ),
+        (
+            "train_classifier.py",
+            ["--train_file", "a", "--early_stopping_patience", "1", "--eval_strategy", "no"],
+            "early_stopping_patience needs an eval_strategy, got 'no'",
+        ),
+        (
+            "train_translation.py",
+            ["--train_file", "a", "--early_stopping_patience", "1"],
+            "early_stopping_patience needs load_best_model_at_end or metric_for_best_model",
+        ),
         ("translate.py", ["--model", "x", "--num_beams", "0"], "num_beams must be at least 1"),
         ("evaluate_translation.py", ["--model", "x", "--file", "/none"], "No such file: /none.en"),
         ("train_translation.py", ["/none.yaml"], "/none.yaml"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..training.arguments import AiaynTrainingArguments
+from ..training.arguments import TRANSLATION_FLAGS, AiaynTrainingArguments, refuse_flags
 
 
 @dataclass
@@ -47,9 +47,7 @@ class ClassifierTrainingArguments(AiaynTrainingArguments):
     def __post_init__(self) -> None:
         if self.lr_scheduler_type == "noam":
             raise ValueError("lr_scheduler_type='noam' is for translation: its rate is d_model's.")
-        for name in ("max_tokens_per_batch", "predict_with_generate"):
-            if getattr(self, name):
-                raise ValueError(f"{name} is for translation, not for a classifier.")
+        refuse_flags(self, TRANSLATION_FLAGS, "a classifier")
         super().__post_init__()
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..inspection.heat_maps import label_columns, label_rows
+from ..inspection.pictures import labels_for, write_figure
 from .scores import ClassificationScores
 
 
@@ -12,10 +14,11 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
 
     Args:
         scores: The scores.
-        path: The PNG to write.
+        path: The PNG or SVG to write.
 
     Raises:
         OSError: The file cannot be written.
+        ValueError: Its ending is another.
     """
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
@@ -28,13 +31,13 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
         for column in range(size):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
-    names = [name.replace("$", r"\$") for name in scores.names]
-    axes.set_xticks(range(size), names, rotation=45 if size > 3 else 0)
-    axes.set_yticks(range(size), names)
+    names, families = labels_for(path, scores.names)
+    label_columns(axes, names, families)
+    label_rows(axes, names, families)
     axes.set(
         xlabel="taken for",
         ylabel="is",
         title=f"{100 * scores.accuracy:.2f} % of the texts are right",
     )
     figure.colorbar(image, ax=axes, label="share of the class")
-    figure.savefig(path, dpi=120)
+    write_figure(figure, path)

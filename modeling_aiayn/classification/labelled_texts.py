@@ -109,6 +109,12 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
         logger.info("%s: %d texts (%s).", split, len(found), counts)
     splits = {split: _dataset(found, names) for split, found in rows.items()}
     if "validation" not in splits:
+        rarest = min(names, key=[label for label, _ in rows["train"]].count)
+        if sum(label == rarest for label, _ in rows["train"]) < 2:
+            raise ValueError(
+                f"train: the class {rarest!r} has one text, and can have none to validate on. Give "
+                "a validation_file, or more texts."
+            )
         parts = splits["train"].train_test_split(
             data.validation_share, seed=seed, stratify_by_column="label"
         )

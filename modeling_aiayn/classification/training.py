@@ -11,7 +11,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput
 
 from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
@@ -38,19 +37,6 @@ class ClassifierTrainer(ResumableTrainer):
         )
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate, with averaged weights where there are any.
-
-        Args:
-            *args: As for Seq2SeqTrainer.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            Predictions and metrics.
-        """
-        with self.averaged_weights():
-            return super().evaluation_loop(*args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         """Texts of like length in a batch, batches in random order."""

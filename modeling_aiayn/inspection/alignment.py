@@ -36,7 +36,10 @@ class AttentionChoice:
         if text == "mean":
             return cls()
         try:
-            layer, head = (*map(int, text.split(",")), None)[:2]
+            layer, *heads = map(int, text.split(","))
+            head = heads.pop() if heads else None
+            if heads:
+                raise ValueError(text)
         except ValueError:
             raise ValueError(
                 f"An attention is named mean, LAYER or LAYER,HEAD, got {text!r}."

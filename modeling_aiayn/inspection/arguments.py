@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -13,7 +12,7 @@ from transformers import (
 )
 
 from ..modeling_aiayn import AiaynEncoderModel
-from ..translation.arguments import TranslatorArguments
+from ..translation.arguments import TranslatorArguments, default_device
 from ..translation.options import SearchOptions
 from .alignment import AttentionChoice
 from .attention_page import write_attention_page
@@ -115,10 +114,12 @@ def load_maps(
         standard = vars(SearchOptions())
         search = {name: value for name, value in vars(options).items() if value != standard[name]}
         return attention_maps(model.load(), text, target, **search)
-    if target is not None or options != SearchOptions() or len(model.model) > 1:
+    loading = {name: getattr(model, name) for name in ("model", "hub", "dtype", "device")}
+    is_plain = model == TranslatorArguments(**loading) and len(model.model) == 1
+    if target is not None or options != SearchOptions() or not is_plain:
         raise ValueError(
             f"{model.model[0]} is an {architecture}, which does not translate: it takes one text, "
-            "one model, and no target or search."
+            "one model, and no target, search or batches."
         )
     options_of_load: dict[str, Any] = {
         "trust_remote_code": False,
@@ -127,9 +128,8 @@ def load_maps(
     loaded = TEXT_MODELS[architecture].from_pretrained(
         model.model[0], dtype=model.dtype, **options_of_load
     )
-    device = model.device or ("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = AutoTokenizer.from_pretrained(model.model[0], **options_of_load)
-    return text_attention_maps(loaded.to(device), tokenizer, text)
+    return text_attention_maps(loaded.to(default_device(model.device)), tokenizer, text)
 
 
 def _architecture(model: TranslatorArguments) -> str:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..modeling_aiayn import shift_right
 from ..translation import Translator
 from ..translation.options import SearchOptions
-from ..translation.translator import MAX_SOURCE_TOKENS, as_unicode
+from ..translation.translator import as_unicode
 from .token_words import Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ def text_attention_maps(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: str,
-    max_length: int = MAX_SOURCE_TOKENS,
+    max_length: int | None = None,
 ) -> AttentionMaps:
     """Where a classifier, an encoder or a language model looks in a text.
 
@@ -244,7 +244,7 @@ def text_attention_maps(
         tokenizer: Its tokenizer.
         text: The text.
         max_length: Tokens that are looked at, at most; the end of a longer text is cut off
-            before its `</s>`.
+            before its `</s>`. None: as many as the model was trained on.
 
     Returns:
         Self-attention: `encoder` of a classifier or encoder, `decoder` of a language model.
@@ -258,6 +258,7 @@ def text_attention_maps(
             "text_attention_maps takes a model of one half, a classifier, an encoder or a language "
             f"model, got {type(model).__name__}. For a translator there is attention_maps."
         )
+    max_length = max_length or model.config.max_position_embeddings
     ids = tokenizer(as_unicode(text)).input_ids
     if len(ids) > max_length:
         logger.warning("The text: cut from %d to %d tokens.", len(ids), max_length)

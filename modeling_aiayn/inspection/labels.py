@@ -11,6 +11,8 @@ from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dic
 FAMILY = "DejaVu Sans"
 # Between letters and emoji they join or part what is around them.
 JOINERS = "\u200c\u200d"
+# What a label of nothing but blanks is written with.
+OPEN_BOX = "\N{OPEN BOX}"
 
 
 def code_point(character: str) -> str:
@@ -19,7 +21,7 @@ def code_point(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Text in which what cannot be seen, or moves what can, stands as a code point.
+    """Text in which what cannot be seen, or moves what can, stands as a code point or a sign.
 
     These are control and format characters, line breaks, surrogates and code points of no
     character. XML has no place for most of them.
@@ -30,6 +32,8 @@ def visible(text: str) -> str:
     Returns:
         The same, on one line.
     """
+    if text and all(unicodedata.category(character) == "Zs" for character in text):
+        return OPEN_BOX * len(text)
     return "".join(
         code_point(character)
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")

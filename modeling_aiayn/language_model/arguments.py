@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from ..training.arguments import AiaynTrainingArguments
+from ..training.arguments import TRANSLATION_FLAGS, AiaynTrainingArguments, refuse_flags
+
+# Windows are of one length, drawn anew for each update.
+UNUSED = (*TRANSLATION_FLAGS, "pad_to_multiple_of", "train_sampling_strategy", "num_train_epochs")
 
 
 @dataclass
@@ -17,7 +20,7 @@ class LanguageModelTrainingArguments(AiaynTrainingArguments):
         default=2000, metadata={"help": "Updates; each is on windows drawn anew."}
     )
     lr_scheduler_type: str = field(
-        default="cosine", metadata={"help": "noam or one of the library's schedules."}
+        default="cosine", metadata={"help": "One of the library's schedules."}
     )
     learning_rate: float = field(default=1e-3, metadata={"help": "The peak learning rate."})
     warmup_steps: float = field(
@@ -47,15 +50,18 @@ class LanguageModelTrainingArguments(AiaynTrainingArguments):
     )
     save_strategy: str = field(default="steps", metadata={"help": "no, epoch, steps or best."})
     save_steps: float = field(default=250, metadata={"help": "Updates between two checkpoints."})
+    prediction_loss_only: bool = field(
+        default=True, metadata={"help": "Keep no scores of each token in evaluation."}
+    )
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints that stay."})
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "Keep the checkpoint with the best validation loss."}
     )
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens_per_batch", "predict_with_generate"):
-            if getattr(self, name):
-                raise ValueError(f"{name} is for translation, not for a language model.")
+        refuse_flags(self, UNUSED, "a language model")
+        if self.lr_scheduler_type == "noam":
+            raise ValueError("lr_scheduler_type='noam' is for translation: its rate is d_model's.")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
         super().__post_init__()
@@ -68,7 +74,7 @@ class LanguageModelTrainingArguments(AiaynTrainingArguments):
 
 
 @dataclass
-class TextArguments:
+class LanguageDataArguments:
     """Which text, and how it is cut."""
 
     train_file: str = field(
@@ -89,7 +95,7 @@ class TextArguments:
     def __post_init__(self) -> None:
         if self.context < 1:
             raise ValueError(f"context must be at least 1, got {self.context}.")
-        if self.validation_share <= 0 or self.test_share < 0:
+        if not (self.validation_share > 0 and self.test_share >= 0):
             raise ValueError(
                 "validation_share must be above 0 and test_share not below, got "
                 f"{self.validation_share} and {self.test_share}."

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForCausalLM
+from ..translation.translator import as_unicode
 
 
 @torch.inference_mode()
@@ -17,7 +18,7 @@ def complete(
     samples: int = 1,
     **sampling: Any,
 ) -> list[str]:
-    """Go on with a text; where the model's window is full, with the newer half of it.
+    """Go on with a text; whenever the model's window is full, with the newer half of it.
 
     Args:
         model: A language model.
@@ -35,18 +36,20 @@ def complete(
     """
     ids = torch.tensor([encode_beginning(tokenizer, text)] * samples, device=model.device)
     window = model.config.max_position_embeddings
-    missing = new_tokens
-    while missing > 0:
-        seen = ids[:, -max(1, window // 2) :]
-        added = min(missing, max(1, window - seen.size(1)))
+    start, end = 0, ids.size(1) + new_tokens
+    while ids.size(1) < end:
+        if ids.size(1) - start >= window:
+            start = ids.size(1) - max(1, window // 2)
+        seen = ids[:, start:]
         longer = model.generate(
             seen,
             attention_mask=torch.ones_like(seen),
-            max_new_tokens=added,
+            max_new_tokens=min(end - ids.size(1), max(1, window - seen.size(1))),
+            # Nothing in a text is a special token, so nothing was learnt of them.
+            suppress_tokens=sorted(tokenizer.all_special_ids),
             **sampling,
         )
-        ids = torch.cat((ids, longer[:, seen.size(1) :]), dim=1)
-        missing -= added
+        ids = torch.cat((ids[:, :start], longer), dim=1)
     return tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
 
 
@@ -63,6 +66,7 @@ def encode_beginning(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]
     Raises:
         ValueError: There is no text, or it has a character that the model does not know.
     """
+    text = as_unicode(text)
     if not text:
         raise ValueError("A language model needs a text to go on with, got an empty one.")
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids

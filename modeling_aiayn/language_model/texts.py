@@ -1,5 +1,6 @@
 """A text as ids, cut into what is trained on and what is held out."""
 
+import logging
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,7 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ..corpus import read_bytes
 from ..tokenization import SPECIAL_TOKENS, byte_tokenizer, train_character_tokenizer
-from .arguments import TextArguments
+from .arguments import LanguageDataArguments
+
+logger = logging.getLogger(__name__)
 
 Text = TypeVar("Text", bytes, str)
 
@@ -29,7 +32,7 @@ class EncodedText:
 
 
 def load_text(
-    arguments: TextArguments,
+    arguments: LanguageDataArguments,
 ) -> tuple[dict[str, EncodedText], PreTrainedTokenizerFast]:
     """Read a text and cut it: the first part is trained on, then validation, then test.
 
@@ -51,12 +54,23 @@ def load_text(
         return {name: _of_bytes(part) for name, part in of_bytes.items()}, byte_tokenizer()
     parts = _cut(_decoded(content, arguments.train_file), arguments)
     tokenizer = train_character_tokenizer(parts["train"])
-    return {name: _of_characters(part, tokenizer) for name, part in parts.items()}, tokenizer
+    encoded = {name: _of_characters(part, tokenizer) for name, part in parts.items()}
+    for name, part in encoded.items():
+        unknown = int((part.ids == tokenizer.unk_token_id).sum())
+        if unknown:
+            logger.warning(
+                "%s: %d of %d characters are not in the training text, and are one and the same to "
+                "the model: bits are too few by what tells them apart. --unit byte knows all.",
+                name,
+                unknown,
+                len(part.ids),
+            )
+    return encoded, tokenizer
 
 
 def _decoded(content: bytes, path: str) -> str:
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: not UTF-8 (byte 0x{content[error.start]:02x} at position {error.start}). "
@@ -64,7 +78,7 @@ def _decoded(content: bytes, path: str) -> str:
         ) from error
 
 
-def _cut(text: Text, arguments: TextArguments) -> dict[str, Text]:
+def _cut(text: Text, arguments: LanguageDataArguments) -> dict[str, Text]:
     validation = round(len(text) * (1 - arguments.validation_share - arguments.test_share))
     test = round(len(text) * (1 - arguments.test_share))
     parts = {"train": text[:validation], "validation": text[validation:test]}

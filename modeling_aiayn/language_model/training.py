@@ -26,7 +26,7 @@ def build_language_model(
         context: Tokens that a prediction looks back on.
 
     Returns:
-        The model; what it generates has no special tokens.
+        The model.
 
     Raises:
         ValueError: config_overrides is no YAML mapping, or says what the text says.
@@ -40,10 +40,7 @@ def build_language_model(
     for name in of_text:
         if name in overrides:
             raise ValueError(f"config_overrides: {name} follows from the text and --context.")
-    model = AiaynForCausalLM(AiaynConfig.from_preset(arguments.preset, **of_text, **overrides))
-    # Nothing in a text of characters is a special token, so nothing was learnt of them.
-    model.generation_config.suppress_tokens = sorted(tokenizer.all_special_ids)
-    return model
+    return AiaynForCausalLM(AiaynConfig.from_preset(arguments.preset, **of_text, **overrides))
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,8 @@ def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -
         The score.
     """
     windows = covering_windows(text.ids, size, step)
-    metrics = trainer.evaluate(windows, metric_key_prefix="text")
+    # Not evaluate(), whose results are the run's: callbacks would stop early by them.
+    metrics = trainer.predict(windows, metric_key_prefix="text").metrics
     return TextScore(metrics["text_loss"], len(text.ids) / text.size_in_bytes)
 
 

@@ -1,10 +1,16 @@
 """What a training run is told: section 5's numbers as defaults, the library's names."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 
+# What says how translations are made or batched, and nothing to other models.
+TRANSLATION_FLAGS = (
+    *("max_tokens_per_batch", "streaming_pool_size", "predict_with_generate"),
+    *("generation_num_beams", "generation_max_length", "generation_config"),
+)
 # With noam the learning rate is a factor on equation 3, and the paper has none.
 NOAM_FACTOR = 1.0
 
@@ -102,6 +108,7 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "scripts/push_to_hub.py."
             )
         self._refuse_sizes()
+        self._refuse_patience()
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
         if self.lr_scheduler_type not in schedules:
             raise ValueError(
@@ -119,6 +126,21 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
 
+    def _refuse_patience(self) -> None:
+        if self.early_stopping_patience < 0:
+            raise ValueError(
+                f"early_stopping_patience must be at least 0, got {self.early_stopping_patience}."
+            )
+        if self.early_stopping_patience and not (
+            self.load_best_model_at_end or self.metric_for_best_model
+        ):
+            raise ValueError(
+                "early_stopping_patience needs load_best_model_at_end or metric_for_best_model: it "
+                "counts evaluations without a better score."
+            )
+        if self.early_stopping_patience and self.eval_strategy == "no":
+            raise ValueError("early_stopping_patience needs an eval_strategy, got 'no'.")
+
     def _refuse_sizes(self) -> None:
         for name in ("max_tokens_per_batch", "pad_to_multiple_of", "streaming_pool_size"):
             value = getattr(self, name)
@@ -133,6 +155,22 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "A batch's size is given by max_tokens_per_batch or by "
                 f"per_device_train_batch_size, got {self.max_tokens_per_batch} and {sentences}."
             )
+
+
+def refuse_flags(arguments: AiaynTrainingArguments, names: Iterable[str], what: str) -> None:
+    """Refuse flags that would be taken and do nothing.
+
+    Args:
+        arguments: A run's arguments.
+        names: Flags that say nothing to this kind of run.
+        what: What the run trains.
+
+    Raises:
+        ValueError: One has another value than its default.
+    """
+    for name in names:
+        if getattr(arguments, name) != type(arguments).__dataclass_fields__[name].default:
+            raise ValueError(f"{name} is not for {what}, got {getattr(arguments, name)!r}.")
 
 
 @dataclass

@@ -10,7 +10,7 @@ CURVES_FILE = "curves.png"
 # What a run is scored by, the first that it has: the picture's title and unit.
 _SCORES = {
     "eval_bleu": ("BLEU (greedy)", "sacreBLEU"),
-    "eval_accuracy": ("Accuracy", "share of the texts"),
+    "eval_accuracy": ("Accuracy", "per cent of the texts"),
     "eval_perplexity": ("Perplexity", "per token"),
 }
 

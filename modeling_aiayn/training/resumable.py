@@ -21,7 +21,7 @@ from transformers import (
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from .arguments import AiaynTrainingArguments
@@ -261,6 +261,22 @@ class ResumableTrainer(Seq2SeqTrainer):
     def averaged_weights(self) -> AbstractContextManager[None]:
         """A context in which the model has its averaged weights, if there are any."""
         return nullcontext() if self._ema is None else self._ema.in_place_of_weights(self.model)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate, with averaged weights where there are any, outside the meter's time.
+
+        Args:
+            *args: As for Seq2SeqTrainer.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            Predictions and metrics.
+        """
+        started = time.perf_counter()
+        with self.averaged_weights():
+            output = super().evaluation_loop(*args, **kwargs)
+        self.meter.pause(time.perf_counter() - started)
+        return output
 
     def resume_log(self) -> None:
         """Go on with the log's next entry where the checkpoint left it."""

@@ -1,7 +1,6 @@
 """Section 5 on the library's engine: a Seq2SeqTrainer whose loss and schedule are the paper's."""
 
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,10 +209,7 @@ class AiaynTrainer(ResumableTrainer):
             Predictions and metrics, perplexity per target token among them.
         """
         self._evaluation_sums.zero_()
-        started = time.perf_counter()
-        with self.averaged_weights():
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        self.meter.pause(time.perf_counter() - started)
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         sums = self._evaluation_sums
         if self.args.world_size > 1:
             sums = self.accelerator.reduce(sums.to(self.args.device))
