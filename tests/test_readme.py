@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, small_model
+from conftest import ROOT, arguments_of_recipe, small_model
 from foreign_peers import opus_folder
 
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.command_line import parse_arguments
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian
+from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.translation import Translator
@@ -41,6 +43,14 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
     small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
     tokenizer.save_pretrained("runs/demo")
     Path("runs/demo/README.md").write_text("---\nlicense: apache-2.0\n---\nA translator.\n")
+    classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
+    language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
+    for model, cutter, folder in (
+        (classifier, tokenizer, "runs/imdb"),
+        (language_model, byte_tokenizer(), "runs/shakespeare"),
+    ):
+        model.save_pretrained(folder)
+        cutter.save_pretrained(folder)
     Path("checkpoints").symlink_to(ROOT / "checkpoints")
     Path("opus-mt-en-de").symlink_to(opus)
     Path("sentences.en").write_text("The dog sees.\nWe see.\n")
@@ -104,11 +114,11 @@ def test_commands_run(workplace, hub, opus, monkeypatch, command):
         if "opus-en-de" in command and "import_weights" not in command:
             import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
         monkeypatch.setattr(sys, "argv", arguments)
-        if arguments[0].endswith("train_translation.py"):
+        if arguments[0].startswith("scripts/train_"):
             monkeypatch.setattr(
                 sys, "argv", [arguments[0], str(ROOT / arguments[1]), *arguments[2:]]
             )
-            parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+            parse_arguments("", *arguments_of_recipe(arguments[1]))
         else:
             runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
 

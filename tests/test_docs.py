@@ -1,0 +1,31 @@
+"""The pages under docs: what they name is there."""
+
+import re
+
+import pytest
+from conftest import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_test_that_is_named_is_there(page):
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text())
+    assert named
+    assert not re.search(r"@\w+@", page.read_text())
+    for path, name in named:
+        assert re.search(rf"^def {name}\b", (ROOT / path).read_text(), flags=re.M), (path, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+        assert (page.parent / target.split("#")[0]).exists(), target
+
+
+def test_each_trap_has_a_test():
+    """The 25 of SEEDS 1.3."""
+    traps = (ROOT / "docs" / "seeds.md").read_text().split("## The traps")[1]
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| (.*) \|$", traps, flags=re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 26))
+    assert all(re.search(r"`tests/\w+\.py::\w+`", tests) for _, tests in rows)
