@@ -11,7 +11,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_test_that_is_named_is_there(page):
     named = re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text())
-    assert named
+    assert named or page.stem != "seeds"
     assert not re.search(r"@\w+@", page.read_text())
     for path, name in named:
         assert re.search(rf"^def {name}\b", (ROOT / path).read_text(), flags=re.M), (path, name)
