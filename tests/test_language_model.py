@@ -198,7 +198,10 @@ def test_bits_per_byte_are_nats_over_ln2_over_bytes():
     assert score.bits_per_byte == pytest.approx(1.5)
     table = score_table({"test": score}, "character").splitlines()
     assert table[0] == "|      | nats per character | bits per character | bits per byte |"
-    assert table[2] == "| test | 2.0794 | 3.0000 | 1.5000 |"
+    assert table[2] == "| test |             2.0794 |             3.0000 |        1.5000 |"
+    table = score_table({"a": TextScore(math.log(4), 1.0)}, "byte").splitlines()
+    assert table[0] == "|   | nats per byte | bits per byte |"
+    assert table[2] == "| a |        1.3863 |        2.0000 |"
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])

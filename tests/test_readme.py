@@ -57,7 +57,9 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
     Path("opus-mt-en-de").symlink_to(opus)
     Path("sentences.en").write_text("The dog sees.\nWe see.\n")
     Path("en.txt").write_text("the dog sees .\n" * 2)
-    Path("de.txt").write_text("der Hund sieht .\n" * 2)
+    for language in ("de", "fr"):
+        Path(f"{language}.txt").write_text("der Hund sieht .\n" * 2)
+    Path("runs/multi30k-fr").symlink_to("demo")
     Path("gold.pharaoh").write_text("0-0 1p1 2-2\n" * 2)
     Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
     return tmp_path

@@ -94,13 +94,17 @@ def score_table(scores: dict[str, TextScore], unit: str) -> str:
     Returns:
         The table.
     """
+    columns = {
+        f"nats per {unit}": [score.nats for score in scores.values()],
+        f"bits per {unit}": [score.bits for score in scores.values()],
+        "bits per byte": [score.bits_per_byte for score in scores.values()],
+    }
     width = max(map(len, scores))
     lines = [
-        f"| {'':<{width}} | nats per {unit} | bits per {unit} | bits per byte |",
-        f"|{'-' * (width + 2)}|---:|---:|---:|",
+        " | ".join([f"| {'':<{width}}", *columns]) + " |",
+        f"|{'-' * (width + 2)}" + "|---:" * len(columns) + "|",
     ]
-    lines += [
-        f"| {name:<{width}} | {score.nats:.4f} | {score.bits:.4f} | {score.bits_per_byte:.4f} |"
-        for name, score in scores.items()
-    ]
+    for name, *values in zip(scores, *columns.values(), strict=True):
+        cells = [f"{value:{len(title)}.4f}" for title, value in zip(columns, values, strict=True)]
+        lines.append(" | ".join([f"| {name:<{width}}", *cells]) + " |")
     return "\n".join(lines)
