@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from transformers import pipeline
 
-from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.command_line import parse_arguments, require_head, run_script
 from modeling_aiayn.corpus import stream_lines
-from modeling_aiayn.translation.arguments import require_head
 
 
 @dataclass

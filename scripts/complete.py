@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.command_line import default_device, parse_arguments, require_head, run_script
 from modeling_aiayn.language_model.completion import complete
-from modeling_aiayn.translation.arguments import default_device, require_head
 
 
 @dataclass

@@ -11,8 +11,9 @@ from transformers import (
     AutoTokenizer,
 )
 
+from ..command_line import default_device
 from ..modeling_aiayn import AiaynEncoderModel
-from ..translation.arguments import TranslatorArguments, default_device
+from ..translation.arguments import TranslatorArguments
 from ..translation.options import SearchOptions
 from .alignment import AttentionChoice
 from .attention_page import write_attention_page

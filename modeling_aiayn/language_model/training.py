@@ -94,6 +94,7 @@ def score_table(scores: dict[str, TextScore], unit: str) -> str:
     Returns:
         The table.
     """
+    # Of bytes the last two are one column.
     columns = {
         f"nats per {unit}": [score.nats for score in scores.values()],
         f"bits per {unit}": [score.bits for score in scores.values()],

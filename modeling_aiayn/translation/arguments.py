@@ -5,53 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from transformers import AutoConfig
-
+from ..command_line import default_device
 from ..corpus import stream_lines
 from .translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-def default_device(device: str | None) -> str:
-    """The device that a flag names, or a GPU where there is one.
-
-    Args:
-        device: The flag's value.
-
-    Returns:
-        A name that torch knows.
-
-    Raises:
-        ValueError: torch knows no such device.
-    """
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return str(torch.device(device))
-    except RuntimeError as error:
-        raise ValueError(f"device must be one that torch knows, got {device!r}.") from error
-
-
-def require_head(folder: str, head: str) -> None:
-    """Refuse a folder that holds no model with a head.
-
-    Args:
-        folder: A model's folder.
-        head: The class that the model must have been saved as.
-
-    Raises:
-        OSError: There is no such folder, or no model in it.
-        ValueError: The model is another one.
-    """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"No such directory: {folder}.")
-    if not Path(folder, "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no model: there is no config.json in it.")
-    heads = AutoConfig.from_pretrained(folder, local_files_only=True).architectures or ["none"]
-    if head not in heads:
-        raise ValueError(f"{folder} must hold a model saved as {head}, got {heads[0]}.")
 
 
 @dataclass
