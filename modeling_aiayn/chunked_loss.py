@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 
 from .losses import IGNORED_LABEL, label_smoothed_cross_entropy, mean_over_step
 
-# Logits of a chunk: 32 MiB in float32.
-LOGITS_IN_CHUNK = 2**23
+# Logits of a chunk: 16 MiB in float32, which stay in a CPU's last cache from pass to pass.
+LOGITS_IN_CHUNK = 2**22
 
 
 def head_loss(
@@ -156,13 +156,15 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
 def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """The summed loss of logits, [C, V], which are overwritten with its gradient."""
-    log_normaliser = logits.logsumexp(-1, keepdim=True)  # [C, 1]
     picked = logits.gather(-1, labels[:, None])  # [C, 1]
-    loss = log_normaliser - (1 - label_smoothing) * picked
+    target = (1 - label_smoothing) * picked
     if label_smoothing:
-        loss -= label_smoothing * logits.mean(-1, keepdim=True)
-    # Softmax, less the smoothed target.
-    logits.sub_(log_normaliser).exp_().sub_(label_smoothing / logits.size(-1))
+        target += label_smoothing * logits.mean(-1, keepdim=True)
+    # Softmax, less the smoothed target: in place, with one exponential for loss and gradient.
+    highest = logits.amax(-1, keepdim=True)
+    normaliser = logits.sub_(highest).exp_().sum(-1, keepdim=True)
+    loss = normaliser.log() + highest - target
+    logits.mul_(normaliser.reciprocal()).sub_(label_smoothing / logits.size(-1))
     gold = torch.full_like(picked, label_smoothing - 1)
     logits.scatter_add_(-1, labels[:, None], gold)
     return loss.sum()
