@@ -20,11 +20,13 @@ from modeling_aiayn.embedded_corpus import generate_pairs
 MODES = ["ddp", "fsdp", "tp"]
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
 def torchrun(*arguments):
     """Run a program as two processes; one thread each, as there are two cores."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
     done = subprocess.run(
-        [*command, "2", *map(str, arguments)],
+        [*TORCHRUN, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=300,
         capture_output=True,
@@ -158,6 +160,22 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
     )
     assert "bleu " in output
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="accelerators are joined by default")
+def test_processes_that_do_not_find_each_other_are_refused(tmp_path):
+    script = ROOT / "scripts" / "train_translation.py"
+    done = subprocess.run(
+        [*TORCHRUN, script, "--output_dir", tmp_path],
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "error: 2 processes were launched, and each would train alone" in done.stderr
+    assert "give --use_cpu true" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_accelerate_s_fsdp_file_is_one():

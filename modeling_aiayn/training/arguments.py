@@ -1,5 +1,6 @@
 """What a training run is told: section 5's numbers as defaults, the library's names."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,7 +22,8 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
 
     Raises:
         ValueError: There is no such schedule, it needs a learning rate of its own, a batch's size
-            is given in two ways, or the run is to push to the Hub.
+            is given in two ways, the run is to push to the Hub, or each of several processes takes
+            itself for the only one.
 
     Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences.
     """
@@ -125,6 +127,15 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         self.lr_scheduler_type = "constant" if is_noam else self.lr_scheduler_type
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
+        self._refuse_lone_processes()
+
+    def _refuse_lone_processes(self) -> None:
+        launched = int(os.environ.get("WORLD_SIZE", 1))
+        if launched > 1 and self.world_size == 1:
+            raise ValueError(
+                f"{launched} processes were launched, and each would train alone: accelerate found "
+                "no accelerator to join them by. On CPUs, give --use_cpu true."
+            )
 
     def _refuse_patience(self) -> None:
         if self.early_stopping_patience < 0:
