@@ -20,7 +20,7 @@ from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.hypotheses import repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import linear_function
+from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
 
 EOS = 2
@@ -408,6 +408,30 @@ def test_packed_layers_compute_what_linear_layers_do(dtype, bias):
     for is_packed in (True, False):
         packed = linear_function(linear.weight, linear.bias, is_packed)
         torch.testing.assert_close(packed(states), linear(states))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 70])
+def test_weights_that_halves_hold_are_kept_in_them_without_loss(rows, bias):
+    linear = torch.nn.Linear(140, 33, bias=bias)
+    assert not is_kept_in_halves(linear.weight)
+    with torch.no_grad():
+        linear.weight.copy_(linear.weight.half())
+    states = torch.randn(rows, 140)
+    if not is_kept_in_halves(linear.weight):
+        pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
+    packed = linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e30, float("inf")])
+def test_weights_out_of_a_half_s_range_are_kept_whole(weight):
+    linear = torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(linear.weight, weight)
+    states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
+    torch.testing.assert_close(
+        linear_function(linear.weight, None)(states), states @ linear.weight.T
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,13 +12,16 @@ from torch.nn import functional
 ROWS = 128
 
 
-def linear_function(
-    weight: Tensor, bias: Tensor | None, is_packed: bool = True
-) -> Callable[[Tensor], Tensor]:
+Linear = Callable[[Tensor], Tensor]
+
+
+def linear_function(weight: Tensor, bias: Tensor | None, is_packed: bool = True) -> Linear:
     """A linear layer for decoding, whose weight is laid out once on a CPU, not at each call.
 
     A step of decoding multiplies few rows by large matrices, and laying those out takes as long as
-    the product. torch has no public name for this; its compiler does it to frozen weights.
+    the product. torch has no public name for this; its compiler does it to frozen weights. Few rows
+    wait for the weights to come from memory, so weights that float16 holds exactly are kept in it:
+    products and sums are in float32 all the same.
 
     Args:
         weight: The weight, [out, in]; what is done to it later may not reach the packed one.
@@ -30,11 +34,31 @@ def linear_function(
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
-    # torch leaves it unannotated.
-    has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    is_packable = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
-    if not (is_packed and has_kernels and is_packable):
-        return partial(functional.linear, weight=weight, bias=bias)
+    if is_packed and weight.device.type == "cpu":
+        if is_kept_in_halves(weight):
+            return _of_halves(weight, bias)
+        # torch leaves it unannotated.
+        has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if has_kernels and weight.dtype in (torch.float32, torch.bfloat16):
+            return _laid_out(weight, bias)
+    return partial(functional.linear, weight=weight, bias=bias)
+
+
+def is_kept_in_halves(weight: Tensor) -> bool:
+    """Whether float16 holds a float32 weight exactly, and the processor's kernels take it so."""
+    return (
+        weight.dtype == torch.float32
+        and torch.backends.quantized.engine in ("fbgemm", "x86")
+        and torch.equal(weight.half().float(), weight)
+    )
+
+
+def _of_halves(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    return lambda states: cast(Tensor, torch.ops.quantized.linear_dynamic_fp16(states, packed))
+
+
+def _laid_out(weight: Tensor, bias: Tensor | None) -> Linear:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
     def product(states: Tensor) -> Tensor:

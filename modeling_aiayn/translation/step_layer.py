@@ -1,36 +1,31 @@
 """A decoder layer for one token of each hypothesis, without what only training needs.
 
 The equations are those of layers.DecoderLayer, and a test holds the two together for every
-architecture. What differs is how few operations there are: query, key and value in one product,
-scaled by its weights, no dropout, weights packed on a CPU.
+architecture. What differs is how few operations there are: query, key and value in one product, no
+dropout, weights packed on a CPU.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer
-from .packing import linear_function
-
-Linear = Callable[[Tensor], Tensor]
+from .packing import Linear, linear_function
 
 
-def stacked(linears: Sequence[nn.Linear], scale: float, is_packed: bool) -> Linear:
-    """Several linear layers of one input as one, the first of them scaled."""
-    weights = [linear.weight for linear in linears]
-    weight = torch.cat([weights[0] * scale, *weights[1:]])
-    bias = None
-    if linears[0].bias is not None:
-        biases = [linear.bias for linear in linears]
-        bias = torch.cat([biases[0] * scale, *biases[1:]])
+def stacked(linears: Sequence[nn.Linear], is_packed: bool) -> Linear:
+    """Several linear layers of one input as one."""
+    weight = torch.cat([linear.weight for linear in linears])
+    has_bias = linears[0].bias is not None
+    bias = torch.cat([linear.bias for linear in linears]) if has_bias else None
     return linear_function(weight, bias, is_packed)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Equation 1 with the scale in the query already.
+    """Equation 1 over few queries.
 
     Args:
         query: Queries, [N * H, k, K].
@@ -41,8 +36,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tu
     Returns:
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
-    key = key.transpose(1, 2)
-    scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
+    key, scale = key.transpose(1, 2), 1 / math.sqrt(query.size(-1))
+    if mask is None:
+        scores = torch.bmm(query, key) * scale
+    else:
+        scores = torch.baddbmm(mask, query, key, alpha=scale)
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
 
@@ -63,7 +61,7 @@ class StepAttention:
         if with_target:
             projections += [attention.k_proj, attention.v_proj]
         self.parts = len(projections)
-        self.project = stacked(projections, 1 / math.sqrt(attention.head_dim), is_packed)
+        self.project = stacked(projections, is_packed)
         out = attention.out_proj
         self.out = linear_function(out.weight, out.bias, is_packed)
 

@@ -144,7 +144,7 @@ class Translator:
             engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
                 no other options than device.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: dtype, device_map, ...
-                Without dtype, weights that are kept in float16 compute in float32 on a CPU.
+                On a CPU weights of float16 are kept so, and computed with in float32.
 
         Returns:
             The translator.
@@ -168,8 +168,7 @@ class Translator:
         models = [_load_model(each, hub, {**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
-        if model_options.get("dtype", "auto") == "auto":
-            models = [_computable(model) for model in models]
+        models = [_computable(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
         return cls(models, source_tokenizer, target_tokenizer, compile=compile)
@@ -462,7 +461,10 @@ def _load_model(
 
 
 def _computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """The model, in float32 where it is kept in float16 on a CPU, which is slow at that."""
+    """The model, in float32 where it is kept in float16 on a CPU, which cannot compute in that.
+
+    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
+    """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return model.float()
     return model
