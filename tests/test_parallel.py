@@ -147,6 +147,7 @@ def test_two_processes_stop_on_one_s_signal_and_go_on_exactly(trained):
 
 
 def test_the_training_script_runs_as_two_processes(tmp_path):
+    """30 pairs are no multiple of two batches of 8: two rows are there twice, and do not count."""
     for name in ("train", "validation"):
         rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
         (tmp_path / f"{name}.tsv").write_text("".join(rows))
@@ -157,6 +158,7 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
         *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16}"),
         *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
         *("--generation_max_length", "4", "--report_to", "none"),
+        *("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "8"),
     )
     assert "bleu " in output
     assert (tmp_path / "run" / "model.safetensors").exists()

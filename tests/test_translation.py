@@ -176,7 +176,7 @@ def test_a_step_is_traced_whole_and_once(tokenizer, monkeypatch):
         "compile",
         lambda function, dynamic: compile_(function, dynamic=dynamic, backend=backend),
     )
-    model = small_model(vocab_size=len(tokenizer), decoder_layers=1)
+    model = small_model(vocab_size=len(tokenizer), decoder_layers=3)
     plain, compiled = (Translator(model, tokenizer, compile=c) for c in (False, True))
     assert compiled(TEXTS[:1], num_beams=2) == plain(TEXTS[:1], num_beams=2)
     assert 1 <= len(graphs) <= 3

@@ -86,7 +86,9 @@ class StepNorm:
 
     def __init__(self, norm: AddNorm) -> None:
         self.norm_first = norm.norm_first
-        self.arguments = (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        # Detached: the compiler makes one graph of each Parameter, and one for all plain tensors.
+        weight, bias = norm.weight.detach(), norm.bias.detach()
+        self.arguments = (norm.normalized_shape, weight, bias, norm.eps)
 
     def before(self, hidden_states: Tensor) -> Tensor:
         """What the sub-layer sees."""
