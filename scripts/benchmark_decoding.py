@@ -10,14 +10,13 @@ text to text, by that model. All take their turns in one process; medians are co
 import sys
 from dataclasses import dataclass, field
 
-import torch
-
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.benchmark import (
+    cast_copy,
     decoding_contenders,
     decoding_table,
     floor_line,
@@ -40,7 +39,8 @@ class BenchmarkArguments:
     beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Beams."})
     rounds: int = field(default=5, metadata={"help": "Batches of each, after one to warm up."})
     dtypes: list[str] = field(
-        default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "Which of these."}
+        default_factory=lambda: ["float32", "float16", "bfloat16"],
+        metadata={"help": "What weights are kept in. A CPU computes with float16 in float32."},
     )
     model: str | None = field(default=None, metadata={"help": "A trained model, for the file."})
 
@@ -61,8 +61,8 @@ def main() -> None:
             sys.stdout.write(f"\nbatch {batch_size}, beam {num_beams}\n")
             sys.stdout.write(f"{decoding_table(contenders, batch_size)}\n")
             for dtype in arguments.dtypes:
-                model = AiaynForConditionalGeneration(config).to(getattr(torch, dtype)).eval()
-                sys.stdout.write(f"{floor_line(model, batch_size, num_beams)}\n")
+                model = cast_copy(AiaynForConditionalGeneration(config), dtype)
+                sys.stdout.write(f"{floor_line(model, dtype, batch_size, num_beams)}\n")
     if arguments.model is not None:
         translator = Translator.from_pretrained(arguments.model)
         ours, theirs, identical = whole_file(translator, list(texts), 4, arguments.rounds)

@@ -1,12 +1,14 @@
 """The decoding benchmark measures what it says; how fast anything is, it does not assert."""
 
 import pytest
+import torch
 from conftest import small_config, small_model
 
 from modeling_aiayn.translation import Translator, benchmark
 from modeling_aiayn.translation.benchmark import (
     NEW_TOKENS,
     DecodingContender,
+    cast_copy,
     decoding_contenders,
     decoding_table,
     floor_line,
@@ -39,6 +41,14 @@ def test_all_contenders_make_as_many_tokens(tokenizer):
     assert [len(result.hypotheses[0]) for result in engine] == [NEW_TOKENS] * 2
 
 
+def test_a_cpu_computes_with_halves_in_float32():
+    model = small_model()
+    halves = cast_copy(model, "float16").lm_head.weight
+    assert halves.dtype == torch.float32
+    torch.testing.assert_close(halves, model.lm_head.weight.half().float(), rtol=0, atol=0)
+    assert cast_copy(model, "bfloat16").dtype == torch.bfloat16
+
+
 def test_rounds_are_measured_after_one_to_warm_up():
     calls = []
     contender = DecodingContender("Translator float32", lambda *given: calls.append(given))
@@ -67,7 +77,7 @@ def test_the_table_has_rates_and_ratios():
 def test_the_floor_is_of_the_linear_layers_of_a_step():
     model = small_model()
     assert 0 < linear_seconds(model, rows=6, repeats=3) < 1
-    assert floor_line(model, 3, 2).startswith("linear layers float32")
+    assert floor_line(model, "float32", 3, 2).startswith("linear layers float32")
 
 
 def test_a_whole_file_is_translated_by_both(tokenizer):

@@ -174,7 +174,7 @@ def test_a_step_is_traced_whole_and_once(tokenizer, monkeypatch):
     monkeypatch.setattr(
         torch,
         "compile",
-        lambda function, dynamic: compile_(function, dynamic=dynamic, backend=backend),
+        lambda function, **options: compile_(function, **options, backend=backend),
     )
     model = small_model(vocab_size=len(tokenizer), decoder_layers=3)
     plain, compiled = (Translator(model, tokenizer, compile=c) for c in (False, True))
@@ -267,6 +267,9 @@ def test_scores_are_shown_with_their_signatures():
 def test_arguments_load_what_they_name(folder):
     arguments = TranslatorArguments(model=[str(folder)], device="cpu", dtype="bfloat16")
     assert arguments.load().model.dtype == torch.bfloat16
+    halves = TranslatorArguments(model=[str(folder)], device="cpu", dtype="float16").load().model
+    assert halves.dtype == torch.float32
+    assert all(torch.equal(weight, weight.half().float()) for weight in halves.parameters())
     assert len(TranslatorArguments(model=[str(folder)] * 2).load().models) == 2
     for name in ("batch_size", "max_tokens_per_batch"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

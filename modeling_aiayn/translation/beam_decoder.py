@@ -12,6 +12,9 @@ from .hypothesis_tree import HypothesisTree
 from .packing import linear_function
 from .step_layer import StepLayer, source_keys_values
 
+# Graphs that torch.compile may make of a layer; a few more than there are kinds of batches.
+GRAPHS = 16
+
 
 class StepModel:
     """A translation model made ready for decoding; its decoder's weights are copied.
@@ -28,7 +31,12 @@ class StepModel:
         layers = [StepLayer(layer, is_packed=not compile) for layer in self.decoder_layers]
         self.layers: list[Callable[..., tuple[Tensor, Tensor]]] = [*layers]
         if compile:
-            self.layers = [torch.compile(layer.__call__, dynamic=True) for layer in layers]
+            # A graph for each way in which sizes are 1 and masks are needed; layers share them.
+            self.layers = [
+                # torch's overloads leave the limit out.
+                torch.compile(layer.__call__, dynamic=True, recompile_limit=GRAPHS)  # type: ignore[call-overload]
+                for layer in layers
+            ]
         self.lm_head = linear_function(model.lm_head.weight, model.lm_head.bias)
 
 

@@ -25,7 +25,7 @@ from .ctranslate2_engine import CTranslate2Engine
 from .engine import SourceSentence, TorchEngine
 from .options import SearchOptions
 from .packing import linear_function
-from .translator import Translator
+from .translator import Translator, computable
 
 # Target tokens that each sentence gets, whatever the weights.
 NEW_TOKENS = 32
@@ -104,7 +104,7 @@ def decoding_contenders(
     Args:
         config: Sizes; weights are random.
         tokenizer: The vocabulary.
-        dtypes: Which of float32 and bfloat16 to try in torch.
+        dtypes: What weights are kept in, by torch's names; the torch contenders are there in each.
 
     Returns:
         The contenders.
@@ -113,7 +113,7 @@ def decoding_contenders(
     peer = marian(config, "sdpa").eval()
     found = []
     for dtype in dtypes:
-        cast, cast_peer = (_cast(each, dtype) for each in (model, peer))
+        cast, cast_peer = (cast_copy(each, dtype) for each in (model, peer))
         found += [
             DecodingContender(f"Translator {dtype}", engine_decode(TorchEngine([cast]))),
             DecodingContender(f"our generate() {dtype}", generate_decode(cast, tokenizer)),
@@ -131,10 +131,19 @@ def decoding_contenders(
     return found
 
 
-def _cast(model: Any, dtype: str) -> Any:
+def cast_copy(model: Any, dtype: str) -> Any:
+    """A copy of a model as Translator loads it from weights of another type.
+
+    Args:
+        model: A model, ours or a peer.
+        dtype: A type's name in torch.
+
+    Returns:
+        The copy.
+    """
     copied = type(model)(model.config).eval()
     copied.load_state_dict(model.state_dict())
-    return copied.to(getattr(torch, dtype))
+    return computable(copied.to(getattr(torch, dtype)))
 
 
 def measure(
@@ -224,10 +233,22 @@ def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> 
     return "\n".join(lines)
 
 
-def floor_line(model: AiaynForConditionalGeneration, batch_size: int, num_beams: int) -> str:
-    """The rate at which linear layers alone would decode, which no decoder of this size passes."""
+def floor_line(
+    model: AiaynForConditionalGeneration, dtype: str, batch_size: int, num_beams: int
+) -> str:
+    """The rate at which linear layers alone would decode, which no decoder of this size passes.
+
+    Args:
+        model: The model.
+        dtype: What its weights are kept in.
+        batch_size: Sentences of a batch.
+        num_beams: Beams.
+
+    Returns:
+        A line of `decoding_table`.
+    """
     seconds = linear_seconds(model, batch_size * num_beams)
-    name = f"linear layers {str(model.dtype).removeprefix('torch.')}"
+    name = f"linear layers {dtype}"
     return f"{name:<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
 
 

@@ -168,7 +168,7 @@ class Translator:
         models = [_load_model(each, hub, {**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
-        models = [_computable(model) for model in models]
+        models = [computable(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
         return cls(models, source_tokenizer, target_tokenizer, compile=compile)
@@ -460,10 +460,16 @@ def _load_model(
     return model
 
 
-def _computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
     """The model, in float32 where it is kept in float16 on a CPU, which cannot compute in that.
 
     The decoder finds that float16 holds its weights, and keeps them so (packing.py).
+
+    Args:
+        model: A model.
+
+    Returns:
+        The same.
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return model.float()
