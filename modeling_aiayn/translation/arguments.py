@@ -35,7 +35,13 @@ class TranslatorArguments:
             "choices": ["torch", "ctranslate2"],
         },
     )
-    dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
+    dtype: str = field(
+        default="auto",
+        metadata={
+            "help": "auto, float32, bfloat16 or float16; a CPU keeps weights in float16 and "
+            "computes in float32."
+        },
+    )
     device: str | None = field(
         default=None, metadata={"help": "cpu, cuda, ...; default: a GPU where there is one."}
     )
