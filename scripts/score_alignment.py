@@ -11,28 +11,17 @@ import sys
 from dataclasses import dataclass, field
 
 from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.inspection.alignment_arguments import GoldArguments
 from modeling_aiayn.inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
-from modeling_aiayn.inspection.alignment_scores import (
-    alignment_table,
-    embedded_gold,
-    read_gold,
-    score_attentions,
-)
+from modeling_aiayn.inspection.alignment_scores import alignment_table, score_attentions
 from modeling_aiayn.inspection.pictures import check_ending
 from modeling_aiayn.translation.arguments import TranslatorArguments
 
 
 @dataclass
-class GoldArguments:
-    """Which pairs, and the links that they should have."""
+class PictureArguments:
+    """What to draw."""
 
-    source: str | None = field(default=None, metadata={"help": "A file of tokenised sentences."})
-    target: str | None = field(default=None, metadata={"help": "Their translations, tokenised."})
-    gold: str | None = field(
-        default=None, metadata={"help": "Their links, a line each: 0-0 1-2, and 3p4 if possible."}
-    )
-    reversed: bool = field(default=False, metadata={"help": "Links name the target's word first."})
-    pairs: int = field(default=500, metadata={"help": "Of the embedded grammar, how many."})
     picture: str | None = field(
         default=None,
         metadata={"help": "A .png or .svg to draw: the last pair's attention, and its links."},
@@ -41,20 +30,12 @@ class GoldArguments:
 
 def main() -> None:
     """Read, align, report."""
-    arguments, files = parse_arguments(__doc__, TranslatorArguments, GoldArguments)
+    arguments, gold, files = parse_arguments(
+        __doc__, TranslatorArguments, GoldArguments, PictureArguments
+    )
     if files.picture is not None:
         check_ending(files.picture)
-    named = [files.source, files.target, files.gold]
-    if all(named):
-        pairs = read_gold(*named, files.reversed)
-    elif any(named):
-        raise ValueError("--source, --target and --gold belong together.")
-    else:
-        pairs = embedded_gold(files.pairs)
-    if len(pairs) < 2:
-        raise ValueError(
-            f"Choosing on one half and scoring on the other needs 2 pairs, got {len(pairs)}."
-        )
+    pairs = gold.read()
     translator = arguments.load()
     half = len(pairs) // 2
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))

@@ -136,6 +136,10 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     assert code == 1 and "must end in .png or .svg, got 'matrix.pdf'" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
     assert code == 1 and "--source, --target and --gold belong together" in err
+    code, _, err = run("score_alignment.py", "--model", model_folder, *files, "--pairs", 6)
+    assert code == 1 and "--pairs counts those of the embedded grammar" in err
+    code, _, err = run("score_alignment.py", "--model", model_folder, "--reversed")
+    assert code == 1 and "--reversed says how --gold is written" in err
 
 
 def test_nothing_in_gives_nothing_out_and_says_so(run, model_folder, caplog):
@@ -228,6 +232,11 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
     ("name", "arguments", "message"),
     [
         ("translate.py", ["--model", "/none", "--text", "a"], "No such directory: /none"),
+        (
+            "translate.py",
+            ["--model", str(ROOT / "tests"), "--text", "a"],
+            "tests holds no model: there is no config.json in it.",
+        ),
         (
             "translate.py",
             ["--model", "x", "--text", "a", "--input", "b"],

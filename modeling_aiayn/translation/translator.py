@@ -453,6 +453,9 @@ def _load_model(
 ) -> AiaynForConditionalGeneration:
     if not hub:
         _refuse_missing(path)
+        # The library follows an adapter's file to its model.
+        if not any(Path(path, f"{name}.json").is_file() for name in ("config", "adapter_config")):
+            raise FileNotFoundError(f"{path} holds no model: there is no config.json in it.")
     model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
         path, use_safetensors=True, output_loading_info=True, **options
     )
