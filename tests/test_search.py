@@ -8,6 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
+from modeling_aiayn.translation import candidates
 from modeling_aiayn.translation.candidates import (
     CHUNK,
     Restrictions,
@@ -351,9 +352,13 @@ def test_the_best_tokens_are_topk_s(vocab_size):
     torch.testing.assert_close(logits.gather(-1, tokens), values, rtol=0, atol=0)
 
 
-def test_the_normalizer_is_softmax_s():
+@pytest.mark.parametrize("block", [1, 110, 10_000])
+def test_the_normalizer_is_softmax_s(monkeypatch, block):
+    """By hypotheses one at a time, by two, and all at once."""
+    monkeypatch.setattr(candidates, "BLOCK", block)
     logits = torch.randn(2, 3, 50) * 30 + 200
-    torch.testing.assert_close(log_normalizer(logits), logits.logsumexp(-1))
+    expected = (logits - logits.log_softmax(-1))[..., 7]
+    torch.testing.assert_close(log_normalizer(logits), expected)
     logits[0, 1, 4] = torch.nan
     assert log_normalizer(logits).isnan().sum() == 1
 
