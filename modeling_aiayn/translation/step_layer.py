@@ -36,11 +36,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tu
     Returns:
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
-    key, scale = key.transpose(1, 2), 1 / math.sqrt(query.size(-1))
-    if mask is None:
-        scores = torch.bmm(query, key) * scale
-    else:
-        scores = torch.baddbmm(mask, query, key, alpha=scale)
+    # Rounded alike with a mask and without, so that no dtype's scores depend on the batch.
+    query, key = query / math.sqrt(query.size(-1)), key.transpose(1, 2)
+    scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
 
