@@ -65,8 +65,10 @@ def main(mode, folder, out):
     model.eval()
     with torch.no_grad():
         ids = model.generate(batch["input_ids"], num_beams=2, max_new_tokens=5)
-    model.save_pretrained(out)
-    if int(os.environ.get("RANK", "0")) == 0:
+    first = int(os.environ.get("RANK", "0")) == 0
+    # Replicas would write the same file at once; of a sharded model each process has parts to give.
+    model.save_pretrained(out, is_main_process=first)
+    if first:
         torch.save(
             {name: gradient.clone() for name, gradient in gradients.items()}, out / "grad.pt"
         )
