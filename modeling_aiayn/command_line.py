@@ -3,13 +3,14 @@
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, HfArgumentParser
+
+from .model_folders import require_model_folder
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +110,7 @@ def require_head(folder: str, head: str) -> None:
         OSError: There is no such folder, or no model in it.
         ValueError: The model is another one.
     """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"No such directory: {folder}.")
-    if not Path(folder, "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no model: there is no config.json in it.")
+    require_model_folder(folder)
     heads = AutoConfig.from_pretrained(folder, local_files_only=True).architectures or ["none"]
     if head not in heads:
         raise ValueError(f"{folder} must hold a model saved as {head}, got {heads[0]}.")

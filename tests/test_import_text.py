@@ -627,7 +627,7 @@ def test_opennmt_files_that_are_none(tmp_path):
 def test_folders_of_other_or_damaged_models_are_refused(opus, tmp_path):
     with pytest.raises(FileNotFoundError, match="No such directory"):
         read_marian(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"has no config\.json: it is no model's folder"):
+    with pytest.raises(FileNotFoundError, match=r"holds no model: there is no config\.json"):
         read_marian(tmp_path)
     with pytest.raises(ValueError, match="model_type must be 'fsmt', got 'marian'"):
         read_fsmt(opus)

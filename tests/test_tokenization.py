@@ -123,6 +123,17 @@ def test_case_is_kept_where_it_is_asked_for():
     assert {"The", "the"} <= tokenizer.get_vocab().keys()
 
 
+def test_case_is_given_up_where_it_is_asked_for(tmp_path):
+    trained = train_bpe_tokenizer(TEXTS, 340, lowercase=True)
+    trained.save_pretrained(tmp_path)
+    for tokenizer in (trained, AutoTokenizer.from_pretrained(tmp_path)):
+        learned = tokenizer.get_vocab().keys() - set(BYTE_TOKENS)
+        assert "▁the" in learned and not any(token != token.lower() for token in learned)
+        ids = tokenizer("THE Übergang, ΑΒΓ </S>").input_ids
+        assert ids.count(2) == 1
+        assert tokenizer.decode(ids, skip_special_tokens=True) == "the übergang, αβγ </s>"
+
+
 def test_pairs_of_texts_have_two_ends(bpe):
     assert bpe("the cat", "die Katze").input_ids.count(2) == 2
 

@@ -1,8 +1,8 @@
 """What the training of a classifier is told."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from ..model_folders import require_directory
 from ..training.arguments import TRANSLATION_FLAGS, AiaynTrainingArguments, refuse_flags
 
 
@@ -120,5 +120,4 @@ class ClassifierArguments:
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
             if getattr(self, name) != type(self).__dataclass_fields__[name].default:
                 raise ValueError(f"start_from has its own sizes and words: {name} is not for it.")
-        if not Path(self.start_from).is_dir():
-            raise FileNotFoundError(f"No such directory: {self.start_from}.")
+        require_directory(self.start_from)

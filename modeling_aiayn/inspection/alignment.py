@@ -7,8 +7,9 @@ from typing import Self
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..tokenization import as_unicode
 from ..translation import Translator
-from ..translation.translator import Translation, as_unicode
+from ..translation.translator import Translation
 from .attention_weights import AttentionMaps, attention_maps
 
 Links = frozenset[tuple[int, int]]

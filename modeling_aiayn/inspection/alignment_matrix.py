@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ..tokenization import as_unicode
 from ..translation import Translator
-from ..translation.translator import as_unicode
 from .alignment import AttentionChoice, Links, words_of_maps
 from .alignment_scores import GoldPair
 from .attention_weights import AttentionMaps, attention_maps

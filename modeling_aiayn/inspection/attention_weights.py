@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..modeling_aiayn import shift_right
+from ..tokenization import as_unicode
 from ..translation import Translator
 from ..translation.options import SearchOptions
-from ..translation.translator import as_unicode
 from .token_words import Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import CONFIG_NAME
 
 from ..checks import check_readable
+from ..model_folders import require_model_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from ..translation.translator import refuse_unfit_weights
+from ..translation.loading import refuse_unfit_weights
 
 
 def fetch(repo_id: str) -> Path:
@@ -55,10 +55,7 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
         ValueError: The configuration is of another model, or weights are missing or not finite.
     """
     folder = Path(source)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"No such directory: {folder}.")
-    if not (folder / CONFIG_NAME).is_file():
-        raise FileNotFoundError(f"{folder} has no {CONFIG_NAME}: it is no model's folder.")
+    require_model_folder(folder)
     found, _ = model_class.config_class.get_config_dict(folder)
     if found.get("model_type") != model_class.config_class.model_type:
         raise ValueError(

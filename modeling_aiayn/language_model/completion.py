@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForCausalLM
-from ..translation.translator import as_unicode
+from ..tokenization import as_unicode
 
 
 @torch.inference_mode()

@@ -239,6 +239,13 @@ class ModelArguments:
         },
     )
     vocab_size: int = field(default=10_000, metadata={"help": "Entries of the bpe vocabulary."})
+    lowercase: bool = field(
+        default=False,
+        metadata={
+            "help": "Give up case in the bpe vocabulary, as the word vocabulary does; the score to "
+            "look at is bleu_lowercase then."
+        },
+    )
     length_penalty: float = field(
         default=1.0,
         metadata={"help": "Beam search divides by length to this power, in the saved model too."},

@@ -32,7 +32,7 @@ def build_tokenizers(
     """
     source, target = list(train["source"]), list(train["target"])
     if model.vocabulary == "bpe":
-        shared = train_bpe_tokenizer(source + target, model.vocab_size)
+        shared = train_bpe_tokenizer(source + target, model.vocab_size, model.lowercase)
         return shared, shared
     if model.vocabulary == "word":
         return (

@@ -12,8 +12,9 @@ from .hypothesis_tree import HypothesisTree
 from .packing import linear_function
 from .step_layer import StepLayer, source_keys_values
 
-# Graphs that torch.compile may make of a layer; a few more than there are kinds of batches.
-GRAPHS = 16
+# Graphs that torch.compile may make of a layer: twice the 16 that one, two and more sentences with
+# and without padding, by one, two, four and five beams, asked for together.
+GRAPHS = 32
 
 
 class StepModel:
@@ -74,9 +75,9 @@ class BeamDecoder:
             blocked = attention_mask[:, None, None] == 0  # [N, 1, 1, S]
             mask = torch.zeros(blocked.shape, dtype=dtype, device=device)
             mask = mask.masked_fill(blocked, torch.finfo(dtype).min)
-            heads = self.sources[0].size(2)
+            heads = self.sources[0][0].size(1)
             self.source_mask = mask.repeat(1, heads, width, 1)  # [N, H, k, S]
-        self.tree = HypothesisTree(len(model.layers), width, self.sources[0][0])
+        self.tree = HypothesisTree(len(model.layers), width, self.sources[0][1])
         positions = torch.arange(max_length, device=device)
         self.positions = decoder.embed_positions(positions).to(dtype)  # [max_length, D]
         self.length = 0
@@ -101,7 +102,8 @@ class BeamDecoder:
         for layer, target, source in zip(
             self.model.layers, self.tree.storage, self.sources, strict=True
         ):
-            given = (self.width, target, self.tree.size, mask, source.flatten(1, 2), source_mask)
+            keys_values = (each.flatten(0, 1) for each in source)
+            given = (self.width, target, self.tree.size, mask, *keys_values, source_mask)
             hidden_states, weights = layer(hidden_states, *given)
         self.length += 1
         self.source_attention = weights.view(len(tokens), -1, *weights.shape[1:]).mean(1)
@@ -115,6 +117,6 @@ class BeamDecoder:
             sentences: Their indices, [M].
         """
         self.tree.keep(sentences)
-        self.sources = [source[:, sentences] for source in self.sources]
+        self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
         if self.source_mask is not None:
             self.source_mask = self.source_mask[sentences]

@@ -23,9 +23,10 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..training.peers import marian
 from .ctranslate2_engine import CTranslate2Engine
 from .engine import SourceSentence, TorchEngine
+from .loading import computable
 from .options import SearchOptions
 from .packing import linear_function
-from .translator import Translator, computable
+from .translator import Translator
 
 # Target tokens that each sentence gets, whatever the weights.
 NEW_TOKENS = 32

@@ -1,5 +1,6 @@
 """From a step's logits to the few continuations that a search looks at."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from torch import Tensor
 from .options import SearchOptions
 
 # Ids that are ranked by their best one first.
-CHUNK = 128
+CHUNK = 64
 # Logits that are gone over together: 1 MiB in float32, which a CPU's cache holds.
 BLOCK = 2**18
 
@@ -144,23 +145,20 @@ def best_candidates(
         )
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
-    packed = torch.stack(
-        (best.double(), index // width, tokens.flatten(1).gather(1, index), _nan_rows(totals, best))
-    )
-    best_, parents_, tokens_, is_nan = packed.tolist()
-    if any(map(any, is_nan)):
+    places = (index // width, tokens.flatten(1).gather(1, index))
+    packed = torch.stack((best.double(), *places)).cpu()  # [3, N, count]
+    found = packed[0].tolist()
+    # What is no number ranks first.
+    if any(math.isnan(first) for first, *_ in found):
         raise ValueError(
             "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
             "numbers outgrew its dtype: look at the weights, or load with dtype='float32'."
         )
+    rows = zip(found, *packed[1:].long().tolist(), strict=True)
     return [
-        [
-            Candidate(score, int(parent), int(token))
-            for score, parent, token in zip(*row, strict=True)
-            if score > -torch.inf
-        ]
+        [each for each in map(Candidate, *row) if each.log_probability > -torch.inf]
         + wanted.get(sentence, [])
-        for sentence, row in enumerate(zip(best_, parents_, tokens_, strict=True))
+        for sentence, row in enumerate(rows)
     ]
 
 
@@ -175,10 +173,6 @@ def _candidates_at(
         for (sentence, parent, token), score in zip(places, scores.tolist(), strict=True):
             found.setdefault(sentence, []).append(Candidate(score, parent, token))
     return found
-
-
-def _nan_rows(totals: Tensor, like: Tensor) -> Tensor:
-    return totals.isnan().any(-1, keepdim=True).expand_as(like)
 
 
 def drawn_candidates(

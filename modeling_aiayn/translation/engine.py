@@ -230,11 +230,13 @@ class _Batch:
 
     def _rows(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Last tokens, parents and log-probabilities of all hypotheses, [N, k] each."""
-        nobody = Candidate(-torch.inf, 0, 0)
-        rows = [(row + [nobody] * self.options.width)[: self.options.width] for row in self.living]
-        tokens = torch.tensor([[c.token for c in row] for row in rows], device=device)
-        parents = torch.tensor([[c.parent for c in row] for row in rows], device=device)
-        scores = torch.tensor([[c.log_probability for c in row] for row in rows], device=device)
+        width = self.options.width
+        nobody = [Candidate(-torch.inf, 0, 0)] * width
+        rows = (candidate for row in self.living for candidate in (row + nobody)[:width])
+        scores, parents, tokens = (
+            torch.tensor(column, device=device).view(-1, width)
+            for column in zip(*rows, strict=True)
+        )
         return tokens, parents, scores
 
     def _restrictions(self) -> Restrictions:

@@ -95,19 +95,20 @@ class SentenceSearch:
                 living.append(candidate)
             elif rank < width:
                 self.finish(candidate, coverage[candidate.parent])
-        self.finished = sorted(self.finished, key=lambda found: -found.score)[:width]
         living = living[:width]
         self.running = [self._continued(candidate) for candidate in living]
         self.is_done = not living or self._cannot_improve()
         return living
 
     def finish(self, candidate: Candidate, coverage: float) -> None:
-        """Keep a hypothesis that has come to its end."""
+        """Keep a hypothesis that has come to its end, if it is one of the best."""
         ended = self._continued(candidate)
         score = normalized_score(
             ended.log_probability, len(ended.token_ids), self.options, coverage
         )
         self.finished.append(Hypothesis(ended.token_ids, ended.log_probability, score))
+        self.finished.sort(key=lambda found: -found.score)
+        del self.finished[self.options.width :]
 
     def _continued(self, candidate: Candidate) -> Hypothesis:
         parent = self.running[candidate.parent]
@@ -159,7 +160,6 @@ class SentenceSampling(SentenceSearch):
                 self.finish(candidate, coverage[candidate.parent])
             else:
                 living.append(candidate)
-        self.finished.sort(key=lambda found: -found.score)
         self.running = [self._continued(candidate) for candidate in living]
         self.is_done = not living
         return living

@@ -75,13 +75,29 @@ class HypothesisTree:
         index = order[:, None].expand(-1, self.width, -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
+        rows = self._rows(sentences, order)
         for layer, kept in enumerate(self.storage):
             moved = self._room(len(sentences), size, kept[0])
-            for side in range(2):
-                # Indices around a slice come first: [N, size, H, K].
-                found = kept[side][sentences[:, None], :, order]
-                moved[side, :, :, :size] = found.transpose(1, 2)
+            found = kept.flatten(0, 3).index_select(0, rows.flatten())
+            moved[:, :, :, :size] = found.view(*rows.shape, -1)
             self.storage[layer] = moved
+
+    def _rows(self, sentences: Tensor, order: Tensor) -> Tensor:
+        """Where entries are in a layer's storage as one matrix of keys and values.
+
+        Rows of a matrix move about twice as fast as slices of a tensor of five dimensions.
+
+        Args:
+            sentences: Their indices, [M].
+            order: The entries of each, [M, size].
+
+        Returns:
+            Rows of keys, then of values, [2, M, H, size].
+        """
+        _, count, heads, room, _ = self.storage[0].shape
+        sides, places = (torch.arange(n, device=order.device) for n in (2, heads))
+        blocks = (sides[:, None, None] * count + sentences[:, None]) * heads + places  # [2, M, H]
+        return blocks[..., None] * room + order[:, None]
 
     def _room(self, sentences: int, size: int, like: Tensor) -> Tensor:
         return like.new_empty(2, sentences, like.size(1), size + ROOM * self.width, like.size(3))

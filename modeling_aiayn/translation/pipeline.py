@@ -12,8 +12,9 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..tokenization import decode_lines
 from .engine import SourceSentence
+from .loading import load_target_tokenizer
 from .options import SearchOptions
-from .translator import Translator, load_target_tokenizer
+from .translator import Translator
 
 TASK = "aiayn-translation"
 

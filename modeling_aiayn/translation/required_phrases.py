@@ -69,8 +69,6 @@ class ConstrainedSearch(SentenceSearch):
                 banks.setdefault(self._tokens_met(after), []).append((candidate, after))
             elif len(before.met) == len(self.phrases):
                 self.finish(candidate, coverage[candidate.parent])
-        width = self.options.width
-        self.finished = sorted(self.finished, key=lambda found: -found.score)[:width]
         living = self._shared_out(banks)
         self.running = [self._continued(candidate) for candidate, _ in living]
         self.progress = [progress for _, progress in living]

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import cached_file
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..configuration_aiayn import AiaynConfig
+from ..model_folders import require_directory
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines, vocabulary_sha256
+from ..tokenization import TARGET_TOKENIZER_FOLDER, as_unicode, decode_lines, vocabulary_sha256
 from .batching import batches_by_length, pools
 from .engine import Engine, SourceSentence, TorchEngine
 from .hypotheses import Hypothesis
+from .loading import HUB_HINT, computable, load_model, load_target_tokenizer
 from .options import SearchOptions
 from .penalties import normalized_score
 from .progress import TranslationBar
@@ -25,7 +25,7 @@ from .progress import TranslationBar
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
-BATCH_SIZE = 128
+BATCH_SIZE = 256
 # Of the source, padding counted.
 MAX_TOKENS_PER_BATCH = 4096
 # Sentences of a stream that are in memory at a time, and sorted by length.
@@ -52,6 +52,8 @@ class Translation:
     token_ids: tuple[int, ...]
 
 
+# A text with its prefix and required phrases.
+Row = tuple[str, str, Sequence[str]]
 # What stands for a missing prefix or list of phrases.
 MISSING = object()
 
@@ -165,7 +167,7 @@ class Translator:
         if engine != "torch":
             raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
         options = {"trust_remote_code": False, "local_files_only": not hub}
-        models = [_load_model(each, hub, {**options, **model_options}) for each in paths]
+        models = [load_model(each, hub, **{**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
         models = [computable(model) for model in models]
@@ -181,7 +183,7 @@ class Translator:
             raise ModuleNotFoundError(
                 f"{error}. The engine is an extra: pip install 'modeling_aiayn[ctranslate2]'."
             ) from error
-        _refuse_missing(folder)
+        require_directory(folder, HUB_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
             raise FileNotFoundError(
                 f"{folder}: no exported model. Export one with scripts/export_ctranslate2.py."
@@ -285,7 +287,7 @@ class Translator:
         if phrases is not None and (options.do_sample or options.num_beams < 2):
             raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
         for pool in pools(enumerate(_rows(texts, prefixes, phrases)), pool_size):
-            sentences = [self._encoded(number, *row) for number, row in pool]
+            sentences = self._sentences(pool)
             found = [[Translation(text, "", 0.0, 0.0, ())] for _, (text, *_) in pool]
             filled = [index for index, (_, (text, *_)) in enumerate(pool) if text.strip()]
             lengths = [len(sentences[index].input_ids) for index in filled]
@@ -361,22 +363,29 @@ class Translator:
         Returns:
             Ids, the last of which is eos.
         """
-        ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
+        return self._cut(self.source_tokenizer(as_unicode(text)).input_ids, name)
+
+    def _cut(self, ids: list[int], name: str) -> list[int]:
         limit = self.max_source_tokens
         if len(ids) > limit:
             logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
             ids = [*ids[: limit - 1], ids[-1]]
         return ids
 
-    def _encoded(
-        self, number: int, text: str, prefix: str, phrases: Sequence[str]
-    ) -> SourceSentence:
-        return SourceSentence(
-            self.encode(text, f"Line {number + 1}"),
-            self._target_ids(prefix),
-            [ids for ids in map(self._target_ids, phrases) if ids],
-            number,
-        )
+    def _sentences(self, pool: Sequence[tuple[int, Row]]) -> list[SourceSentence]:
+        """What the engine translates of some rows, whose texts are split into sub-words at once."""
+        texts = [as_unicode(text) for _, (text, _, _) in pool]
+        return [
+            SourceSentence(
+                self._cut(ids, f"Line {number + 1}"),
+                self._target_ids(prefix),
+                [ids for ids in map(self._target_ids, phrases) if ids],
+                number,
+            )
+            for ids, (number, (_, prefix, phrases)) in zip(
+                self.source_tokenizer(texts).input_ids, pool, strict=True
+            )
+        ]
 
     def _target_ids(self, text: str) -> list[int]:
         """Ids of a part of a translation."""
@@ -395,7 +404,7 @@ class Translator:
 
 def _rows(
     texts: Iterable[str], prefixes: Iterable[str] | None, phrases: Iterable[Sequence[str]] | None
-) -> Iterator[tuple[str, str, Sequence[str]]]:
+) -> Iterator[Row]:
     """Each text with its prefix and phrases."""
     given: list[Iterable[Any]] = [
         column for column in (texts, prefixes, phrases) if column is not None
@@ -408,109 +417,3 @@ def _rows(
             )
         text, *rest = row
         yield text, "" if prefixes is None else rest.pop(0), rest.pop() if rest else ()
-
-
-def as_unicode(text: str) -> str:
-    """Stripped text in which a lone surrogate, which is no character, is a question mark."""
-    return text.strip().encode("utf-8", "replace").decode("utf-8")
-
-
-def load_target_tokenizer(
-    path: str | Path, config: AiaynConfig, **options: Any
-) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the target in a model's folder or repository, where it has one.
-
-    Args:
-        path: The folder, or a repository's name.
-        config: The model's.
-        **options: As for AutoTokenizer.from_pretrained.
-
-    Returns:
-        The tokenizer, or None: the source's serves.
-
-    Raises:
-        OSError: The target has a vocabulary of its own and there is no tokenizer for it, or the
-            Hub could not be reached.
-    """
-    folder = Path(path) / TARGET_TOKENIZER_FOLDER
-    is_there = config.decoder_vocab_size is not None or folder.is_dir()
-    if not is_there and not Path(path).is_dir():
-        where = {name: value for name, value in options.items() if name != "trust_remote_code"}
-        is_there = None is not cached_file(
-            path,
-            "tokenizer_config.json",
-            subfolder=TARGET_TOKENIZER_FOLDER,
-            _raise_exceptions_for_missing_entries=False,
-            **where,
-        )
-    if not is_there:
-        return None
-    return AutoTokenizer.from_pretrained(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
-
-
-def _load_model(
-    path: str | Path, hub: bool, options: dict[str, Any]
-) -> AiaynForConditionalGeneration:
-    if not hub:
-        _refuse_missing(path)
-        # The library follows an adapter's file to its model.
-        if not any(Path(path, f"{name}.json").is_file() for name in ("config", "adapter_config")):
-            raise FileNotFoundError(f"{path} holds no model: there is no config.json in it.")
-    model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-        path, use_safetensors=True, output_loading_info=True, **options
-    )
-    refuse_unfit_weights(path, model, loading_info)
-    return model
-
-
-def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """The model, in float32 where it is kept in float16 on a CPU, which cannot compute in that.
-
-    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
-
-    Args:
-        model: A model.
-
-    Returns:
-        The same.
-    """
-    if model.device.type == "cpu" and model.dtype == torch.float16:
-        return model.float()
-    return model
-
-
-def _refuse_missing(path: str | Path) -> None:
-    if not Path(path).is_dir():
-        raise FileNotFoundError(
-            f"No such directory: {path}. To load a repository from the Hub, say so (hub=True, "
-            "or --hub)."
-        )
-
-
-def refuse_unfit_weights(
-    path: str | Path, model: AiaynForConditionalGeneration, loading_info: dict[str, Any]
-) -> None:
-    """Refuse a model of which a part was not read or is no number: it would translate into noise.
-
-    Args:
-        path: Where the model came from.
-        model: The model.
-        loading_info: What from_pretrained says of its loading.
-
-    Raises:
-        ValueError: A weight is missing, is not the model's, or is not finite.
-    """
-    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
-        if loading_info[kind]:
-            first, *others = sorted(loading_info[kind])
-            more = f" and {len(others)} others" if others else ""
-            raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. A model that translates must have "
-                "all of its weights and no others: save it again from where it was trained."
-            )
-    for name, weight in model.state_dict().items():
-        if not weight.is_meta and not weight.isfinite().all():
-            raise ValueError(
-                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
-                "checkpoint of this training."
-            )

@@ -1,0 +1,118 @@
+"""Models and tokenizers of a folder or repository, whole and fit to translate."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
+
+from ..configuration_aiayn import AiaynConfig
+from ..model_folders import require_model_folder
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+
+HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
+
+
+def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
+    """The model in a folder, or with hub in a repository.
+
+    Args:
+        path: The folder, or the repository's name.
+        hub: Whether path names a repository on the Hub.
+        **options: As for AutoModelForSeq2SeqLM.from_pretrained.
+
+    Returns:
+        The model, all of its weights there and finite.
+
+    Raises:
+        OSError: There is no such folder, or it holds no model.
+        ValueError: The model's weights are not all there, or not all numbers.
+    """
+    if not hub:
+        # The library follows an adapter's file to its model.
+        require_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+    model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
+        path, use_safetensors=True, output_loading_info=True, **options
+    )
+    refuse_unfit_weights(path, model, loading_info)
+    return model
+
+
+def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+    """The model, in float32 where it is kept in float16 on a CPU, which cannot compute in that.
+
+    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
+
+    Args:
+        model: A model.
+
+    Returns:
+        The same.
+    """
+    if model.device.type == "cpu" and model.dtype == torch.float16:
+        return model.float()
+    return model
+
+
+def refuse_unfit_weights(
+    path: str | Path, model: AiaynForConditionalGeneration, loading_info: dict[str, Any]
+) -> None:
+    """Refuse a model of which a part was not read or is no number: it would translate into noise.
+
+    Args:
+        path: Where the model came from.
+        model: The model.
+        loading_info: What from_pretrained says of its loading.
+
+    Raises:
+        ValueError: A weight is missing, is not the model's, or is not finite.
+    """
+    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
+        if loading_info[kind]:
+            first, *others = sorted(loading_info[kind])
+            more = f" and {len(others)} others" if others else ""
+            raise ValueError(
+                f"{path}: the weight {first}{more} {trouble}. A model that translates must have "
+                "all of its weights and no others: save it again from where it was trained."
+            )
+    for name, weight in model.state_dict().items():
+        if not weight.is_meta and not weight.isfinite().all():
+            raise ValueError(
+                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
+                "checkpoint of this training."
+            )
+
+
+def load_target_tokenizer(
+    path: str | Path, config: AiaynConfig, **options: Any
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of the target in a model's folder or repository, where it has one.
+
+    Args:
+        path: The folder, or a repository's name.
+        config: The model's.
+        **options: As for AutoTokenizer.from_pretrained.
+
+    Returns:
+        The tokenizer, or None: the source's serves.
+
+    Raises:
+        OSError: The target has a vocabulary of its own and there is no tokenizer for it, or the
+            Hub could not be reached.
+    """
+    folder = Path(path) / TARGET_TOKENIZER_FOLDER
+    is_there = config.decoder_vocab_size is not None or folder.is_dir()
+    if not is_there and not Path(path).is_dir():
+        where = {name: value for name, value in options.items() if name != "trust_remote_code"}
+        is_there = None is not cached_file(
+            path,
+            "tokenizer_config.json",
+            subfolder=TARGET_TOKENIZER_FOLDER,
+            _raise_exceptions_for_missing_entries=False,
+            **where,
+        )
+    if not is_there:
+        return None
+    return AutoTokenizer.from_pretrained(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
