@@ -8,7 +8,7 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +18,9 @@ from datasets import Dataset, load_dataset
 from .embedded_corpus import generate_pairs
 
 logger = logging.getLogger(__name__)
+
+# Pairs that are looked at together.
+BATCH_SIZE = 10_000
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -236,17 +239,29 @@ def read_hub(name: str, config_name: str | None, split: str, source: str, target
         target: The same of its translation.
 
     Returns:
-        The pairs.
+        The pairs, on the disk, those with an empty side left out and counted in the log.
 
     Raises:
         OSError: The dataset cannot be had.
-        ValueError: It has no text under one of the languages.
+        ValueError: It has no text under one of the languages, or no pair.
     """
     dataset = load_dataset(name, config_name, split=split)
-    return _pairs(
-        _languages(record, source, target, f"{name}[{split}] record {number}")
-        for number, record in enumerate(dataset)
+
+    def columns(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
+        records = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+        return _columns(
+            _languages(record, source, target, f"{name}[{split}] record {number}")
+            for number, record in zip(numbers, records, strict=True)
+        )
+
+    pairs = dataset.map(
+        columns,
+        batched=True,
+        with_indices=True,
+        remove_columns=dataset.column_names,
+        desc=f"Reading {split}",
     )
+    return without_empty(pairs, f"{name}[{split}]")
 
 
 def read_pairs(
@@ -299,7 +314,11 @@ def without_empty(pairs: Dataset, name: str) -> Dataset:
     Raises:
         ValueError: There is none.
     """
-    kept = pairs.filter(lambda source, target: bool(source and target), input_columns=_COLUMNS)
+    kept = pairs.filter(
+        lambda source, target: [bool(a and b) for a, b in zip(source, target, strict=True)],
+        input_columns=_COLUMNS,
+        batched=True,
+    )
     if not kept:
         raise ValueError(f"{name}: no pair with text on both sides, in {len(pairs)} lines.")
     if len(kept) < len(pairs):
@@ -334,33 +353,43 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
     return _pairs(pairs if source == "en" else [(german, english) for english, german in pairs])
 
 
-def warn_of_repeats(train: Dataset, held_out: Dataset, name: str) -> None:
+def warn_of_repeats(train: Dataset, held_out: Mapping[str, Dataset]) -> None:
     """Say in the log how many pairs stand twice in train, and how many held-out sources are there.
 
     Args:
         train: Pairs to train on.
-        held_out: Pairs to score on.
-        name: What to call the latter.
+        held_out: Pairs to score on, by what to call them.
     """
-    distinct = len(set(zip(train["source"], train["target"], strict=True)))
-    if distinct < len(train):
+    sources = {name: set(pairs["source"]) for name, pairs in held_out.items()}
+    shared: dict[str, set[str]] = {name: set() for name in held_out}
+    # Hashes: the pairs of a large corpus would fill the memory a second time.
+    distinct: set[int] = set()
+    for batch in train.iter(BATCH_SIZE):
+        distinct.update(map(hash, zip(batch["source"], batch["target"], strict=True)))
+        for name, found in shared.items():
+            found |= sources[name].intersection(batch["source"])
+    if len(distinct) < len(train):
         logger.warning(
-            "Training data: %d of %d pairs are repeats.", len(train) - distinct, len(train)
+            "Training data: %d of %d pairs are repeats.", len(train) - len(distinct), len(train)
         )
-    seen = set(train["source"])
-    shared = sum(source in seen for source in held_out["source"])
-    if shared:
-        logger.warning(
-            "%s: %d of %d source sentences are in the training data.", name, shared, len(held_out)
-        )
+    for name, found in shared.items():
+        if count := sum(source in found for source in held_out[name]["source"]):
+            total = len(held_out[name])
+            logger.warning(
+                "%s: %d of %d source sentences are in the training data.", name, count, total
+            )
 
 
 _COLUMNS = ["source", "target"]
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Dataset:
+    return Dataset.from_dict(_columns(rows))
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     source, target = [], []
     for source_text, target_text in rows:
         source.append(source_text.strip())
         target.append(target_text.strip())
-    return Dataset.from_dict(dict(zip(_COLUMNS, (source, target), strict=True)))
+    return dict(zip(_COLUMNS, (source, target), strict=True))

@@ -16,12 +16,12 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
-from modeling_aiayn.training.data import encode_pairs, load_splits
+from modeling_aiayn.training.prepared_data import prepare_data_once
 from modeling_aiayn.training.progress import training_table
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import refuse_other_model
-from modeling_aiayn.training.setup import build_config, build_model, build_tokenizers
+from modeling_aiayn.training.setup import build_config, build_model
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
@@ -43,19 +43,16 @@ def main() -> None:
     if checkpoint is not None:
         refuse_other_model(Path(checkpoint), build_config(model_arguments))
     set_seed(args.seed)
-    splits = load_splits(data)
-    source, target = build_tokenizers(model_arguments, splits["train"])
+    prepared = prepare_data_once(args, data, model_arguments)
+    splits = prepared.splits
+    source, target = prepared.source_tokenizer, prepared.target_tokenizer
     model = build_model(model_arguments, source, target)
-    train, validation = (
-        encode_pairs(splits[name], source, target, data.max_length, name)
-        for name in ("train", "validation")
-    )
-    metrics = translation_metrics(target, list(validation["target"]))
+    metrics = translation_metrics(target, list(splits["validation"]["target"]))
     trainer = AiaynTrainer(
         model=model,
         args=args,
-        train_dataset=train,
-        eval_dataset=validation,
+        train_dataset=splits["train"],
+        eval_dataset=splits["validation"],
         processing_class=source,
         target_tokenizer=None if target is source else target,
         compute_metrics=metrics if args.predict_with_generate else None,

@@ -60,12 +60,16 @@ def test_jsonl_is_read_flat_or_under_translation(tmp_path, nested):
     assert (list(pairs["source"]), list(pairs["target"])) == (GERMAN, ENGLISH)
 
 
-def test_datasets_by_name_are_read(tmp_path):
+def test_datasets_by_name_are_read(tmp_path, caplog):
     """load_dataset itself, on a local folder in the place of a repository."""
+    records = [{"en": "A dog.", "de": " Ein Hund."}, {"en": "", "de": "b"}, {"en": "c", "de": "d"}]
     for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"en": "A dog.", "de": "Ein Hund."}))
-    pairs = read_hub(str(tmp_path), None, "test", "de", "en")
-    assert pairs[0] == {"source": "Ein Hund.", "target": "A dog."}
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    with caplog.at_level(logging.WARNING):
+        pairs = read_hub(str(tmp_path), None, "test", "de", "en")
+    assert list(pairs["source"]) == ["Ein Hund.", "d"]
+    assert list(pairs["target"]) == ["A dog.", "c"]
+    assert "[test]: left out 1 of 3 pairs with an empty side" in caplog.text
     with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got the keys"):
         read_hub(str(tmp_path), None, "test", "fr", "en")
 
@@ -173,7 +177,7 @@ def test_repeats_and_overlap_are_counted(caplog):
     train = Dataset.from_dict({"source": ["a", "a", "b"], "target": ["x", "x", "y"]})
     held_out = Dataset.from_dict({"source": ["b", "c"], "target": ["z", "w"]})
     with caplog.at_level(logging.WARNING):
-        warn_of_repeats(train, held_out, "test")
+        warn_of_repeats(train, {"test": held_out})
     assert "1 of 3 pairs are repeats" in caplog.text
     assert "test: 1 of 2 source sentences are in the training data" in caplog.text
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 MODES = ["ddp", "fsdp", "tp"]
 
@@ -23,16 +24,21 @@ MODES = ["ddp", "fsdp", "tp"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-def torchrun(*arguments):
+def launch(*arguments, **environment):
     """Run a program as two processes; one thread each, as there are two cores."""
-    done = subprocess.run(
+    return subprocess.run(
         [*TORCHRUN, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         timeout=300,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def torchrun(*arguments):
+    """What a program prints that two processes run."""
+    done = launch(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -151,7 +157,8 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
     for name in ("train", "validation"):
         rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
         (tmp_path / f"{name}.tsv").write_text("".join(rows))
-    output = torchrun(
+    (tmp_path / "temporary").mkdir()
+    done = launch(
         ROOT / "scripts" / "train_translation.py",
         *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
         *("--output_dir", tmp_path / "run", "--preset", "tiny"),
@@ -159,9 +166,32 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
         *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
         *("--generation_max_length", "4", "--report_to", "none"),
         *("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "8"),
+        TMPDIR=str(tmp_path / "temporary"),
     )
-    assert "bleu " in output
+    assert done.returncode == 0, done.stderr
+    assert "bleu " in done.stdout
     assert (tmp_path / "run" / "model.safetensors").exists()
+    # One process encodes for both, and what it hands over is gone in the end.
+    assert done.stderr.count("Encoding train: 100%") == 1
+    assert not list((tmp_path / "temporary").glob("modeling_aiayn-*"))
+    text = (tmp_path / "train.tsv").read_text().replace("\t", "\n")
+    train_bpe_tokenizer(text.splitlines(), 420).save_pretrained(tmp_path / "alone")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "run" / name).read_text() == (tmp_path / "alone" / name).read_text()
+
+
+def test_data_that_is_not_there_ends_all_processes(tmp_path):
+    done = launch(
+        ROOT / "scripts" / "train_translation.py",
+        *("--train_file", "none", "--validation_file", "none", "--use_cpu", "true"),
+        *("--output_dir", tmp_path / "run"),
+        TMPDIR=str(tmp_path),
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("error: No such file: none.en (or none.en.gz).") == 1
+    assert done.stderr.count("the first process of this machine could not prepare the data") <= 1
+    assert "Traceback" not in done.stderr.partition("torch/distributed")[0]
+    assert not list(tmp_path.glob("modeling_aiayn-*"))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="accelerators are joined by default")

@@ -21,6 +21,7 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
+from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
@@ -350,6 +351,9 @@ def test_splits_that_do_not_fit_are_refused():
 def test_vocabularies_and_model_fit_each_other(dataset):
     shared = build_tokenizers(ModelArguments(vocab_size=600), dataset)
     assert shared[0] is shared[1]
+    assert "A" in shared[0].get_vocab()
+    lower = build_tokenizers(ModelArguments(vocab_size=600, lowercase=True), dataset)
+    assert "A" not in lower[0].get_vocab()
     overrides = "{encoder_layers: 1, decoder_layers: 2}"
     model = build_model(ModelArguments(preset="tiny", config_overrides=overrides), *shared)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(shared[0]), None)
@@ -360,6 +364,26 @@ def test_vocabularies_and_model_fit_each_other(dataset):
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(own[0]), len(own[1]))
     assert "dog" in own[0].get_vocab() and "hund" in own[1].get_vocab()
     assert "hund" not in own[0].get_vocab() and "zebra" not in own[0].get_vocab()
+
+
+@pytest.mark.parametrize("vocabulary", ["bpe", "word"])
+def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
+    data = DataArguments(embedded_train_size=30)
+    prepared = prepare_data(data, ModelArguments(vocabulary=vocabulary, vocab_size=600))
+    prepared.save(tmp_path / "handed over")
+    found = PreparedData.load(tmp_path / "handed over")
+    assert found.splits.keys() == {"train", "validation", "test"}
+    for name, pairs in prepared.splits.items():
+        assert found.splits[name].features == pairs.features
+        assert list(found.splits[name]) == list(pairs)
+    assert found.splits["train"].cache_files and not prepared.splits["train"].cache_files
+    is_shared = vocabulary == "bpe"
+    assert (found.source_tokenizer is found.target_tokenizer) == is_shared
+    for side in ("source_tokenizer", "target_tokenizer"):
+        assert getattr(found, side).get_vocab() == getattr(prepared, side).get_vocab()
+    assert (tmp_path / "handed over").stat().st_mode & 0o077 == 0
+    with pytest.raises(FileNotFoundError, match="first process of this machine could not prepare"):
+        PreparedData.load(tmp_path / "none")
 
 
 def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):

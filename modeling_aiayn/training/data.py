@@ -1,8 +1,10 @@
 """Section 5.1: from where a run's arguments say to the ids that it trains on."""
 
 import logging
+from itertools import compress
+from typing import Any
 
-from datasets import Dataset, DatasetDict, concatenate_datasets
+from datasets import Dataset, DatasetDict, Features, List, Value, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
@@ -34,8 +36,7 @@ def load_splits(data: DataArguments) -> DatasetDict:
         splits = _file_splits(data)
     else:
         splits = _embedded_splits(data)
-    for name in splits.keys() - {"train"}:
-        warn_of_repeats(splits["train"], splits[name], name)
+    warn_of_repeats(splits["train"], {name: splits[name] for name in splits if name != "train"})
     return DatasetDict(splits)
 
 
@@ -97,27 +98,31 @@ def encode_pairs(
         ValueError: No pair is short enough.
     """
 
-    def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-        return {
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        batch = {
+            **batch,
             "input_ids": source_tokenizer(batch["source"], return_attention_mask=False).input_ids,
             "labels": target_tokenizer(batch["target"], return_attention_mask=False).input_ids,
         }
+        is_short = [
+            max(map(len, ids)) <= max_length
+            for ids in zip(batch["input_ids"], batch["labels"], strict=True)
+        ]
+        return {column: list(compress(rows, is_short)) for column, rows in batch.items()}
 
-    encoded = pairs.map(encode, batched=True, desc=f"Encoding {name}")
-    kept = encoded.filter(
-        lambda input_ids, labels: max(len(input_ids), len(labels)) <= max_length,
-        input_columns=["input_ids", "labels"],
-    )
+    ids = List(Value("int32"))
+    features = Features({**pairs.features, "input_ids": ids, "labels": ids})
+    kept = pairs.map(encode, batched=True, features=features, desc=f"Encoding {name}")
     if not kept:
         raise ValueError(
             f"{name}: every pair has a side of more than max_length={max_length} tokens."
         )
-    if len(kept) < len(encoded):
+    if len(kept) < len(pairs):
         logger.warning(
             "%s: left out %d of %d pairs with a side of more than max_length=%d tokens.",
             name,
-            len(encoded) - len(kept),
-            len(encoded),
+            len(pairs) - len(kept),
+            len(pairs),
             max_length,
         )
     return kept
