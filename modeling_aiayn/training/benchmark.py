@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,17 @@ class Contender:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens per second, all updates but the first together."""
-        return sum(self.tokens[1:]) / sum(self.seconds[1:])
+        """Real tokens per second, the median of all updates but the first."""
+        return self._median_rate(self.tokens)
 
     @property
     def flops_per_second(self) -> float:
-        """The model's own multiplications and additions, per second."""
-        return sum(self.flops[1:]) / sum(self.seconds[1:])
+        """The model's own multiplications and additions, per second; the median as well."""
+        return self._median_rate(self.flops)
+
+    def _median_rate(self, amounts: Sequence[float]) -> float:
+        rates = (amount / time for amount, time in zip(amounts, self.seconds, strict=True))
+        return statistics.median(list(rates)[1:])
 
 
 def wait_for_device() -> None:
