@@ -125,20 +125,23 @@ class _SummedCrossEntropy(torch.autograd.Function):
         projection = weight.to(dtype)
         total = states.new_zeros((), dtype=torch.float32)
         size = max(1, LOGITS_IN_CHUNK // weight.size(0))
+        # One room for all chunks: memory that is new each time would cost as much as it is used.
+        products = states.new_empty(min(size, len(states)), weight.size(0), dtype=dtype)
+        wide_products = products.float()  # the same room where products are in float32
+        wide_weight = torch.empty_like(weight, dtype=torch.float32)
         for start in range(0, len(states), size):
             chunk = slice(start, start + size)
             inputs = states[chunk].to(dtype)
-            logits = (inputs @ projection.T).float()  # [C, V]
+            of_logits = torch.mm(inputs, projection.T, out=products[: len(inputs)])
+            logits = wide_products[: len(inputs)].copy_(of_logits)  # [C, V]
             if bias is not None:
                 logits += bias
             total += _loss_and_gradient(logits, labels[chunk], label_smoothing)
-            of_logits = logits.to(dtype)
+            of_logits.copy_(logits)
             if of_states is not None:
                 of_states[chunk] = of_logits @ projection
-            if of_weight is not None and dtype == torch.float32:
-                of_weight.addmm_(of_logits.T, inputs)
-            elif of_weight is not None:
-                of_weight += of_logits.T @ inputs
+            if of_weight is not None:
+                _add_product(of_weight, of_logits.T, inputs, wide_weight)
             if of_bias is not None:
                 of_bias += logits.sum(0)
         ctx.save_for_backward(*gradients)
@@ -152,6 +155,14 @@ class _SummedCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return (*gradients, None, None, None, None)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, room: Tensor) -> None:
+    """Add left @ right to total, in float32; room, of total's shape, widens a narrower product."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += room.copy_(left @ right)
 
 
 def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
