@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
+
+from .dropout import drop
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -41,7 +42,7 @@ def scaled_dot_product_attention(
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
-    return functional.dropout(weights, dropout) @ value, weights
+    return drop(weights, dropout) @ value, weights
 
 
 def eager_attention_forward(

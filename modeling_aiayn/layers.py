@@ -12,6 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import MultiHeadAttention
+from .dropout import drop
 
 
 def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0) -> Tensor:
@@ -97,7 +98,7 @@ def feed_forward(
     Returns:
         States, [B, T, D].
     """
-    return fc2(functional.dropout(activation(fc1(hidden_states)), dropout))
+    return fc2(drop(activation(fc1(hidden_states)), dropout))
 
 
 class AddNorm(nn.LayerNorm):
@@ -124,7 +125,7 @@ class AddNorm(nn.LayerNorm):
 
     def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
         """Add the sub-layer's output to what came in, [B, T, D] all three."""
-        output = functional.dropout(output, self.dropout, self.training)
+        output = drop(output, self.dropout, self.training)
         hidden_states = hidden_states + output
         return hidden_states if self.norm_first else self(hidden_states)
 

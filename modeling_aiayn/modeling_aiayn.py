@@ -45,6 +45,7 @@ from .attention import AttentionFunction, MultiHeadAttention, eager_attention_fo
 from .checks import WeightShapeError, check_ids, check_labels, check_readable
 from .chunked_loss import head_loss
 from .configuration_aiayn import AiaynConfig
+from .dropout import drop
 from .generation import (
     MAX_TOKENS_BEYOND_SOURCE,
     FiniteGenerationMixin,
@@ -420,7 +421,7 @@ class AiaynStack(AiaynPreTrainedModel):
             position_ids = positions_of(attention_mask, past_length, like=inputs_embeds)
         encodings = self.embed_positions(position_ids).to(inputs_embeds.dtype)
         hidden_states = inputs_embeds * self.embed_scale + encodings
-        return functional.dropout(hidden_states, self.config.dropout, self.training)
+        return drop(hidden_states, self.config.dropout, self.training)
 
     def refuse_missing_attentions(self, output_attentions: bool | None = None) -> None:
         """Refuse to return attention weights that the implementation does not compute.
@@ -1028,7 +1029,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         pooled = pool_states(
             outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
         )
-        pooled = functional.dropout(pooled, self.config.classifier_dropout, self.training)
+        pooled = drop(pooled, self.config.classifier_dropout, self.training)
         logits = self.classifier(pooled)
         loss = None
         if labels is not None:

@@ -34,6 +34,7 @@ MODEL_FILES = (
     "checks.py",
     "chunked_loss.py",
     "configuration_aiayn.py",
+    "dropout.py",
     "generation.py",
     "layers.py",
     "losses.py",

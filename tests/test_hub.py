@@ -22,6 +22,7 @@ PACKAGE = Path(modeling_aiayn.__file__).parent
 HUB_SET = {
     "configuration_aiayn.py",
     "attention.py",
+    "dropout.py",
     "layers.py",
     "losses.py",
     "chunked_loss.py",
@@ -250,6 +251,7 @@ def test_import_registers_and_does_nothing_else(tmp_path):
         "modeling_aiayn.checks",
         "modeling_aiayn.chunked_loss",
         "modeling_aiayn.configuration_aiayn",
+        "modeling_aiayn.dropout",
         "modeling_aiayn.generation",
         "modeling_aiayn.layers",
         "modeling_aiayn.losses",
