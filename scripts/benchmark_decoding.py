@@ -4,7 +4,7 @@ python scripts/benchmark_decoding.py --file data/multi30k/test_2016_flickr --tra
     data/multi30k/train --model runs/multi30k
 
 Base size with random weights, 32 tokens from each sentence; with --model also the whole file, from
-text to text, by that model. All take their turns in one process; medians are compared.
+text to text, by that model. All take their turns in one run; medians are compared.
 """
 
 import sys

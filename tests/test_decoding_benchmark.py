@@ -38,7 +38,7 @@ def test_all_contenders_make_as_many_tokens(tokenizer):
     ours, library, peer, engine, _ = (contender.decode(sources, 2) for contender in contenders)
     assert [len(best.token_ids) for (best,) in ours] == [NEW_TOKENS] * 2
     assert library.shape == peer.shape == (2, 1 + NEW_TOKENS)
-    assert [len(result.hypotheses[0]) for result in engine] == [NEW_TOKENS] * 2
+    assert [len(tokens) for tokens in engine] == [NEW_TOKENS] * 2
 
 
 def test_a_cpu_computes_with_halves_in_float32():

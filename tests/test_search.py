@@ -19,7 +19,7 @@ from modeling_aiayn.translation.candidates import (
 )
 from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.hypotheses import repeating_tokens
-from modeling_aiayn.translation.hypothesis_tree import ROOM, HypothesisTree
+from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
@@ -382,12 +382,13 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     sentences, width, heads, size = 5, 3, 2, 4
     tree = HypothesisTree(1, width, torch.empty(sentences, heads, 9, size))
     past = torch.empty(2, sentences, width, heads, 0, size)
-    for step in range(3 * ROOM):
+    for step in range(3 * STEPS):
         parents = torch.randint(0, width, (sentences, width), generator=generator)
         new = torch.randn(2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
-        tree.storage[0][:, :, :, tree.size - width : tree.size] = new
-        kept = tree.storage[0][:, :, :, : tree.size]
+        last = slice(tree.size - width, tree.size)
+        tree.storage[0][:, :, :, last] = new.permute(1, 2, 0, 3, 4)
+        kept = tree.storage[0][:, :, :, : tree.size].permute(2, 0, 1, 3, 4)
         rows = torch.arange(sentences)[:, None]
         past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
         allowed = tree.mask().unflatten(0, (sentences, heads)) == 0
@@ -397,7 +398,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
                 seen = allowed[sentence, 0, hypothesis]
                 expected = past[:, sentence, hypothesis]
                 torch.testing.assert_close(kept[:, sentence, :, seen], expected, rtol=0, atol=0)
-        if step == ROOM + 2:
+        if step == STEPS + 2:
             staying = torch.tensor([0, 2, 4])
             tree.keep(staying)
             past, sentences = past[:, staying], 3

@@ -68,18 +68,18 @@ class BeamDecoder:
         decoder, device = model.decoder, input_ids.device
         encoded = model.model.model.encoder(input_ids, attention_mask=attention_mask)
         hidden_states = encoded.last_hidden_state  # [N, S, D]
-        dtype = hidden_states.dtype
         self.sources = [source_keys_values(layer, hidden_states) for layer in model.decoder_layers]
         self.source_mask = None
         if not attention_mask.all():
             blocked = attention_mask[:, None, None] == 0  # [N, 1, 1, S]
-            mask = torch.zeros(blocked.shape, dtype=dtype, device=device)
-            mask = mask.masked_fill(blocked, torch.finfo(dtype).min)
-            heads = self.sources[0][0].size(1)
+            keys = self.sources[0][0]
+            mask = keys.new_zeros(blocked.shape)
+            mask = mask.masked_fill(blocked, torch.finfo(keys.dtype).min)
+            heads = keys.size(1)
             self.source_mask = mask.repeat(1, heads, width, 1)  # [N, H, k, S]
         self.tree = HypothesisTree(len(model.layers), width, self.sources[0][1])
-        positions = torch.arange(max_length, device=device)
-        self.positions = decoder.embed_positions(positions).to(dtype)  # [max_length, D]
+        positions = decoder.embed_positions(torch.arange(max_length, device=device))
+        self.positions = positions.to(hidden_states.dtype)  # [max_length, D]
         self.length = 0
         # Of the last step, the mean over the heads of the last layer, [N, k, S].
         self.source_attention = torch.empty(0)

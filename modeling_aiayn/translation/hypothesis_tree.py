@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-# Steps that there is room for after the tree was last tidied.
-ROOM = 16
+# Steps after which the tree is tidied.
+STEPS = 16
 
 
 class HypothesisTree:
@@ -13,7 +13,8 @@ class HypothesisTree:
     Each step adds an entry for each hypothesis, below that of the hypothesis it goes on from. What
     it may look at are its ancestors, and a mask says which those are: where beams change places,
     a row of the mask moves, and no key. The hypotheses of a sentence read its entries side by side,
-    as positions do in training. Entries without living descendants go when the room is used up.
+    as positions do in training. Entries without living descendants go from time to time, and what
+    stays moves up in the same memory: memory that is new costs a CPU more than what is done in it.
 
     Args:
         num_layers: Layers of the decoder.
@@ -30,8 +31,9 @@ class HypothesisTree:
             sentences, width, 0, dtype=torch.bool, device=like.device
         )  # [N, k, size]
         self._itself = torch.eye(width, dtype=torch.bool, device=like.device)  # [k, k]
-        # Keys and values of each layer, [2, N, H, room, K].
-        self.storage = [self._room(sentences, 0, like) for _ in range(num_layers)]
+        self._tidy_size = STEPS * width
+        # Keys and values of each layer, [N, H, 2, room, K].
+        self.storage = [self._room(sentences, like) for _ in range(num_layers)]
 
     def grow(self, parents: Tensor) -> None:
         """Make an entry for each hypothesis of the next step; a layer fills in its own.
@@ -42,7 +44,7 @@ class HypothesisTree:
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        if self.size + self.width > self.storage[0].size(3):
+        if self.size + self.width > self._tidy_size:
             self._tidy(torch.arange(len(parents), device=parents.device))
         itself = self._itself.expand(len(parents), -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
@@ -55,7 +57,7 @@ class HypothesisTree:
         like = self.storage[0]
         mask = like.new_zeros(self.is_ancestor.shape)
         mask = mask.masked_fill_(~self.is_ancestor, torch.finfo(like.dtype).min)
-        return mask.repeat_interleave(like.size(2), dim=0)
+        return mask.repeat_interleave(like.size(1), dim=0)
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences.
@@ -67,7 +69,7 @@ class HypothesisTree:
         self._tidy(sentences)
 
     def _tidy(self, sentences: Tensor) -> None:
-        """Move the entries that have descendants to the front, and make room behind them."""
+        """Move the entries that have descendants to the front."""
         has_descendants = self.is_ancestor.any(1)  # [N, size]
         size = int(has_descendants.sum(1).max())
         order = has_descendants.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
@@ -75,10 +77,12 @@ class HypothesisTree:
         index = order[:, None].expand(-1, self.width, -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
+        self._tidy_size = size + STEPS * self.width
         rows = self._rows(sentences, order)
         for layer, kept in enumerate(self.storage):
-            moved = self._room(len(sentences), size, kept[0])
             found = kept.flatten(0, 3).index_select(0, rows.flatten())
+            is_full = self._tidy_size > kept.size(3)
+            moved = self._room(len(sentences), kept[:, :, 0]) if is_full else kept[: len(sentences)]
             moved[:, :, :, :size] = found.view(*rows.shape, -1)
             self.storage[layer] = moved
 
@@ -92,12 +96,13 @@ class HypothesisTree:
             order: The entries of each, [M, size].
 
         Returns:
-            Rows of keys, then of values, [2, M, H, size].
+            Rows of each head's keys, then of its values, [M, H, 2, size].
         """
-        _, count, heads, room, _ = self.storage[0].shape
-        sides, places = (torch.arange(n, device=order.device) for n in (2, heads))
-        blocks = (sides[:, None, None] * count + sentences[:, None]) * heads + places  # [2, M, H]
-        return blocks[..., None] * room + order[:, None]
+        _, heads, sides, room, _ = self.storage[0].shape
+        blocks = torch.arange(heads * sides, device=order.device).view(heads, sides)
+        blocks = sentences[:, None, None] * heads * sides + blocks  # [M, H, 2]
+        return blocks[..., None] * room + order[:, None, None]
 
-    def _room(self, sentences: int, size: int, like: Tensor) -> Tensor:
-        return like.new_empty(2, sentences, like.size(1), size + ROOM * self.width, like.size(3))
+    def _room(self, sentences: int, like: Tensor) -> Tensor:
+        """Twice what is needed until entries are tidied next, so that it seldom is too small."""
+        return like.new_empty(sentences, like.size(1), 2, 2 * self._tidy_size, like.size(3))

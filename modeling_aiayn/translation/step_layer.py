@@ -2,7 +2,8 @@
 
 The equations are those of layers.DecoderLayer, and a test holds the two together for every
 architecture. What differs is how few operations there are: query, key and value in one product, no
-dropout, weights packed on a CPU.
+dropout, weights packed on a CPU. There attention is in float32 even where the weights are in less:
+the products are too small to be faster for it.
 """
 
 import math
@@ -24,11 +25,18 @@ def stacked(linears: Sequence[nn.Linear], is_packed: bool) -> Linear:
     return linear_function(weight, bias, is_packed)
 
 
+def attention_dtype(states: Tensor) -> torch.dtype:
+    """What a step attends in; keys and values are kept in it."""
+    if states.device.type == "cpu":
+        return torch.promote_types(states.dtype, torch.float32)
+    return states.dtype
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Equation 1 over few queries.
 
     Args:
-        query: Queries, [N * H, k, K].
+        query: Queries, [N * H, k, K], of any dtype.
         key: Keys, [N * H, K, S]: a column each, as the product reads them.
         value: Values, [N * H, S, K].
         mask: Added to the scores, [N * H, k, S], or None.
@@ -37,7 +45,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tu
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
     # Rounded alike with a mask and without, so that no dtype's scores depend on the batch.
-    query = query / math.sqrt(query.size(-1))
+    query = query.to(key.dtype) / math.sqrt(query.size(-1))
     scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
@@ -61,18 +69,19 @@ class StepAttention:
         self.parts = len(projections)
         self.project = stacked(projections, is_packed)
         out = attention.out_proj
+        self.dtype = out.weight.dtype
         self.out = linear_function(out.weight, out.bias, is_packed)
 
     def split(self, hidden_states: Tensor, width: int) -> Tensor:
-        """Queries, and keys and values with them: [parts, N, H, k, K] of states, [N * k, D]."""
+        """Queries, and keys and values with them: [N, H, parts, k, K] of states, [N * k, D]."""
         projected = self.project(hidden_states)
         shape = (-1, width, self.parts, self.heads, self.head_dim)
-        return projected.view(shape).permute(2, 0, 3, 1, 4)
+        return projected.view(shape).permute(0, 3, 2, 1, 4)
 
     def join(self, attended: Tensor, width: int) -> Tensor:
         """The output, [N * k, D], of attended values, [N * H, k, K]."""
         heads = attended.view(-1, self.heads, width, self.head_dim).transpose(1, 2)
-        return self.out(heads.reshape(-1, self.heads * self.head_dim))
+        return self.out(heads.reshape(-1, self.heads * self.head_dim).to(self.dtype))
 
 
 class StepNorm:
@@ -116,8 +125,9 @@ class StepLayer:
         self.source_attention = StepAttention(layer.encoder_attn, False, is_packed)
         self.source_norm = StepNorm(layer.encoder_attn_layer_norm)
         self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias, is_packed)
+        # In place: memory that is new costs more than the function.
+        self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
         self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias, is_packed)
-        self.activation = layer.activation
         self.final_norm = StepNorm(layer.final_layer_norm)
 
     def __call__(
@@ -136,7 +146,7 @@ class StepLayer:
         Args:
             hidden_states: States of one token of each hypothesis, [N * k, D].
             width: Hypotheses of each sentence, k.
-            target: Keys and values of the target, [2, N, H, room, K]; the token's own are written
+            target: Keys and values of the target, [N, H, 2, room, K]; the token's own are written
                 into the last k of size.
             size: How many of them there are.
             mask: Added to the scores over them, [N * H, k, size], or None.
@@ -149,14 +159,15 @@ class StepLayer:
         """
         states = self.self_norm.before(hidden_states)
         projected = self.self_attention.split(states, width)
-        target[:, :, :, size - width : size] = projected[1:]
-        keys, values = target[:, :, :, :size].flatten(1, 2)
-        attended, _ = attend(projected[0].flatten(0, 1), keys.transpose(1, 2), values, mask)
+        target[:, :, :, size - width : size] = projected[:, :, 1:]
+        keys, values = target[:, :, :, :size].flatten(0, 1).unbind(1)
+        query = projected[:, :, 0].flatten(0, 1)
+        attended, _ = attend(query, keys.transpose(1, 2), values, mask)
         output = self.self_attention.join(attended, width)
         hidden_states = self.self_norm.after(hidden_states, output)
 
         states = self.source_norm.before(hidden_states)
-        query = self.source_attention.split(states, width)[0].flatten(0, 1)
+        query = self.source_attention.split(states, width)[:, :, 0].flatten(0, 1)
         attended, weights = attend(query, source_keys, source_values, source_mask)
         output = self.source_attention.join(attended, width)
         hidden_states = self.source_norm.after(hidden_states, output)
@@ -177,5 +188,8 @@ def source_keys_values(layer: DecoderLayer, hidden_states: Tensor) -> tuple[Tens
         Keys, [N, H, K, S], each a column in memory too: few queries meet them five times as fast so
         as in rows. Values, [N, H, S, K].
     """
-    key, value = layer.encoder_attn.project_keys_values(hidden_states)
+    key, value = (
+        each.to(attention_dtype(hidden_states))
+        for each in layer.encoder_attn.project_keys_values(hidden_states)
+    )
     return key.transpose(2, 3).contiguous(), value.contiguous()
