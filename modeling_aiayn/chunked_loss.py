@@ -128,7 +128,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
         # One room for all chunks: memory that is new each time would cost as much as it is used.
         products = states.new_empty(min(size, len(states)), weight.size(0), dtype=dtype)
         wide_products = products.float()  # the same room where products are in float32
-        wide_weight = torch.empty_like(weight, dtype=torch.float32)
+        needs_room = of_weight is not None and dtype != torch.float32
+        wide_weight = weight.new_empty(weight.shape if needs_room else 0, dtype=torch.float32)
         for start in range(0, len(states), size):
             chunk = slice(start, start + size)
             inputs = states[chunk].to(dtype)
