@@ -181,9 +181,13 @@ def test_opus_import_goes_on_to_ctranslate2(imported, tmp_path):
     translator = Translator.from_pretrained(imported)
     export_ctranslate2(translator, tmp_path / "ct2", "float32")
     exported = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
-    report = compare_engines(translator, exported, TEXTS, SearchOptions(num_beams=1))
+    # Where random weights end no sentence, ours is cut and ended, and the engine's is cut alone.
+    limit = 60
+    options = SearchOptions(num_beams=1, max_length_factor=0.0, max_length_offset=limit)
+    report = compare_engines(translator, exported, TEXTS, options)
+    ended = sum(len(best.token_ids) < limit for best, *_ in translator.stream(TEXTS, options))
     assert report.texts == 20
-    assert report.identical >= 18
+    assert report.identical >= ended >= 15
     assert report.score_difference < 1e-4
     pad = translator.model.config.pad_token_id
     for best, *_ in exported.stream(TEXTS):
