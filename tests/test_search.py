@@ -8,13 +8,11 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation import candidates
 from modeling_aiayn.translation.candidates import (
     CHUNK,
     Restrictions,
     best_candidates,
     drawn_candidates,
-    log_normalizer,
     top_tokens,
 )
 from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
@@ -23,6 +21,7 @@ from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
+from modeling_aiayn.translation.source_encoder import SourceEncoder
 
 EOS = 2
 # Every switch of the architecture that decoding can meet.
@@ -352,17 +351,6 @@ def test_the_best_tokens_are_topk_s(vocab_size):
     torch.testing.assert_close(logits.gather(-1, tokens), values, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("block", [1, 110, 10_000])
-def test_the_normalizer_is_softmax_s(monkeypatch, block):
-    """By hypotheses one at a time, by two, and all at once."""
-    monkeypatch.setattr(candidates, "BLOCK", block)
-    logits = torch.randn(2, 3, 50) * 30 + 200
-    expected = (logits - logits.log_softmax(-1))[..., 7]
-    torch.testing.assert_close(log_normalizer(logits), expected)
-    logits[0, 1, 4] = torch.nan
-    assert log_normalizer(logits).isnan().sum() == 1
-
-
 def test_scores_that_are_no_numbers_are_refused():
     model = small_model()
     with torch.no_grad():
@@ -403,6 +391,25 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
             tree.keep(staying)
             past, sentences = past[:, staying], 3
     assert tree.size < step * width
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "heads"])
+def test_sources_are_encoded_without_padding_as_with_it(name):
+    """Heads and their widths differ between the halves in the last case."""
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 4}
+    model = small_model(**CONFIGS.get(name, heads))
+    rows = [torch.tensor(source) for source in random_sources()]
+    input_ids = pad_sequence(rows, batch_first=True, padding_value=1)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    with torch.inference_mode():
+        found = SourceEncoder(model, is_packed=True)(input_ids, mask)
+        hidden_states = model.model.encoder(input_ids, mask).last_hidden_state
+        for layer, (keys, values) in zip(model.model.decoder.layers, found, strict=True):
+            expected = layer.encoder_attn.project_keys_values(hidden_states)
+            for ours, theirs in zip((keys.transpose(2, 3), values), expected, strict=True):
+                is_real = mask.bool()[:, None, :, None].expand_as(theirs)
+                torch.testing.assert_close(ours[is_real], theirs[is_real])
+                assert ours.isfinite().all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

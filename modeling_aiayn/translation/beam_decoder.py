@@ -10,15 +10,16 @@ from ..layers import DecoderLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .hypothesis_tree import HypothesisTree
 from .packing import linear_function
-from .step_layer import StepLayer, source_keys_values
+from .source_encoder import SourceEncoder, padding_mask
+from .step_layer import StepLayer
 
-# Graphs that torch.compile may make of a layer: twice the 16 that one, two and more sentences with
-# and without padding, by one, two, four and five beams, asked for together.
-GRAPHS = 32
+# Graphs that torch.compile may make of a layer: twice the 8 that one, two and more sentences asked
+# for together by one, two, four and five beams.
+GRAPHS = 16
 
 
 class StepModel:
-    """A translation model made ready for decoding; its decoder's weights are copied.
+    """A translation model made ready for decoding; its layers' weights are copied.
 
     Args:
         model: The model.
@@ -26,13 +27,14 @@ class StepModel:
     """
 
     def __init__(self, model: AiaynForConditionalGeneration, compile: bool = False) -> None:
-        self.model = model
         self.decoder = model.model.decoder
-        self.decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
-        layers = [StepLayer(layer, is_packed=not compile) for layer in self.decoder_layers]
+        self.dtype = model.dtype
+        self.source_encoder = SourceEncoder(model, is_packed=not compile)
+        decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
+        layers = [StepLayer(layer, is_packed=not compile) for layer in decoder_layers]
         self.layers: list[Callable[..., tuple[Tensor, Tensor]]] = [*layers]
         if compile:
-            # A graph for each way in which sizes are 1 and masks are needed; layers share them.
+            # A graph for each way in which sizes are 1; layers share them.
             self.layers = [
                 # torch's overloads leave the limit out.
                 torch.compile(layer.__call__, dynamic=True, recompile_limit=GRAPHS)  # type: ignore[call-overload]
@@ -65,24 +67,14 @@ class BeamDecoder:
     ) -> None:
         self.model = model
         self.width = width
-        decoder, device = model.decoder, input_ids.device
-        encoded = model.model.model.encoder(input_ids, attention_mask=attention_mask)
-        hidden_states = encoded.last_hidden_state  # [N, S, D]
-        self.sources = [source_keys_values(layer, hidden_states) for layer in model.decoder_layers]
-        self.source_mask = None
-        if not attention_mask.all():
-            blocked = attention_mask[:, None, None] == 0  # [N, 1, 1, S]
-            keys = self.sources[0][0]
-            mask = keys.new_zeros(blocked.shape)
-            mask = mask.masked_fill(blocked, torch.finfo(keys.dtype).min)
-            heads = keys.size(1)
-            self.source_mask = mask.repeat(1, heads, width, 1)  # [N, H, k, S]
-        self.tree = HypothesisTree(len(model.layers), width, self.sources[0][1])
-        positions = decoder.embed_positions(torch.arange(max_length, device=device))
-        self.positions = positions.to(hidden_states.dtype)  # [max_length, D]
+        self.sources = model.source_encoder(input_ids, attention_mask)
+        keys, values = self.sources[0]
+        self.source_mask = padding_mask(attention_mask, keys.size(1), keys.dtype)  # [N, H, 1, S]
+        self.tree = HypothesisTree(len(model.layers), width, values)
+        positions = model.decoder.embed_positions(torch.arange(max_length, device=keys.device))
+        self.positions = positions.to(model.dtype)  # [max_length, D]
         self.length = 0
-        # Of the last step, the mean over the heads of the last layer, [N, k, S].
-        self.source_attention = torch.empty(0)
+        self._weights = torch.empty(0)  # of the last layer in the last step, [N * H, k, S]
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """Score every entry of the vocabulary as the next token of each hypothesis.
@@ -96,7 +88,7 @@ class BeamDecoder:
         """
         self.tree.grow(parents)
         decoder, mask = self.model.decoder, self.tree.mask()
-        source_mask = None if self.source_mask is None else self.source_mask.flatten(0, 1)
+        source_mask = self.source_mask.flatten(0, 1)
         embedded = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale  # [N * k, D]
         hidden_states = embedded + self.positions[self.length]
         for layer, target, source in zip(
@@ -104,11 +96,14 @@ class BeamDecoder:
         ):
             keys_values = (each.flatten(0, 1) for each in source)
             given = (self.width, target, self.tree.size, mask, *keys_values, source_mask)
-            hidden_states, weights = layer(hidden_states, *given)
+            hidden_states, self._weights = layer(hidden_states, *given)
         self.length += 1
-        self.source_attention = weights.view(len(tokens), -1, *weights.shape[1:]).mean(1)
         logits: Tensor = self.model.lm_head(decoder.layer_norm(hidden_states))
         return logits.float().view(*tokens.shape, -1)
+
+    def source_attention(self) -> Tensor:
+        """Where the last step looked: the mean over the last layer's heads, [N, k, S]."""
+        return self._weights.view(*self.source_mask.shape[:2], *self._weights.shape[1:]).mean(1)
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences.
@@ -118,5 +113,4 @@ class BeamDecoder:
         """
         self.tree.keep(sentences)
         self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
-        if self.source_mask is not None:
-            self.source_mask = self.source_mask[sentences]
+        self.source_mask = self.source_mask[sentences]

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .options import SearchOptions
 
 # Ids that are ranked by their best one first.
 CHUNK = 64
-# Logits that are gone over together: 1 MiB in float32, which a CPU's cache holds.
-BLOCK = 2**18
 
 
 @dataclass(frozen=True)
@@ -34,25 +33,25 @@ class Restrictions:
     diverse: list[int]
     never: list[int] = field(default_factory=list)
 
-    def apply(self, logits: Tensor) -> Tensor:
+    def apply(self, scores: Tensor) -> Tensor:
         """Set what is out to minus infinity.
 
         Args:
-            logits: Scores of the next token, [N, k, V]; overwritten.
+            scores: Of the next token, [N, k, V]; overwritten.
 
         Returns:
             The same tensor.
         """
         # What is given is given, whatever the model never says by itself.
-        given = {sentence: logits[sentence, :, ids].clone() for sentence, ids in self.only.items()}
+        given = {sentence: scores[sentence, :, ids].clone() for sentence, ids in self.only.items()}
         if self.never:
-            logits[..., self.never] = -torch.inf
+            scores[..., self.never] = -torch.inf
         for sentence, kept in given.items():
-            logits[sentence] = -torch.inf
-            logits[sentence, :, self.only[sentence]] = kept
+            scores[sentence] = -torch.inf
+            scores[sentence, :, self.only[sentence]] = kept
         if self.banned:
-            logits[tuple(torch.tensor(self.banned, device=logits.device).T)] = -torch.inf
-        return logits
+            scores[tuple(torch.tensor(self.banned, device=scores.device).T)] = -torch.inf
+        return scores
 
 
 class Candidate(NamedTuple):
@@ -69,45 +68,30 @@ class Candidate(NamedTuple):
     token: int
 
 
-def log_normalizer(logits: Tensor) -> Tensor:
-    """The logarithm of softmax's denominator, [N, k], of logits, [N, k, V].
-
-    A CPU goes over a few hypotheses at a time: what is between would be as large as the logits.
-    """
-    if logits.device.type != "cpu":
-        return logits.logsumexp(-1)
-    rows = logits.flatten(0, 1)
-    blocks = rows.chunk(1 + rows.numel() // BLOCK)
-    return torch.cat([block.logsumexp(-1) for block in blocks]).view(logits.shape[:-1])
-
-
-def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The best tokens of each hypothesis, as topk has them.
 
     The best are in the chunks with the best maxima, and to find those is much faster on a CPU than
     to rank a vocabulary.
 
     Args:
-        logits: Scores of the next token, [N, k, V].
+        scores: Of the next token, [N, k, V].
         count: How many.
 
     Returns:
         Their scores, best first, and ids, [N, k, count] each; V of them where count is more.
     """
-    vocab_size = logits.size(-1)
+    vocab_size = scores.size(-1)
     whole = vocab_size - vocab_size % CHUNK
     if whole < 2 * count * CHUNK:
-        return logits.topk(min(count, vocab_size), dim=-1)
-    shape = (*logits.shape[:-1], -1)
-    maxima = logits[..., :whole].view(*shape, CHUNK).amax(-1)  # [N, k, whole / CHUNK]
-    chunks = maxima.topk(count, dim=-1).indices[..., None] * CHUNK
-    places = torch.arange(CHUNK, device=logits.device)
-    rest = torch.arange(whole, vocab_size, device=logits.device)
-    tokens = torch.cat(
-        ((chunks + places).flatten(-2), rest.expand(shape)), dim=-1
-    )  # [N, k, count * CHUNK + rest]
-    values, index = logits.gather(-1, tokens).topk(count, dim=-1)
-    return values, tokens.gather(-1, index)
+        return scores.topk(min(count, vocab_size), dim=-1)
+    chunks = scores[..., :whole].view(*scores.shape[:-1], -1, CHUNK)
+    best = chunks.amax(-1).topk(count, dim=-1).indices  # [N, k, count]
+    found = chunks.gather(-2, best[..., None].expand(*best.shape, CHUNK)).flatten(-2)
+    values, index = torch.cat((found, scores[..., whole:]), dim=-1).topk(count, dim=-1)
+    # What is behind the last whole chunk stands behind the best ones.
+    starts = functional.pad(best * CHUNK, (0, 1), value=whole)
+    return values, starts.gather(-1, index // CHUNK) + index % CHUNK
 
 
 def best_candidates(
@@ -115,11 +99,10 @@ def best_candidates(
 ) -> list[list[Candidate]]:
     """The likeliest continuations of each sentence's hypotheses.
 
-    Softmax is over the whole vocabulary, but only its sum is computed, and only the best tokens of
-    each hypothesis are normalised by it. All that the host learns comes over in one piece.
+    All that the host learns comes over in one piece.
 
     Args:
-        logits: Scores of the next token, [N, k, V]; overwritten.
+        logits: Scores of the next token, [N, k, V].
         log_probabilities: Of the hypotheses so far, [N, k]; minus infinity where there is none.
         restrictions: What may not come next.
         count: How many.
@@ -131,11 +114,11 @@ def best_candidates(
     Raises:
         ValueError: The model's scores are no numbers.
     """
-    totals = log_normalizer(logits)  # [N, k]
-    offsets = log_probabilities - totals
-    wanted = _candidates_at(restrictions.wanted, logits, offsets)
-    values, tokens = top_tokens(restrictions.apply(logits), count)
-    scores = offsets[..., None] + values  # [N, k, count]
+    # On a CPU twice as fast as logsumexp, which computes less.
+    steps = logits.log_softmax(-1)  # [N, k, V]
+    wanted = _candidates_at(restrictions.wanted, steps, log_probabilities)
+    values, tokens = top_tokens(restrictions.apply(steps), count)
+    scores = log_probabilities[..., None] + values  # [N, k, count]
     for sentence in restrictions.diverse:
         firsts = zip(scores[sentence, :, 0].tolist(), tokens[sentence, :, 0].tolist(), strict=True)
         wanted.setdefault(sentence, []).extend(
@@ -163,13 +146,13 @@ def best_candidates(
 
 
 def _candidates_at(
-    places: list[tuple[int, int, int]], logits: Tensor, offsets: Tensor
+    places: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
 ) -> dict[int, list[Candidate]]:
     """Candidates at given sentences, hypotheses and ids, by sentence."""
     found: dict[int, list[Candidate]] = {}
     if places:
-        sentences, parents, tokens = torch.tensor(places, device=logits.device).T
-        scores = offsets[sentences, parents] + logits[sentences, parents, tokens]
+        sentences, parents, tokens = torch.tensor(places, device=steps.device).T
+        scores = log_probabilities[sentences, parents] + steps[sentences, parents, tokens]
         for (sentence, parent, token), score in zip(places, scores.tolist(), strict=True):
             found.setdefault(sentence, []).append(Candidate(score, parent, token))
     return found
@@ -185,7 +168,7 @@ def drawn_candidates(
     """One continuation of each hypothesis, drawn by chance.
 
     Args:
-        logits: Scores of the next token, [N, k, V]; overwritten.
+        logits: Scores of the next token, [N, k, V].
         log_probabilities: Of the hypotheses so far, [N, k].
         restrictions: What may not come next.
         options: Temperature, top-k and top-p.
@@ -195,8 +178,8 @@ def drawn_candidates(
         For each sentence a candidate of each hypothesis, in their order. Their log-probabilities
         are the model's, whatever temperature and cuts did to the odds.
     """
-    totals = log_normalizer(logits)[..., None]  # [N, k, 1]
-    values, tokens = restrictions.apply(logits).sort(dim=-1, descending=True)
+    steps = restrictions.apply(logits.log_softmax(-1))
+    values, tokens = steps.sort(dim=-1, descending=True)  # [N, k, V]
     shares = (values / options.temperature).softmax(-1)  # [N, k, V]
     if options.top_k:
         shares[..., options.top_k :] = 0.0
@@ -207,7 +190,7 @@ def drawn_candidates(
     drawn = (reached <= chance * reached[..., -1:]).sum(-1, keepdim=True)  # [N, k, 1]
     # Rounding may carry a chance near 1 past the last token that is in.
     drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1)
-    scores = (log_probabilities[..., None] + values.gather(-1, drawn) - totals)[..., 0]
+    scores = (log_probabilities[..., None] + values.gather(-1, drawn))[..., 0]
     picked = tokens.gather(-1, drawn)[..., 0]
     return [
         [

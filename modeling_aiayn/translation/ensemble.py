@@ -54,7 +54,9 @@ class Ensemble:
         logits = [decoder.step(tokens, parents) for decoder in self.decoders]
         if self.coverage is not None:
             index = parents[..., None].expand_as(self.coverage)
-            received = torch.stack([decoder.source_attention for decoder in self.decoders]).mean(0)
+            received = torch.stack([decoder.source_attention() for decoder in self.decoders]).mean(
+                0
+            )
             self.coverage = self.coverage.gather(1, index) + received
         if len(logits) == 1:
             return logits[0]

@@ -50,11 +50,11 @@ class HypothesisTree:
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += self.width
 
-    def mask(self) -> Tensor | None:
-        """What is added to scores, [N * H, k, size]; None where all entries are ancestors."""
-        if self.width == 1:
-            return None
+    def mask(self) -> Tensor:
+        """What is added to scores, [N * H, k, size]; a single 0 where all entries are ancestors."""
         like = self.storage[0]
+        if self.width == 1:
+            return like.new_zeros(1, 1, 1)
         mask = like.new_zeros(self.is_ancestor.shape)
         mask = mask.masked_fill_(~self.is_ancestor, torch.finfo(like.dtype).min)
         return mask.repeat_interleave(like.size(1), dim=0)

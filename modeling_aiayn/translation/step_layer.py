@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
-from ..layers import AddNorm, DecoderLayer
+from ..layers import AddNorm, DecoderLayer, TransformerLayer
 from .packing import Linear, linear_function
 
 
@@ -32,39 +32,43 @@ def attention_dtype(states: Tensor) -> torch.dtype:
     return states.dtype
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Equation 1 over few queries.
+def in_dtype(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """States in another type: what is cast is put in order in the same pass."""
+    return states.to(dtype, memory_format=torch.contiguous_format)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Equation 1, its scale and its mask in the product of queries and keys.
 
     Args:
-        query: Queries, [N * H, k, K], of any dtype.
+        query: Queries, [N, H, k, K], of any dtype.
         key: Keys, [N * H, K, S]: a column each, as the product reads them.
         value: Values, [N * H, S, K].
-        mask: Added to the scores, [N * H, k, S], or None.
+        mask: Added to the scores, broadcastable to [N * H, k, S].
 
     Returns:
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
-    # Rounded alike with a mask and without, so that no dtype's scores depend on the batch.
-    query = query.to(key.dtype) / math.sqrt(query.size(-1))
-    scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
+    query = in_dtype(query, key.dtype).flatten(0, 1)
+    scores = torch.baddbmm(mask, query, key, alpha=1 / math.sqrt(query.size(-1)))
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
 
 
 class StepAttention:
-    """The projections of a MultiHeadAttention as a step needs them.
+    """The projections of a MultiHeadAttention for decoding.
 
     Args:
         attention: The module.
-        with_target: Whether keys and values come from the same states as queries.
+        with_keys: Whether keys and values come from the same states as queries.
         is_packed: As for `linear_function`.
     """
 
-    def __init__(self, attention: MultiHeadAttention, with_target: bool, is_packed: bool) -> None:
+    def __init__(self, attention: MultiHeadAttention, with_keys: bool, is_packed: bool) -> None:
         self.head_dim = attention.head_dim
         self.heads = attention.q_proj.out_features // attention.head_dim
         projections = [attention.q_proj]
-        if with_target:
+        if with_keys:
             projections += [attention.k_proj, attention.v_proj]
         self.parts = len(projections)
         self.project = stacked(projections, is_packed)
@@ -72,16 +76,20 @@ class StepAttention:
         self.dtype = out.weight.dtype
         self.out = linear_function(out.weight, out.bias, is_packed)
 
-    def split(self, hidden_states: Tensor, width: int) -> Tensor:
-        """Queries, and keys and values with them: [N, H, parts, k, K] of states, [N * k, D]."""
-        projected = self.project(hidden_states)
-        shape = (-1, width, self.parts, self.heads, self.head_dim)
-        return projected.view(shape).permute(0, 3, 2, 1, 4)
+    def split(self, projected: Tensor, width: int) -> Tensor:
+        """Queries, and keys and values with them, by heads: [parts, N, H, k, K].
 
-    def join(self, attended: Tensor, width: int) -> Tensor:
-        """The output, [N * k, D], of attended values, [N * H, k, K]."""
-        heads = attended.view(-1, self.heads, width, self.head_dim).transpose(1, 2)
-        return self.out(heads.reshape(-1, self.heads * self.head_dim).to(self.dtype))
+        Args:
+            projected: What `project` made of states, [N * k, parts * H * K].
+            width: States of each sentence, k.
+        """
+        shape = (-1, width, self.parts, self.heads, self.head_dim)
+        return projected.view(shape).permute(2, 0, 3, 1, 4)
+
+    def join(self, attended: Tensor) -> Tensor:
+        """What `out` takes, [N * k, H * K], of attended values, [N * H, k, K]."""
+        heads = attended.view(-1, self.heads, *attended.shape[1:]).transpose(1, 2)
+        return in_dtype(heads, self.dtype).reshape(-1, self.heads * self.head_dim)
 
 
 class StepNorm:
@@ -111,6 +119,27 @@ class StepNorm:
         return torch.layer_norm(hidden_states, *self.arguments)
 
 
+class StepFeedForward:
+    """A layer's last sub-layer without dropout.
+
+    Args:
+        layer: The layer.
+        is_packed: As for `linear_function`.
+    """
+
+    def __init__(self, layer: TransformerLayer, is_packed: bool) -> None:
+        self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias, is_packed)
+        # In place: memory that is new costs more than the function.
+        self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
+        self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias, is_packed)
+        self.norm = StepNorm(layer.final_layer_norm)
+
+    def __call__(self, hidden_states: Tensor) -> Tensor:
+        """Equation 2 with what is around it, [N, D] both."""
+        states = self.norm.before(hidden_states)
+        return self.norm.after(hidden_states, self.fc2(self.activation(self.fc1(states))))
+
+
 class StepLayer:
     """A DecoderLayer for decoding.
 
@@ -124,11 +153,7 @@ class StepLayer:
         self.self_norm = StepNorm(layer.self_attn_layer_norm)
         self.source_attention = StepAttention(layer.encoder_attn, False, is_packed)
         self.source_norm = StepNorm(layer.encoder_attn_layer_norm)
-        self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias, is_packed)
-        # In place: memory that is new costs more than the function.
-        self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
-        self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias, is_packed)
-        self.final_norm = StepNorm(layer.final_layer_norm)
+        self.feed_forward = StepFeedForward(layer, is_packed)
 
     def __call__(
         self,
@@ -136,10 +161,10 @@ class StepLayer:
         width: int,
         target: Tensor,
         size: int,
-        mask: Tensor | None,
+        mask: Tensor,
         source_keys: Tensor,
         source_values: Tensor,
-        source_mask: Tensor | None,
+        source_mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Run the layer.
 
@@ -149,47 +174,26 @@ class StepLayer:
             target: Keys and values of the target, [N, H, 2, room, K]; the token's own are written
                 into the last k of size.
             size: How many of them there are.
-            mask: Added to the scores over them, [N * H, k, size], or None.
+            mask: Added to the scores over them, broadcastable to [N * H, k, size].
             source_keys: The source's keys, [N * H, K, S].
             source_values: Its values, [N * H, S, K].
-            source_mask: Added to the scores over them, [N * H, k, S], or None.
+            source_mask: Added to the scores over them, broadcastable to [N * H, k, S].
 
         Returns:
             States, [N * k, D], and the attention over the source, [N * H, k, S].
         """
         states = self.self_norm.before(hidden_states)
-        projected = self.self_attention.split(states, width)
-        target[:, :, :, size - width : size] = projected[:, :, 1:]
+        parts = self.self_attention.split(self.self_attention.project(states), width)
+        target[:, :, :, size - width : size] = parts[1:].permute(1, 2, 0, 3, 4)
         keys, values = target[:, :, :, :size].flatten(0, 1).unbind(1)
-        query = projected[:, :, 0].flatten(0, 1)
-        attended, _ = attend(query, keys.transpose(1, 2), values, mask)
-        output = self.self_attention.join(attended, width)
+        attended, _ = attend(parts[0], keys.transpose(1, 2), values, mask)
+        output = self.self_attention.out(self.self_attention.join(attended))
         hidden_states = self.self_norm.after(hidden_states, output)
 
         states = self.source_norm.before(hidden_states)
-        query = self.source_attention.split(states, width)[:, :, 0].flatten(0, 1)
+        (query,) = self.source_attention.split(self.source_attention.project(states), width)
         attended, weights = attend(query, source_keys, source_values, source_mask)
-        output = self.source_attention.join(attended, width)
+        output = self.source_attention.out(self.source_attention.join(attended))
         hidden_states = self.source_norm.after(hidden_states, output)
 
-        states = self.final_norm.before(hidden_states)
-        output = self.fc2(self.activation(self.fc1(states)))
-        return self.final_norm.after(hidden_states, output), weights
-
-
-def source_keys_values(layer: DecoderLayer, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """What every step reads of the source, made once.
-
-    Args:
-        layer: The layer.
-        hidden_states: The encoder's output, [N, S, D].
-
-    Returns:
-        Keys, [N, H, K, S], each a column in memory too: few queries meet them five times as fast so
-        as in rows. Values, [N, H, S, K].
-    """
-    key, value = (
-        each.to(attention_dtype(hidden_states))
-        for each in layer.encoder_attn.project_keys_values(hidden_states)
-    )
-    return key.transpose(2, 3).contiguous(), value.contiguous()
+        return self.feed_forward(hidden_states), weights
