@@ -20,7 +20,7 @@ from training_setup import arguments, logged, make_trainer
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
-from modeling_aiayn.training import AiaynTrainer, checkpoints
+from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume, read_manifest
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import refuse_other_model
@@ -315,6 +315,19 @@ def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
     assert is_finished(arguments(tmp_path, resume="auto"))
     assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
     assert not is_finished(arguments(tmp_path))
+
+
+def test_a_kill_while_a_run_is_said_to_be_over_leaves_it_unfinished(tmp_path, monkeypatch):
+    def killed(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_folder, "force_to_disk", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mark_finished(arguments(tmp_path))
+    assert not is_finished(arguments(tmp_path, resume="auto"))
+    monkeypatch.undo()
+    mark_finished(arguments(tmp_path))
+    assert is_finished(arguments(tmp_path, resume="auto"))
 
 
 def test_another_learning_rate_is_used_and_said(run, cut, caplog):

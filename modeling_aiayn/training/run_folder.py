@@ -59,6 +59,8 @@ def claim_folder(output_dir: str | Path) -> None:
 def mark_finished(args: AiaynTrainingArguments) -> None:
     """Say in a file that the run is over, after all else has been written.
 
+    The file has its name only once it is whole: a kill in between leaves a run that is not over.
+
     Args:
         args: The run's arguments.
 
@@ -66,8 +68,10 @@ def mark_finished(args: AiaynTrainingArguments) -> None:
         OSError: It cannot be written.
     """
     path = Path(args.output_dir) / FINISHED_FILE
-    path.write_text(json.dumps(_length(args)) + "\n", "utf-8")
-    force_to_disk(path)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(_length(args)) + "\n", "utf-8")
+    force_to_disk(unfinished)
+    unfinished.replace(path)
     force_to_disk(path.parent)
 
 
