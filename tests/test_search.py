@@ -414,10 +414,11 @@ def test_sources_are_encoded_without_padding_as_with_it(name):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_packed_layers_compute_what_linear_layers_do(dtype, bias):
-    """Types that there is no layout for are computed as ever."""
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_packed_layers_compute_what_linear_layers_do(rows, dtype, bias):
+    """Types that there is no layout for are computed as ever, and so are few rows."""
     linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
-    states = torch.randn(2, 3, 11, dtype=dtype)
+    states = torch.randn(rows, 11, dtype=dtype)
     for is_packed in (True, False):
         packed = linear_function(linear.weight, linear.bias, is_packed)
         torch.testing.assert_close(packed(states), linear(states))

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 # Rows that the layout is made for; measured to be no worse for 4 or 256 of them.
 ROWS = 128
+# Fewer take longer: in float32 a step's products of one row 5.4 ms, of four 3.8.
+FEWEST_ROWS = 4
 
 
 Linear = Callable[[Tensor], Tensor]
@@ -30,7 +32,7 @@ def linear_function(weight: Tensor, bias: Tensor | None, is_packed: bool = True)
             wants it as it is.
 
     Returns:
-        x W^T + b as a function of states x, [..., in].
+        x W^T + b as a function of states x, [rows, in].
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -62,7 +64,10 @@ def _laid_out(weight: Tensor, bias: Tensor | None) -> Linear:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
     def product(states: Tensor) -> Tensor:
+        rows = len(states)
+        if rows < FEWEST_ROWS:
+            states = functional.pad(states, (0, 0, 0, FEWEST_ROWS - rows))
         result: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
-        return result
+        return result[:rows]
 
     return product
