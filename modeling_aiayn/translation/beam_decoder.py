@@ -13,9 +13,9 @@ from .packing import linear_function
 from .source_encoder import SourceEncoder, padding_mask
 from .step_layer import StepLayer
 
-# Graphs that torch.compile may make of a layer: twice the 8 that one, two and more sentences asked
+# Graphs that torch.compile may make of a layer: twice the 10 that one, two and more sentences asked
 # for together by one, two, four and five beams.
-GRAPHS = 16
+GRAPHS = 20
 
 
 class StepModel:
@@ -53,7 +53,7 @@ class BeamDecoder:
         model: The model.
         input_ids: Sources, [N, S].
         attention_mask: 1 for real source tokens, [N, S].
-        width: Hypotheses of each source, k.
+        width: Hypotheses of each source at most.
         max_length: Longest translation in tokens.
     """
 
@@ -66,7 +66,6 @@ class BeamDecoder:
         max_length: int,
     ) -> None:
         self.model = model
-        self.width = width
         self.sources = model.source_encoder(input_ids, attention_mask)
         keys, values = self.sources[0]
         self.source_mask = padding_mask(attention_mask, keys.size(1), keys.dtype)  # [N, H, 1, S]
@@ -95,7 +94,7 @@ class BeamDecoder:
             self.model.layers, self.tree.storage, self.sources, strict=True
         ):
             keys_values = (each.flatten(0, 1) for each in source)
-            given = (self.width, target, self.tree.size, mask, *keys_values, source_mask)
+            given = (tokens.size(1), target, self.tree.size, mask, *keys_values, source_mask)
             hidden_states, self._weights = layer(hidden_states, *given)
         self.length += 1
         logits: Tensor = self.model.lm_head(decoder.layer_norm(hidden_states))

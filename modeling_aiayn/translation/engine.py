@@ -215,7 +215,9 @@ class _Batch:
         restrictions = self._restrictions()
         if self.options.do_sample:
             chances = [
-                search.chances() for search in self.searches if isinstance(search, SentenceSampling)
+                search.chances()[: tokens.size(1)]
+                for search in self.searches
+                if isinstance(search, SentenceSampling)
             ]
             candidates = drawn_candidates(
                 logits, log_probabilities, restrictions, self.options, chances
@@ -229,8 +231,11 @@ class _Batch:
         self._let_leave(ensemble)
 
     def _rows(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Last tokens, parents and log-probabilities of all hypotheses, [N, k] each."""
-        width = self.options.width
+        """Last tokens, parents and log-probabilities of all hypotheses, [N, k] each.
+
+        There are as many as the sentence with the most has: one at the start of a beam search.
+        """
+        width = max(map(len, self.living))
         nobody = [Candidate(-torch.inf, 0, 0)] * width
         rows = (candidate for row in self.living for candidate in (row + nobody)[:width])
         scores, parents, tokens = (

@@ -17,7 +17,7 @@ class Ensemble:
         models: Models of one vocabulary.
         input_ids: Sources, [N, S].
         attention_mask: 1 for real source tokens, [N, S].
-        width: Hypotheses of each source, k.
+        width: Hypotheses of each source at most.
         max_length: Longest translation in tokens.
         with_coverage: Whether to sum up the attention that each source token gets.
     """
@@ -37,9 +37,8 @@ class Ensemble:
         self.source_mask = attention_mask
         self.coverage: Tensor | None = None
         if with_coverage:
-            self.coverage = torch.zeros(
-                len(input_ids), width, input_ids.size(1), device=input_ids.device
-            )  # [N, k, S]
+            sentences, length = input_ids.shape
+            self.coverage = torch.zeros(sentences, 1, length, device=input_ids.device)  # [N, k, S]
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """Score every entry of the vocabulary as the next token of each hypothesis.
@@ -53,7 +52,7 @@ class Ensemble:
         """
         logits = [decoder.step(tokens, parents) for decoder in self.decoders]
         if self.coverage is not None:
-            index = parents[..., None].expand_as(self.coverage)
+            index = parents[..., None].expand(-1, -1, self.coverage.size(-1))
             received = torch.stack([decoder.source_attention() for decoder in self.decoders]).mean(
                 0
             )

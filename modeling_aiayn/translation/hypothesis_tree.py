@@ -18,7 +18,7 @@ class HypothesisTree:
 
     Args:
         num_layers: Layers of the decoder.
-        width: Hypotheses of a sentence, k.
+        width: Hypotheses of a sentence at most.
         like: Keys of any layer, [N, H, S, K]: their sizes, type and device are the tree's.
     """
 
@@ -28,7 +28,7 @@ class HypothesisTree:
         self.size = 0
         sentences = len(like)
         self.is_ancestor = torch.empty(
-            sentences, width, 0, dtype=torch.bool, device=like.device
+            sentences, 1, 0, dtype=torch.bool, device=like.device
         )  # [N, k, size]
         self._itself = torch.eye(width, dtype=torch.bool, device=like.device)  # [k, k]
         self._tidy_size = STEPS * width
@@ -41,14 +41,15 @@ class HypothesisTree:
         Args:
             parents: Which hypothesis of the sentence each goes on from, [N, k].
         """
+        sentences, width = parents.shape
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        if self.size + self.width > self._tidy_size:
-            self._tidy(torch.arange(len(parents), device=parents.device))
-        itself = self._itself.expand(len(parents), -1, -1)
+        if self.size + width > self._tidy_size:
+            self._tidy(torch.arange(sentences, device=parents.device))
+        itself = self._itself[:width, :width].expand(sentences, -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
-        self.size += self.width
+        self.size += width
 
     def mask(self) -> Tensor:
         """What is added to scores, [N * H, k, size]; a single 0 where all entries are ancestors."""
@@ -74,7 +75,7 @@ class HypothesisTree:
         size = int(has_descendants.sum(1).max())
         order = has_descendants.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         order = order[:, :size]
-        index = order[:, None].expand(-1, self.width, -1)
+        index = order[:, None].expand(-1, self.is_ancestor.size(1), -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
         self._tidy_size = size + STEPS * self.width

@@ -109,7 +109,7 @@ class SourceEncoder:
         attentions = [layer.encoder_attn for layer in decoder_layers]
         self.projections = [stacked([each.k_proj, each.v_proj], is_packed) for each in attentions]
         self.head_dim = attentions[0].head_dim
-        self.encoder_heads = self.layers[0].attention.heads
+        self.encoder_heads = model.config.encoder_attention_heads
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
         """What each decoder layer attends to, made once.
