@@ -19,7 +19,9 @@ GRAPHS = 20
 
 
 class StepModel:
-    """A translation model made ready for decoding; its layers' weights are copied.
+    """A translation model made ready for decoding.
+
+    What is done to the model's weights later may not reach it.
 
     Args:
         model: The model.
@@ -29,7 +31,7 @@ class StepModel:
     def __init__(self, model: AiaynForConditionalGeneration, compile: bool = False) -> None:
         self.decoder = model.model.decoder
         self.dtype = model.dtype
-        self.source_encoder = SourceEncoder(model, is_packed=not compile)
+        self.source_encoder = SourceEncoder(model)
         decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
         layers = [StepLayer(layer, is_packed=not compile) for layer in decoder_layers]
         self.layers: list[Callable[..., tuple[Tensor, Tensor]]] = [*layers]

@@ -94,6 +94,9 @@ class TorchEngine:
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
         self.suppressed = suppressed_tokens(models[0].generation_config)
+        # Tokens that learned positions of the target have room for.
+        tables = (model.model.decoder.embed_positions.max_length for model in models)
+        self.tables = [table for table in tables if table is not None]
         size = models[0].lm_head.out_features
         if self.suppressed and not 0 <= self.suppressed[0] <= self.suppressed[-1] < size:
             raise ValueError(
@@ -175,9 +178,7 @@ class TorchEngine:
         )
         given = [*sentence.prefix, *(token for phrase in sentence.phrases for token in phrase)]
         limit = max(limit, len(given) + 1)
-        table = self.models[0].model.decoder.embed_positions.max_length
-        if table is not None:
-            limit = min(limit, table)
+        limit = min([limit, *self.tables])
         shared = (options, self.eos_token_ids, limit, sentence.prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
@@ -227,7 +228,8 @@ class _Batch:
         coverage = ensemble.coverage_scores()
         for index, search in enumerate(self.searches):
             if not search.is_done:
-                self.living[index] = search.advance(candidates[index], coverage[index])
+                living = search.advance(candidates[index], coverage[index])
+                self.living[index] = [] if search.is_done else living
         self._let_leave(ensemble)
 
     def _rows(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

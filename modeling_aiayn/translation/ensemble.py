@@ -35,10 +35,10 @@ class Ensemble:
             BeamDecoder(model, input_ids, attention_mask, width, max_length) for model in models
         ]
         self.source_mask = attention_mask
-        self.coverage: Tensor | None = None
+        self.coverage: Tensor | None = None  # [N, k, S], with k = 1 at the start
         if with_coverage:
             sentences, length = input_ids.shape
-            self.coverage = torch.zeros(sentences, 1, length, device=input_ids.device)  # [N, k, S]
+            self.coverage = torch.zeros(sentences, 1, length, device=input_ids.device)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """Score every entry of the vocabulary as the next token of each hypothesis.

@@ -29,7 +29,7 @@ class HypothesisTree:
         sentences = len(like)
         self.is_ancestor = torch.empty(
             sentences, 1, 0, dtype=torch.bool, device=like.device
-        )  # [N, k, size]
+        )  # [N, k, size], with k = 1 at the start
         self._itself = torch.eye(width, dtype=torch.bool, device=like.device)  # [k, k]
         self._tidy_size = STEPS * width
         # Keys and values of each layer, [N, H, 2, room, K].

@@ -60,7 +60,7 @@ class SourceTokens:
         Returns:
             Where they are.
         """
-        is_real = attention_mask.flatten() == 1
+        is_real = attention_mask.flatten() != 0
         return cls(
             is_real.nonzero()[:, 0],
             is_real.cumsum(0) - 1,
@@ -73,14 +73,13 @@ class SourceLayer:
     """An EncoderLayer over real tokens.
 
     Args:
-        layer: The layer; its weights are copied.
-        is_packed: As for `linear_function`.
+        layer: The layer; what is done to its weights later may not reach this.
     """
 
-    def __init__(self, layer: EncoderLayer, is_packed: bool) -> None:
-        self.attention = StepAttention(layer.self_attn, True, is_packed)
+    def __init__(self, layer: EncoderLayer) -> None:
+        self.attention = StepAttention(layer.self_attn, with_keys=True, is_packed=True)
         self.norm = StepNorm(layer.self_attn_layer_norm)
-        self.feed_forward = StepFeedForward(layer, is_packed)
+        self.feed_forward = StepFeedForward(layer, is_packed=True)
 
     def __call__(self, hidden_states: Tensor, tokens: SourceTokens) -> Tensor:
         """Run the layer, [M, D] to [M, D]."""
@@ -97,17 +96,16 @@ class SourceEncoder:
     """A model's encoder, and the projections of its output that decoder layers attend to.
 
     Args:
-        model: The model; its encoder's weights are copied.
-        is_packed: As for `linear_function`.
+        model: The model; what is done to its weights later may not reach this.
     """
 
-    def __init__(self, model: AiaynForConditionalGeneration, is_packed: bool) -> None:
+    def __init__(self, model: AiaynForConditionalGeneration) -> None:
         self.encoder = model.model.encoder
         encoder_layers = cast(list[EncoderLayer], list(self.encoder.layers))
         decoder_layers = cast(list[DecoderLayer], list(model.model.decoder.layers))
-        self.layers = [SourceLayer(layer, is_packed) for layer in encoder_layers]
+        self.layers = [SourceLayer(layer) for layer in encoder_layers]
         attentions = [layer.encoder_attn for layer in decoder_layers]
-        self.projections = [stacked([each.k_proj, each.v_proj], is_packed) for each in attentions]
+        self.projections = [stacked([each.k_proj, each.v_proj], True) for each in attentions]
         self.head_dim = attentions[0].head_dim
         self.encoder_heads = model.config.encoder_attention_heads
 

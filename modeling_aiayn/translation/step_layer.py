@@ -26,7 +26,7 @@ def stacked(linears: Sequence[nn.Linear], is_packed: bool) -> Linear:
 
 
 def attention_dtype(states: Tensor) -> torch.dtype:
-    """What a step attends in; keys and values are kept in it."""
+    """What decoding attends in; keys and values are kept in it."""
     if states.device.type == "cpu":
         return torch.promote_types(states.dtype, torch.float32)
     return states.dtype
@@ -135,7 +135,7 @@ class StepFeedForward:
         self.norm = StepNorm(layer.final_layer_norm)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
-        """Equation 2 with what is around it, [N, D] both."""
+        """Equation 2 with what is around it, [rows, D] both."""
         states = self.norm.before(hidden_states)
         return self.norm.after(hidden_states, self.fc2(self.activation(self.fc1(states))))
 

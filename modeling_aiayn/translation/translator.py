@@ -61,6 +61,8 @@ MISSING = object()
 class Translator:
     """Translates texts with a model and its tokenizers.
 
+    The search attends in a way of its own, whatever `attn_implementation` the model has.
+
     Args:
         model: A translation model, or several of one vocabulary that vote at each token. None:
             engine has its own.
