@@ -144,7 +144,7 @@ class StepLayer:
     """A DecoderLayer for decoding.
 
     Args:
-        layer: The layer; its weights are copied.
+        layer: The layer; what is done to its weights later may not reach this.
         is_packed: As for `linear_function`.
     """
 

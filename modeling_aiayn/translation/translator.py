@@ -215,7 +215,7 @@ class Translator:
     def engine(self) -> Engine:
         """What translates ids, made when first asked for.
 
-        It has weights of its own: what is done to the model's afterwards does not reach it.
+        What is done to the model's weights afterwards may not reach it.
         """
         return self._engine or TorchEngine(self.models, compile=self._compile)
 
