@@ -39,11 +39,22 @@ RESUMED = {
 }
 
 
+# 200 pairs are 13 updates: the run stops in its second epoch.
+GROUPED = {
+    "per_device_train_batch_size": 8,
+    "max_steps": 20,
+    "predict_with_generate": False,
+}
+
+
 class TerminateFirst(TrainerCallback):
-    """SIGTERM to the first process alone, before update 6."""
+    """SIGTERM to the first process alone, before the update after step."""
+
+    def __init__(self, step):
+        self.step = step
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 5 and args.process_index == 0:
+        if state.global_step == self.step and args.process_index == 0:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -85,11 +96,13 @@ def main():
         options["per_device_train_batch_size"] = 8 // size
         train(folder / f"smoothing-{smoothing}", encoded, tokenizer, **options)
     if size > 1:
-        train(folder / "whole", encoded, tokenizer, **RESUMED)
-        code = train(folder / "cut", encoded, tokenizer, [TerminateFirst()], **RESUMED)
-        if code != 143:
-            raise SystemExit(f"SIGTERM to one process gave code {code}.")
-        train(folder / "cut", encoded, tokenizer, **RESUMED)
+        for name, options, step in (("tokens", RESUMED, 5), ("groups", GROUPED, 16)):
+            whole, cut = folder / f"whole-{name}", folder / f"cut-{name}"
+            train(whole, encoded, tokenizer, **options)
+            code = train(cut, encoded, tokenizer, [TerminateFirst(step)], **options)
+            if code != 143:
+                raise SystemExit(f"SIGTERM to one process gave code {code}.")
+            train(cut, encoded, tokenizer, **options)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,12 @@ def test_a_stream_gives_each_pair_once_before_it_begins_anew(rows, collate):
     assert all(batch["labels"].size(1) % 4 == 0 for batch in batches)
 
 
-def test_processes_and_workers_share_a_stream_out(rows, collate):
+@pytest.mark.parametrize("shards", [None, 1, 2, 5], ids=str)
+def test_processes_and_workers_share_a_stream_out(encoded, rows, collate, shards):
+    """Rows of the library's stream, whose workers read a part of the shards each, or a list's."""
+    if shards is not None:
+        pairs = encoded.select_columns(["input_ids", "labels"])
+        rows = pairs.to_iterable_dataset(num_shards=shards)
     alone = list(islice(streamed(rows, collate), 60))
     for process in range(3):
         share = list(islice(streamed(rows, collate, process, 3), 20))

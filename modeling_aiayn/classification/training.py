@@ -18,7 +18,6 @@ from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
 from ..training.progress import ProgressBar
 from ..training.resumable import ResumableTrainer
-from ..training.sampling import LengthGroups
 from .arguments import ClassifierArguments
 
 
@@ -43,11 +42,7 @@ class ClassifierTrainer(ResumableTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        return LengthGroups(
-            [len(ids) for ids in dataset["input_ids"]],
-            self.args.train_batch_size * self.args.gradient_accumulation_steps,
-            self.args.seed,
-        )
+        return self.length_groups([len(ids) for ids in dataset["input_ids"]])
 
 
 def build_classifier(

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow.compute
 from datasets import Dataset
+from datasets import IterableDataset as StreamedDataset
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
 # How full batches are aimed to be: fuller ones must be halved more often, and end up emptier.
 FILL = 0.9
+# Rows of the library's streams that are read at once.
+ROWS = 1000
 
 Lengths = NDArray[np.int64]
 
@@ -207,7 +210,7 @@ class StreamedTokenBatches(IterableDataset[Any]):
         for epoch in count():
             if hasattr(self.stream, "set_epoch"):
                 self.stream.set_epoch(epoch)
-            rows = iter(self.stream)
+            rows = _all_rows(self.stream)
             pool = list(islice(rows, self.pool_size))
             if not pool:
                 raise ValueError("The stream of training pairs is empty.")
@@ -218,6 +221,17 @@ class StreamedTokenBatches(IterableDataset[Any]):
                     pool, following = list(chain(pool, following)), []
                 yield pool
                 pool = following
+
+
+def _all_rows(stream: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All of a stream's rows: a worker that iterates over one of the library's has its shards'."""
+    if not isinstance(stream, StreamedDataset):
+        return iter(stream)
+    return (
+        dict(zip(columns, row, strict=True))
+        for columns in stream.iter(ROWS)
+        for row in zip(*columns.values(), strict=True)
+    )
 
 
 def padded_lengths(lengths: Lengths, multiple_of: int | None) -> Lengths:

@@ -37,6 +37,7 @@ from .failures import BatchTooLargeError, TrainingDivergedError, is_out_of_memor
 from .interruption import InterruptionCallback
 from .meter import TokenMeter
 from .run_folder import claim_folder
+from .sampling import LengthGroups
 from .settings import refuse_changes, run_settings
 
 LOG_STATE_FILE = "log_state_{process}.json"
@@ -74,6 +75,7 @@ class ResumableTrainer(Seq2SeqTrainer):
         self.add_callback(_Resumption(self))
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+        self._groups: LengthGroups | None = None
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
         self._update_loss: Tensor | float = 0.0
@@ -114,6 +116,19 @@ class ResumableTrainer(Seq2SeqTrainer):
             path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
             self._log_state = json.loads(path.read_text("utf-8"))
         return super().train(None if folder is None else str(folder), *args, **kwargs)
+
+    def length_groups(self, lengths: list[int]) -> LengthGroups:
+        """The sampler of batches of like length, which hears of its epoch when the run goes on.
+
+        Args:
+            lengths: Length of each example, in tokens.
+
+        Returns:
+            The sampler.
+        """
+        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        self._groups = LengthGroups(lengths, size, self.args.seed)
+        return self._groups
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -252,6 +267,10 @@ class ResumableTrainer(Seq2SeqTrainer):
         place = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args
         )
+        if self._groups is not None:
+            # The library tells a sampler of several processes its epoch, but not in the epoch of
+            # which it leaves out what was trained before.
+            self._groups.set_epoch(place[0])
         stopped_early = self._log_state.get("stopped_early", False)
         if self._log_state and (stopped_early or self.state.global_step >= max_steps):
             # Nothing is left to train: the loop over epochs is passed by.

@@ -29,7 +29,6 @@ from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
 from .progress import ProgressBar
 from .resumable import ResumableTrainer
-from .sampling import LengthGroups
 from .schedule import noam_schedule
 
 
@@ -226,11 +225,7 @@ class AiaynTrainer(ResumableTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        return LengthGroups(
-            pair_lengths(dataset).max(1).tolist(),
-            self.args.train_batch_size * self.args.gradient_accumulation_steps,
-            self.args.seed,
-        )
+        return self.length_groups(pair_lengths(dataset).max(1).tolist())
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
         """In order, so that references can be kept beside the predictions."""
