@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import ROOT
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
@@ -65,8 +66,8 @@ def terminate():
 def run(tmp_path, encoded, tokenizer):
     """Train in tmp_path / name, going on from the newest whole checkpoint if there is one."""
 
-    def run_(name, at=None, data=encoded, callback=None, **options):
-        checkpoint = checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
+    def run_(name, at=None, data=encoded, callback=None, path=None, **options):
+        checkpoint = path or checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
         trainer = make_trainer(tmp_path / name, encoded, tokenizer, **(STEPS | options))
         trainer.train_dataset = data
         if at is not None:
@@ -87,12 +88,9 @@ def assert_same_run(trainer, expected):
     for first, second in zip(trainer.model.parameters(), expected.model.parameters(), strict=True):
         assert torch.equal(first, second)
     keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share", "eval_loss", "epoch")
+    keys += ("train_loss",)
     logs = [
-        [
-            [entry.get(key) for key in keys]
-            for entry in each.state.log_history
-            if "train_runtime" not in entry
-        ]
+        [[entry.get(key) for key in keys] for entry in each.state.log_history]
         for each in (trainer, expected)
     ]
     assert logs[0] == logs[1]
@@ -226,6 +224,51 @@ def test_old_checkpoints_go_and_the_best_one_stays(run, tmp_path):
     assert trainer.state.best_model_checkpoint == str(tmp_path / "run" / f"checkpoint-{best}")
 
 
+class BetterAtSix(AiaynTrainer):
+    """The evaluation at update 6, which is not saved, is better than that at 4, and the rest worse."""
+
+    def evaluate(self, *args, **kwargs):
+        metrics = super().evaluate(*args, **kwargs)
+        loss = {4: 2.0, 6: 1.0}.get(self.state.global_step, 3.0)
+        return metrics | {"eval_loss": loss}
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_path, limit):
+    trainer = run(
+        "run",
+        kind=BetterAtSix,
+        save_total_limit=limit,
+        save_steps=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        metric_for_best_model="loss",
+        load_best_model_at_end=True,
+    )
+    assert trainer.state.best_global_step == 6
+    best = tmp_path / "run" / "checkpoint-4"
+    assert trainer.state.best_model_checkpoint == str(best)
+    names = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
+    assert names == {"checkpoint-4", "checkpoint-14"}
+    saved = load_file(best / "model.safetensors")
+    for name, weight in saved.items():
+        assert torch.equal(trainer.model.state_dict()[name], weight)
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, cut, caplog):
+    """Else they would be what the next start goes on from, and new ones be deleted for them."""
+    run("cut", save_total_limit=1, at=13, path=cut / "checkpoint-4")
+    assert "checkpoint-8 is of a later update than this run goes on from" in caplog.text
+    assert "it is abandoned-1-checkpoint-8 now" in caplog.text
+    names = {path.name for path in cut.glob("*checkpoint-*")}
+    assert names == {"abandoned-1-checkpoint-8", "checkpoint-12"}
+    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-12")
+    for number in (1, 2):
+        run("cut", at=13, path=cut / "abandoned-1-checkpoint-8")
+        assert (cut / f"abandoned-{number}-checkpoint-12").is_dir()
+    assert (cut / "checkpoint-12").is_dir()
+
+
 @pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
@@ -305,8 +348,11 @@ def test_a_run_that_stopped_early_is_over(run):
     assert stopped.state.global_step < 14
     again = run("run", **options)
     assert again.state.global_step == stopped.state.global_step
+    assert logged(again, "train_loss") == pytest.approx(logged(stopped, "train_loss"))
     for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(first, second)
+    patient = run("run", **(options | {"early_stopping_patience": 2}))
+    assert patient.state.global_step == stopped.state.global_step + 2
 
 
 def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
@@ -314,6 +360,8 @@ def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
     mark_finished(arguments(tmp_path))
     assert is_finished(arguments(tmp_path, resume="auto"))
     assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
+    patient = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
+    assert not is_finished(arguments(tmp_path, resume="auto", early_stopping_patience=3, **patient))
     assert not is_finished(arguments(tmp_path))
 
 

@@ -118,6 +118,11 @@ def test_unknown_schedule_and_missing_rate_are_refused(tmp_path):
         AiaynTrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear")
 
 
+def test_the_library_s_flag_to_resume_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"resume_from_checkpoint .*: give resume='runs/x'"):
+        arguments(tmp_path, resume_from_checkpoint="runs/x")
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer, smoothing):
     """RELIABILITY A-M13: the same 8 sentences at once, or 2 by 2."""
@@ -428,7 +433,8 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         max_length_offset=5,
     )
     assert len(translations) == 9
-    command = ["train.py", "--train_file", "/home/someone/data/train", "--seed=3"]
+    command = ["train.py", "--train_file=/home/someone/data/train", "--seed=3"]
+    command += ["--test_file", "/home/someone/data/test"]
     facts = run_facts(
         trainer, DataArguments(train_file=["data/corpus/train", "more/train.tsv"]), splits, command
     )
@@ -442,7 +448,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert "corpus and more, 200 training pairs" in card
     assert "target_tokenizer" in card
     assert "/home" not in card and "{{" not in card and "hf_SECRET" not in card
-    assert "python train.py --train_file data/train --seed=3" in card
+    assert "python train.py --train_file=data/train --seed=3 --test_file data/test" in card
     for block in re.findall(r"```python\n(.*?)```", card, flags=re.S):
         compile(block, "card", "exec")
     assert json.loads((tmp_path / "scores.json").read_text()) == scores

@@ -25,13 +25,15 @@ def arguments(folder, **options):
     return AiaynTrainingArguments(**(defaults | options))
 
 
-def make_trainer(folder, encoded, tokenizer, dropout=0.1, held_out=20, sizes=None, **options):
+def make_trainer(
+    folder, encoded, tokenizer, dropout=0.1, held_out=20, sizes=None, kind=None, **options
+):
     torch.manual_seed(0)
     config = small_config(vocab_size=len(tokenizer), dropout=dropout, **(sizes or {}))
     validation = encoded.select(range(held_out))
     args = arguments(folder, **options)
     metrics = translation_metrics(tokenizer, list(validation["target"]))
-    return AiaynTrainer(
+    return (kind or AiaynTrainer)(
         model=AiaynForConditionalGeneration(config),
         args=args,
         train_dataset=encoded,

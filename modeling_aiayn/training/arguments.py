@@ -109,6 +109,11 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "whole output folder, training_args.bin and the token in it too. Train, then run "
                 "scripts/push_to_hub.py."
             )
+        if self.resume_from_checkpoint is not None:
+            raise ValueError(
+                "resume_from_checkpoint is the library's name for what its scripts go on from: "
+                f"give resume={self.resume_from_checkpoint!r}."
+            )
         self._refuse_sizes()
         self._refuse_patience()
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]

@@ -6,6 +6,7 @@ only then does it get its name, in one step.
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -147,12 +148,14 @@ def list_checkpoints(output_dir: Path) -> list[Path]:
     Returns:
         The folders, by N.
     """
-    found = {
-        int(match.group(1)): path
-        for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name)) and path.is_dir()
-    }
-    return [found[number] for number in sorted(found)]
+    pattern = rf"{PREFIX_CHECKPOINT_DIR}-\d+"
+    found = output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+    folders = (path for path in found if re.fullmatch(pattern, path.name) and path.is_dir())
+    return sorted(folders, key=_update_of)
+
+
+def _update_of(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
 
 
 def newest_whole_checkpoint(output_dir: Path) -> Path | None:
@@ -172,6 +175,25 @@ def newest_whole_checkpoint(output_dir: Path) -> Path | None:
         else:
             return folder
     return None
+
+
+def set_newer_aside(output_dir: Path, update: int) -> None:
+    """Rename checkpoints of later updates: the run goes on from here, and they are not its own.
+
+    Else the newest of them would be gone on from next, and outlive those that now come.
+
+    Args:
+        output_dir: The run's folder.
+        update: The update that the run goes on from.
+    """
+    for folder in list_checkpoints(output_dir):
+        if _update_of(folder) > update and (folder / MANIFEST_FILE).is_file():
+            names = (f"abandoned-{number}-{folder.name}" for number in itertools.count(1))
+            name = next(name for name in names if not (output_dir / name).exists())
+            folder.rename(output_dir / name)
+            logger.warning(
+                "%s is of a later update than this run goes on from: it is %s now.", folder, name
+            )
 
 
 def delete_old_checkpoints(output_dir: Path, limit: int | None, kept: set[str]) -> None:

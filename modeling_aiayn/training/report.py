@@ -35,7 +35,7 @@ def run_facts(
     held_out = splits["test" if "test" in splits else "validation"]
     dataset = data.dataset_name or "the embedded English-German grammar"
     if data.train_file is not None:
-        dataset = " and ".join(Path(file).resolve().parent.name for file in data.train_file)
+        dataset = " and ".join(_name_of(file) for file in data.train_file)
     return {
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
@@ -102,10 +102,19 @@ def write_report(
 
 def _shareable(command: Sequence[str]) -> str:
     """The command without the folders of this machine."""
-    words = (
-        "/".join(Path(word).parts[-2:]) if Path(word).is_absolute() else word for word in command
-    )
+    words = []
+    for word in command:
+        flag, equals, value = word.rpartition("=")
+        path = Path(value).expanduser()
+        words.append(flag + equals + ("/".join(path.parts[-2:]) if path.is_absolute() else value))
     return shlex.join(("python", *words))
+
+
+def _name_of(file: str) -> str:
+    """What to call a corpus: its folder, or where that is a user's own or the root, its file."""
+    path = Path(file).resolve()
+    is_telling = path.parent not in (Path.home(), Path("/"))
+    return path.parent.name if is_telling else path.name
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:

@@ -30,6 +30,7 @@ from .checkpoints import (
     delete_old_checkpoints,
     newest_whole_checkpoint,
     read_manifest,
+    set_newer_aside,
     write_checkpoint,
 )
 from .ema import EMA_FOLDER, EmaCallback
@@ -81,7 +82,10 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._update_loss: Tensor | float = 0.0
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> TrainOutput:
         """Train, from the beginning or from where a checkpoint left off.
 
@@ -104,18 +108,30 @@ class ResumableTrainer(Seq2SeqTrainer):
         """
         if self.args.should_save:
             claim_folder(self.args.output_dir)
-        folder = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
+        folder = None
         if resume_from_checkpoint is True:
             folder = newest_whole_checkpoint(Path(self.args.output_dir))
             if folder is None:
                 raise ValueError(f"No whole checkpoint in output_dir {self.args.output_dir}.")
+        elif resume_from_checkpoint:
+            folder = Path(resume_from_checkpoint)
         self._settings = run_settings(self.args, self.model.config, self.train_dataset)
         self._log_state = {}
         if folder is not None:
-            refuse_changes(read_manifest(folder).get("settings", {}), self._settings)
-            path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
-            self._log_state = json.loads(path.read_text("utf-8"))
+            self._go_on_from(folder)
         return super().train(None if folder is None else str(folder), *args, **kwargs)
+
+    def _go_on_from(self, folder: Path) -> None:
+        before = read_manifest(folder).get("settings", {})
+        refuse_changes(before, self._settings)
+        path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
+        self._log_state = json.loads(path.read_text("utf-8"))
+        patience = self.args.early_stopping_patience
+        if before.get("free", {}).get("early_stopping_patience", patience) != patience:
+            self._log_state["stopped_early"] = False
+        if self.args.should_save:
+            state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
+            set_newer_aside(Path(self.args.output_dir), state.global_step)
 
     def length_groups(self, lengths: list[int]) -> LengthGroups:
         """The sampler of batches of like length, which hears of its epoch when the run goes on.
@@ -173,6 +189,9 @@ class ResumableTrainer(Seq2SeqTrainer):
             if padded:
                 logs["tokens_per_second"] = round(real / seconds, 1)
                 logs["padding_share"] = 1 - real / padded
+        if "train_loss" in logs:
+            # The library divides the whole run's losses by the updates of this start.
+            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
         super().log(logs, start_time)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -204,7 +223,6 @@ class ResumableTrainer(Seq2SeqTrainer):
         started = time.perf_counter()
         output_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        best_name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
 
         def write(folder: Path) -> None:
             self._is_saving = True
@@ -215,19 +233,26 @@ class ResumableTrainer(Seq2SeqTrainer):
             if self._ema is not None:
                 with self.averaged_weights():
                     self._save(str(folder / EMA_FOLDER))
-            if best_name == name or (output_dir / best_name).is_dir():
-                self.state.best_model_checkpoint = str(output_dir / best_name)
+            self._note_best_checkpoint(name)
             if self.args.should_save:
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
 
         if self.args.should_save:
             write_checkpoint(output_dir, name, write, {"settings": self._settings})
-            delete_old_checkpoints(output_dir, self.args.save_total_limit, {best_name})
+            best = Path(self.state.best_model_checkpoint or "").name
+            delete_old_checkpoints(output_dir, self.args.save_total_limit, {best})
         else:
             write(output_dir / ASIDE_FOLDER / name)
         self.accelerator.wait_for_everyone()
         self.meter.pause(time.perf_counter() - started)
+
+    def _note_best_checkpoint(self, written: str | None = None) -> None:
+        """Where the best weights are, if they are or are being written; else it stays as it was."""
+        output_dir = Path(super()._get_output_dir(None))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        if name == written or (output_dir / name).is_dir():
+            self.state.best_model_checkpoint = str(output_dir / name)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model and its tokenizers.
@@ -267,6 +292,10 @@ class ResumableTrainer(Seq2SeqTrainer):
         place = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args
         )
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                # Its state brings the checkpoint's along.
+                callback.early_stopping_patience = self.args.early_stopping_patience
         if self._groups is not None:
             # The library tells a sampler of several processes its epoch, but not in the epoch of
             # which it leaves out what was trained before.
@@ -314,6 +343,7 @@ class ResumableTrainer(Seq2SeqTrainer):
     def _evaluate_if_due(self) -> None:
         if self._log_state.pop("is_evaluation_due", False):
             self._determine_best_metric(metrics=self._evaluate(None, None), trial=None)
+            self._note_best_checkpoint()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -348,7 +378,14 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._evaluate_if_due()
         if self._ema is not None:
             self._ema.settle(self.model)
-        return super()._finalize_training(*args)
+        limit = self.args.save_total_limit
+        # At 1 the library deletes the last checkpoint, without which a run does not know its end.
+        self.args.save_total_limit = None
+        try:
+            output = super()._finalize_training(*args)
+        finally:
+            self.args.save_total_limit = limit
+        return output._replace(training_loss=output.metrics["train_loss"])
 
 
 class _Resumption(TrainerCallback):

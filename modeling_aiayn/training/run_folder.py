@@ -87,8 +87,10 @@ def is_finished(args: AiaynTrainingArguments) -> bool:
     path = Path(args.output_dir) / FINISHED_FILE
     if args.resume is None or not path.is_file():
         return False
-    return bool(json.loads(path.read_text("utf-8")) == _length(args))
+    then, now = json.loads(path.read_text("utf-8")), _length(args)
+    return all(now[name] == value for name, value in then.items())
 
 
 def _length(args: AiaynTrainingArguments) -> dict[str, float]:
-    return {"max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs}
+    names = ("max_steps", "num_train_epochs", "early_stopping_patience")
+    return {name: getattr(args, name) for name in names}

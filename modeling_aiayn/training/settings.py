@@ -25,7 +25,7 @@ FIXED = (
 # Another value is used from then on, and said.
 FREE = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "max_steps"),
-    *("num_train_epochs", "label_smoothing_factor", "max_grad_norm"),
+    *("num_train_epochs", "label_smoothing_factor", "max_grad_norm", "early_stopping_patience"),
 )
 # What says nothing about a model's shape or numbers.
 _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_name_or_path"}
