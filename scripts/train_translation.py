@@ -62,7 +62,9 @@ def main() -> None:
     trainer.save_model()
     if trainer.is_world_process_zero():
         held_out = splits["test" if "test" in splits else "validation"]
-        scores, _ = evaluate_translation(Translator(model, source, target), held_out)
+        # As saved: of a model in parts no process has the whole.
+        translator = Translator.from_pretrained(args.output_dir, device=args.device)
+        scores, _ = evaluate_translation(translator, held_out)
         facts = run_facts(trainer, data, splits, sys.argv)
         write_report(args.output_dir, MODEL_CARD, scores, facts)
         mark_finished(args)

@@ -76,6 +76,10 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         default_factory=torch.accelerator.is_available,
         metadata={"help": "Keep batches where a GPU reads them fastest; default: if there is one."},
     )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False,
+        metadata={"help": "Look for parameters without a gradient at each update; ours all have."},
+    )
     early_stopping_patience: int = field(
         default=0, metadata={"help": "Evaluations without a better score before stopping; 0: none."}
     )
