@@ -22,6 +22,7 @@ from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
 from modeling_aiayn.translation.penalties import coverage_score, length_divisor
+from modeling_aiayn.translation.required_phrases import Progress
 from modeling_aiayn.translation.source_encoder import SourceEncoder
 
 EOS = 2
@@ -188,7 +189,43 @@ def test_a_prefix_is_kept_and_what_follows_is_the_model_s():
     assert plain == engine.search([SourceSentence(source)], SearchOptions(num_beams=3))[0]
 
 
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_a_prefix_may_say_an_n_gram_twice(do_sample):
+    engine = TorchEngine([small_model()])
+    prefix = [11, 12, 11, 12, 11]
+    options = {"do_sample": True, "nbest": 4} if do_sample else {"num_beams": 4}
+    (found,) = engine.search(
+        [SourceSentence([7, 8, 9, EOS], prefix=prefix)],
+        SearchOptions(no_repeat_ngram_size=2, min_length=9, **options),
+    )
+    for each in found:
+        assert list(each.token_ids[:5]) == prefix
+        pairs = list(itertools.pairwise(each.token_ids[4:]))
+        assert len(pairs) == len(set(pairs)) and not {(11, 12), (12, 11)} & set(pairs)
+        assert len(each.token_ids) > 9
+    assert len(found) == (4 if do_sample else 1)
+
+
 PHRASES = [[[9]], [[9, 10, 11]], [[9, 10], [12, 13, 14]], [[9, 10], [9, 12]], [[15, 15, 15]]]
+PHRASES += [[[9], [9, 10]], [[9, 10, 11], [10, 11, 12]], [[9, 9, 10], [9, 10]]]
+
+
+def test_what_a_hypothesis_has_of_phrases():
+    phrases = [[9], [9, 10], [9, 12], [10, 9, 12], [9, 9, 10]]
+    expected = [
+        (9, {0}, {1: 1, 2: 1, 3: 0, 4: 1}),
+        (10, {0, 1}, {2: 0, 3: 1, 4: 0}),
+        (7, {0, 1}, {2: 0, 3: 0, 4: 0}),
+        (10, {0, 1}, {2: 0, 3: 1, 4: 0}),
+        (9, {0, 1}, {2: 1, 3: 2, 4: 1}),
+        (12, {0, 1, 2, 3}, {4: 0}),
+    ]
+    token_ids, progress = [], Progress.of((), phrases, frozenset())
+    for token_id, met, begun in expected:
+        token_ids.append(token_id)
+        progress = Progress.of(token_ids, phrases, progress.met)
+        assert progress == (met, begun)
+    assert Progress.of([9, 9, 9], phrases, frozenset()).begun[4] == 2
 
 
 @pytest.mark.parametrize("phrases", PHRASES, ids=str)
@@ -208,6 +245,18 @@ def test_required_phrases_are_there_and_cost_what_they_cost(phrases, num_beams):
         assert best.token_ids[-1] == EOS
         (forced,) = engine.score([source], [best.token_ids])
         assert best.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "phrases", [[[9], [9, 10]], [[9, 10], [9, 10, 11]], [[10, 11], [9, 10, 11]]]
+)
+def test_a_phrase_in_another_need_not_be_said_twice(phrases):
+    engine = TorchEngine([small_model()])
+    sentences = [SourceSentence(ids, phrases=phrases) for ids in random_sources()]
+    found = engine.search(sentences, SearchOptions(num_beams=8))
+    texts = [" ".join(map(str, best.token_ids)) for (best,) in found]
+    shorter = " ".join(map(str, phrases[0]))
+    assert 1 in {text.count(shorter) for text in texts}
 
 
 def test_a_phrase_that_comes_anyway_changes_nothing():
@@ -382,12 +431,13 @@ def test_hypotheses_that_run_out_of_words_leave_the_others_alone(monkeypatch):
         assert [each.token_ids for each in alone] == [each.token_ids for each in found]
 
 
-def test_scores_that_are_no_numbers_are_refused():
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_scores_that_are_no_numbers_are_refused(do_sample):
     model = small_model()
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"non-finite scores \(NaN\)"):
-        search(TorchEngine([model]), [[5, 6, EOS]])
+        search(TorchEngine([model]), [[5, 6, EOS]], do_sample=do_sample)
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, {5, 6, 7}), (2, {5}), (3, {5}), (4, set())])

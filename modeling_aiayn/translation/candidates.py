@@ -1,7 +1,7 @@
 """From a step's logits to the few continuations that a search looks at."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -129,20 +129,25 @@ def best_candidates(
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
     places = (index // width, tokens.flatten(1).gather(1, index))
-    packed = torch.stack((best.double(), *places)).cpu()  # [3, N, count]
+    # Ids are whole numbers in float32 too, and not every accelerator has a wider type.
+    packed = torch.stack((best, *places)).cpu()  # [3, N, count]
     found = packed[0].tolist()
     # What is no number ranks first.
-    if any(math.isnan(first) for first, *_ in found):
-        raise ValueError(
-            "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
-            "numbers outgrew its dtype: look at the weights, or load with dtype='float32'."
-        )
+    _refuse_nan(first for first, *_ in found)
     rows = zip(found, *packed[1:].long().tolist(), strict=True)
     return [
         [each for each in map(Candidate, *row) if each.log_probability > -torch.inf]
         + wanted.get(sentence, [])
         for sentence, row in enumerate(rows)
     ]
+
+
+def _refuse_nan(scores: Iterable[float]) -> None:
+    if any(map(math.isnan, scores)):
+        raise ValueError(
+            "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
+            "numbers outgrew its dtype: look at the weights, or load with dtype='float32'."
+        )
 
 
 def _candidates_at(
@@ -177,6 +182,9 @@ def drawn_candidates(
     Returns:
         For each sentence a candidate of each hypothesis, in their order. Their log-probabilities
         are the model's, whatever temperature and cuts did to the odds.
+
+    Raises:
+        ValueError: The model's scores are no numbers.
     """
     steps = restrictions.apply(logits.log_softmax(-1))
     values, tokens = steps.sort(dim=-1, descending=True)  # [N, k, V]
@@ -188,14 +196,16 @@ def drawn_candidates(
     reached = shares.cumsum(-1)
     chance = torch.tensor(chances, device=logits.device, dtype=reached.dtype)[..., None]
     drawn = (reached <= chance * reached[..., -1:]).sum(-1, keepdim=True)  # [N, k, 1]
-    # Rounding may carry a chance near 1 past the last token that is in.
-    drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1)
+    # Rounding may carry a chance near 1 past the last token that is in; of NaN none is.
+    drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1).clamp_min(0)
     scores = (log_probabilities[..., None] + values.gather(-1, drawn))[..., 0]
     picked = tokens.gather(-1, drawn)[..., 0]
+    packed = torch.stack((scores, picked)).tolist()  # [2, N, k]
+    _refuse_nan(score for row in packed[0] for score in row)
     return [
         [
             Candidate(score, parent, int(token))
             for parent, (score, token) in enumerate(zip(*row, strict=True))
         ]
-        for row in zip(*torch.stack((scores.double(), picked)).tolist(), strict=True)
+        for row in zip(*packed, strict=True)
     ]

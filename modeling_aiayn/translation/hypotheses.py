@@ -65,10 +65,12 @@ class SentenceSearch:
         return []
 
     def banned(self) -> list[tuple[int, int]]:
-        """Which hypothesis may not be continued with which id."""
+        """Which hypothesis may not be continued with which id; nothing that is given is out."""
+        if self.only() is not None:
+            return []
         size = self.options.no_repeat_ngram_size
         ends = []
-        if self.length < min(self.options.min_length, self.max_length - 1):
+        if self.length < self.options.min_length:
             ends = [(k, token) for k in range(len(self.running)) for token in self.eos_token_ids]
         if size == 0:
             return ends

@@ -6,7 +6,7 @@ of the phrases as they, so one that has paid for a phrase is not thrown out by o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from .candidates import Candidate
 from .hypotheses import SentenceSearch
@@ -17,13 +17,40 @@ class Progress(NamedTuple):
 
     Args:
         met: Which phrases are there.
-        current: Which one is being said; None: none.
-        offset: How many of its ids are there.
+        begun: Of the others, as many ids as the hypothesis ends with, by phrase.
     """
 
-    met: frozenset[int] = frozenset()
-    current: int | None = None
-    offset: int = 0
+    met: frozenset[int]
+    begun: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, token_ids: Sequence[int], phrases: Sequence[Sequence[int]], met: frozenset[int]
+    ) -> Self:
+        """The progress of a hypothesis; phrases may overlap in it, and one be a part of another.
+
+        Args:
+            token_ids: Its ids.
+            phrases: All phrases' ids.
+            met: Which were there before the last id.
+
+        Returns:
+            The progress.
+        """
+        begun = {
+            index: _overlap(token_ids, phrase)
+            for index, phrase in enumerate(phrases)
+            if index not in met
+        }
+        said = {index for index, size in begun.items() if size == len(phrases[index])}
+        others = {index: size for index, size in begun.items() if index not in said}
+        return cls(met | said, others)
+
+
+def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
+    """How many of a phrase's first ids are the last of token_ids."""
+    sizes = range(min(len(token_ids), len(phrase)), 0, -1)
+    return next((n for n in sizes if list(token_ids[-n:]) == list(phrase[:n])), 0)
 
 
 @dataclass
@@ -39,16 +66,19 @@ class ConstrainedSearch(SentenceSearch):
     """
 
     phrases: Sequence[Sequence[int]] = ()
-    progress: list[Progress] = field(default_factory=lambda: [Progress()])
+    progress: list[Progress] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = [Progress.of((), self.phrases, frozenset())]
 
     def wanted(self) -> list[tuple[int, int]]:
-        """Which hypothesis is to be offered which id: the next of a phrase, or a first one."""
+        """Which hypothesis is to be offered which id: the next one of each phrase."""
         if self.only() is not None:
             return []
         return [
             (k, token)
             for k, progress in enumerate(self.progress)
-            for token in self._next_tokens(progress)
+            for token in {self.phrases[index][size] for index, size in progress.begun.items()}
         ]
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> list[Candidate]:
@@ -65,7 +95,8 @@ class ConstrainedSearch(SentenceSearch):
         for candidate in sorted(set(candidates), key=lambda found: -found.log_probability):
             before = self.progress[candidate.parent]
             if candidate.token not in self.eos_token_ids:
-                after = self._after(before, candidate.token)
+                token_ids = (*self.running[candidate.parent].token_ids, candidate.token)
+                after = Progress.of(token_ids, self.phrases, before.met)
                 banks.setdefault(self._tokens_met(after), []).append((candidate, after))
             elif len(before.met) == len(self.phrases):
                 self.finish(candidate, coverage[candidate.parent])
@@ -92,25 +123,5 @@ class ConstrainedSearch(SentenceSearch):
         return sorted(living, key=lambda served: -served[0].log_probability)
 
     def _tokens_met(self, progress: Progress) -> int:
-        return sum(len(self.phrases[index]) for index in progress.met) + progress.offset
-
-    def _next_tokens(self, progress: Progress) -> set[int]:
-        if progress.current is not None:
-            return {self.phrases[progress.current][progress.offset]}
-        return {phrase[0] for index, phrase in enumerate(self.phrases) if index not in progress.met}
-
-    def _after(self, progress: Progress, token: int) -> Progress:
-        """The progress of a hypothesis with one more token."""
-        met, current, offset = progress
-        if current is None or self.phrases[current][offset] != token:
-            starts = (
-                index
-                for index, phrase in enumerate(self.phrases)
-                if index not in met and phrase[0] == token
-            )
-            current, offset = next(starts, None), 0
-        if current is None:
-            return Progress(met)
-        if offset + 1 == len(self.phrases[current]):
-            return Progress(met | {current})
-        return Progress(met, current, offset + 1)
+        said = sum(len(self.phrases[index]) for index in progress.met)
+        return said + max(progress.begun.values(), default=0)
