@@ -208,7 +208,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         state_dict: dict[str, Tensor] | None,
         checkpoint_files: list[str] | None,
         load_config: LoadStateDictConfig,
-        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Look at each file before the library loads the first."""
         source = load_config.pretrained_model_name_or_path
@@ -223,7 +223,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
             if path.suffix == ".safetensors":
                 check_readable(path)
         return super()._load_pretrained_model(
-            model, state_dict, checkpoint_files, load_config, *args
+            model, state_dict, checkpoint_files, load_config, **kwargs
         )
 
     @classmethod
@@ -1099,7 +1099,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         state_dict: dict[str, Tensor] | None,
         checkpoint_files: list[str] | None,
         load_config: LoadStateDictConfig,
-        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Find the matrix of a three-way tie, which is kept under the encoder's name."""
         config = model.config
@@ -1108,7 +1108,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
             mapping = [*(load_config.weight_mapping or []), renaming]
             load_config = dataclasses.replace(load_config, weight_mapping=mapping)
         loaded = super()._load_pretrained_model(
-            model, state_dict, checkpoint_files, load_config, *args
+            model, state_dict, checkpoint_files, load_config, **kwargs
         )
         # What is kept here is undone by saving, and this model saves under its own names.
         model._weight_conversions = [

@@ -173,6 +173,29 @@ def test_lora_trains_saves_loads_and_merges(cls, tmp_path, batch):
         assert merged.generate(batch["input_ids"], max_new_tokens=5).tolist() == kept
 
 
+@pytest.mark.parametrize(
+    "cls", [AiaynForConditionalGeneration, AiaynForSequenceClassification, AiaynForCausalLM]
+)
+def test_the_library_s_own_adapters_are_saved_and_found_again(cls, tmp_path, batch):
+    cls(small_config(num_labels=3)).save_pretrained(tmp_path / "base")
+    model = cls.from_pretrained(tmp_path / "base")
+    inputs = {"input_ids": batch["input_ids"]}
+    if cls is AiaynForConditionalGeneration:
+        inputs = batch
+    plain = model(**inputs).logits
+    config = LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model.add_adapter(config)
+    expected = model(**inputs).logits
+    assert not torch.allclose(expected, plain, atol=1e-3)
+    model.save_pretrained(tmp_path / "adapter")
+    assert not (tmp_path / "adapter" / "model.safetensors").exists()
+    again = cls.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(again(**inputs).logits, expected)
+    later = cls.from_pretrained(tmp_path / "base")
+    later.load_adapter(str(tmp_path / "adapter"))
+    torch.testing.assert_close(later(**inputs).logits, expected)
+
+
 def test_dynamic_int8(model, batch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch moves this to torchao, which says the same
