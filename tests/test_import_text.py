@@ -1,6 +1,7 @@
 """Imported models with their tokenizers: from another system's folder to translated text."""
 
 import argparse
+import itertools
 import json
 import pickle
 import re
@@ -43,6 +44,7 @@ from transformers import (
 )
 
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.inspection.alignment import AttentionChoice, aligner, words_of_tokens
 from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import read_annotated
 from modeling_aiayn.interop.arguments import SourceArguments
@@ -268,6 +270,28 @@ FSMT_FILES = {
 }
 
 
+def test_words_of_tokens_that_do_not_say_where_they_are(imported):
+    translator = Translator.from_pretrained(imported)
+    assert not translator.source_tokenizer.is_fast
+    for tokenizer in (translator.source_tokenizer, translator.target_tokenizer):
+        for text in TEXTS:
+            tokens = tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)
+            numbers = list(itertools.accumulate(token.startswith("▁") for token in tokens[:-1]))
+            expected = [
+                None if token in ("▁", "</s>") else number - 1
+                for token, number in zip(tokens, [*numbers, 0], strict=True)
+            ]
+            assert words_of_tokens(tokenizer, text, text.split()) == expected
+    unknown = f"{TEXTS[0]} 中文 {TEXTS[0]}"
+    words = words_of_tokens(translator.source_tokenizer, unknown, unknown.split())
+    count = len(TEXTS[0].split())
+    assert {word for word in words if word is not None} >= {*range(2 * count + 1)} - {count}
+    assert words[-2] == 2 * count
+    (best,) = next(translator.stream(TEXTS[:1], SearchOptions()))
+    links = aligner(translator, AttentionChoice())(best)
+    assert {int(link.split("-")[0]) for link in links.split()} <= {*range(count)} and links
+
+
 @pytest.fixture
 def fsmt_folder(tmp_path):
     tokens = FSMT_FILES["vocab"] + [f"x{n}</w>" for n in range(VOCAB - len(FSMT_FILES["vocab"]))]
@@ -291,6 +315,7 @@ def test_fsmt_folder_with_its_tokenizer(fsmt_folder, tmp_path):
     text = "the dog sees x3"
     assert translator.source_tokenizer(text).input_ids == whole(text).input_ids
     assert translator.source_tokenizer("the dog").input_ids == [4, 5, 2]
+    assert words_of_tokens(translator.source_tokenizer, "the dog", ["the", "dog"]) == [0, 1, None]
     assert translator.target_tokenizer.decode([4, 5]) == "the dog"
     (line,) = translator([text], max_length_factor=0, max_length_offset=5)
     assert "</s>" not in line

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Self
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenization import as_unicode
+from ..tokenization import as_unicode, decode_lines
 from ..translation import Translator
 from ..translation.translator import Translation
 from .attention_weights import AttentionMaps, attention_maps
@@ -74,7 +75,8 @@ def words_of_tokens(
     """Which word each token of a text belongs to.
 
     Args:
-        tokenizer: A fast tokenizer.
+        tokenizer: Any tokenizer. Of one that does not say where in the text its tokens are, as
+            imported models have, the text is compared with what the tokens say.
         text: The text.
         words: Its words in their order, their case aside.
 
@@ -92,6 +94,11 @@ def words_of_tokens(
             raise ValueError(f"The word {word!r} is not in {text!r}, or not in its place.")
         position = start + len(word)
         word_at[start:position] = [number] * len(word)
+    if not tokenizer.is_fast:
+        return [
+            None if place is None else word_at[place]
+            for place in _places_of_tokens(tokenizer, text)
+        ]
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
     return [
         None if is_special else word_at[max(end - 1, start)]
@@ -99,6 +106,30 @@ def words_of_tokens(
             encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
         )
     ]
+
+
+def _places_of_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int | None]:
+    """Where in a text the last character of each token is; None where it has none there."""
+    ids = tokenizer(text).input_ids
+    said = decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
+    matcher = SequenceMatcher(None, said[-1], text, autojunk=False)
+    place_of = {
+        block.a + offset: block.b + offset
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+    places: list[int | None] = []
+    end, last = 0, -1
+    for beginning in said:
+        before, end = end, max(end, len(beginning.rstrip()))
+        if end == before:
+            places.append(None)
+            continue
+        # What is unknown says nothing of the text: it stands for what comes next there.
+        rest = (place for place in range(last + 1, len(text)) if not text[place].isspace())
+        last = place_of.get(end - 1, next(rest, last))
+        places.append(last)
+    return places
 
 
 def links_of(
