@@ -283,14 +283,33 @@ def read_pairs(
         OSError: There is no such file, or it cannot be read.
         ValueError: It is not what its name says, or holds no pair.
     """
+    return without_empty(read_rows(path, source, target, columns), path)
+
+
+def read_rows(
+    path: str, source: str, target: str, columns: tuple[str, str] | None = None
+) -> Dataset:
+    """As `read_pairs`, but with a row for each line of the file, whatever its sides.
+
+    Args:
+        path: As there.
+        source: As there.
+        target: As there.
+        columns: As there.
+
+    Returns:
+        The rows.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        ValueError: It is not what its name says.
+    """
     kind = Path(path.removesuffix(".gz")).suffix
     if kind == ".tsv":
-        pairs = read_tsv(path, columns or (source, target), source, target)
-    elif kind == ".jsonl":
-        pairs = read_jsonl(path, source, target)
-    else:
-        pairs = read_parallel(_side(path, source), _side(path, target))
-    return without_empty(pairs, path)
+        return read_tsv(path, columns or (source, target), source, target)
+    if kind == ".jsonl":
+        return read_jsonl(path, source, target)
+    return read_parallel(_side(path, source), _side(path, target))
 
 
 def _side(prefix: str, language: str) -> Path:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import parse_columns, read_lines, read_pairs
+from modeling_aiayn.corpus import parse_columns, read_lines, read_rows, without_empty
 from modeling_aiayn.translation.arguments import ModelOrHypotheses
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
     score_table,
     score_translations,
+    with_translations,
 )
 from modeling_aiayn.translation.options import SearchOptions
 
@@ -49,14 +50,17 @@ def main() -> None:
     arguments, options, pair_arguments = parse_arguments(
         __doc__, ModelOrHypotheses, SearchOptions, PairArguments
     )
-    pairs = read_pairs(
+    rows = read_rows(
         pair_arguments.file,
         pair_arguments.source_lang,
         pair_arguments.target_lang,
         parse_columns(pair_arguments.columns),
     )
     if arguments.hypotheses is not None:
-        translations = read_lines(arguments.hypotheses)
+        rows = with_translations(rows, read_lines(arguments.hypotheses))
+    pairs = without_empty(rows, pair_arguments.file)
+    if arguments.hypotheses is not None:
+        translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)
     else:
         scores, translations = evaluate_translation(

@@ -165,6 +165,11 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     code, again, _ = run("evaluate_translation.py", *files)
     assert code == 0
     assert again.splitlines() == out.splitlines()[: len(again.splitlines())]
+    pairs = (tmp_path / "pairs.tsv").read_text()
+    (tmp_path / "pairs.tsv").write_text(f"\tNichts.\n{pairs}")
+    (tmp_path / "out.txt").write_text("\n" + (tmp_path / "out.txt").read_text())
+    assert run("evaluate_translation.py", *files)[:2] == (0, again)
+    (tmp_path / "pairs.tsv").write_text(pairs)
     (tmp_path / "out.txt").write_text("eins\n")
     code, _, err = run("evaluate_translation.py", *files)
     assert code == 1 and "Each pair needs a translation, got 1 of 2 pairs" in err

@@ -11,19 +11,21 @@ from .translator import Translator
 
 # Bootstrap resamples behind an interval of confidence.
 RESAMPLES = 1000
+BATCH_OPTIONS = ("batch_size", "max_tokens_per_batch")
 
 
-def perplexity(translator: Translator, pairs: Dataset) -> float:
+def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
     """Perplexity per target token, `</s>` counted, from plain cross-entropy.
 
     Args:
         translator: A model and its tokenizers.
         pairs: Columns "source" and "target".
+        **options: As for `Translator.score`.
 
     Returns:
         exp of the mean negative log-probability of a target token.
     """
-    scored = translator.score(list(pairs["source"]), list(pairs["target"]))
+    scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
     tokens = sum(len(each.token_ids) for each in scored)
     return math.exp(-sum(each.log_probability for each in scored) / tokens)
 
@@ -43,7 +45,28 @@ def evaluate_translation(
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
-    return {**scores, "perplexity": perplexity(translator, pairs)}, translations
+    batches = {name: options[name] for name in BATCH_OPTIONS if name in options}
+    return {**scores, "perplexity": perplexity(translator, pairs, **batches)}, translations
+
+
+def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
+    """Put translations beside the pairs that they are of.
+
+    Args:
+        pairs: Columns "source" and "target".
+        translations: One of each pair's source.
+
+    Returns:
+        The pairs with a column "translation".
+
+    Raises:
+        ValueError: There are not as many translations as pairs.
+    """
+    if len(translations) != len(pairs):
+        raise ValueError(
+            f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
+        )
+    return pairs.add_column("translation", translations)
 
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
@@ -55,14 +78,7 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
 
     Returns:
         Scores by name, and their signatures.
-
-    Raises:
-        ValueError: There are not as many translations as pairs.
     """
-    if len(translations) != len(pairs):
-        raise ValueError(
-            f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
-        )
     references = list(pairs["target"])
     scores: dict[str, Any] = TranslationScores().compute(
         predictions=list(translations), references=references, resamples=RESAMPLES
