@@ -44,6 +44,8 @@ def main() -> None:
     arguments, options, export = parse_arguments(
         __doc__, TranslatorArguments, SearchOptions, ExportArguments
     )
+    if len(arguments.model) > 1:
+        raise ValueError(f"One model is exported at a time, got {len(arguments.model)} to --model.")
     translator = arguments.load()
     export_ctranslate2(translator, export.output, export.quantization)
     exported = Translator.from_pretrained(export.output, engine="ctranslate2")

@@ -45,6 +45,20 @@ def test_scores_are_the_same(name, tokenizer, tmp_path):
         assert theirs.score == pytest.approx(ours.score, rel=1e-5)
 
 
+@pytest.mark.parametrize("positions", [9, None])
+def test_no_text_is_longer_than_the_positions_of_an_export(tokenizer, tmp_path, caplog, positions):
+    learned = {"position_type": "learned", "max_position_embeddings": positions}
+    model = small_model(vocab_size=len(tokenizer), **(learned if positions else {}))
+    other = exported(Translator(model, tokenizer), tmp_path / "ct2")
+    options = {} if positions else {"max_length_offset": 3000}
+    options = SearchOptions(num_beams=1, **options)
+    found = [best for best, *_ in other.stream(["We see.", "the dog " * 600], options)]
+    assert f"to {positions or 512} tokens" in caplog.text
+    assert [len(best.token_ids) for best in found] == [positions or 2048] * 2
+    (scored,) = other.score(["We see."], ["der Hund " * 600])
+    assert len(scored.token_ids) == (positions or 562)
+
+
 def trained_to_end(tokenizer, **overrides):
     """A model that ends its sentences, as trained ones do; random ones go on to their limit."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, **overrides)
@@ -207,6 +221,9 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     )
     assert code == 0, err
     assert f"{folder} (float32): " in out and "of 2 translations identical" in out
+    several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
+    code, out, err = run("export_ctranslate2.py", *several)
+    assert (code, out) == (1, "") and "One model is exported at a time, got 2 to --model" in err
     code, out, err = run(
         *("translate.py", "--engine", "ctranslate2", "--model", folder, "--text", "We see."),
         *("--max_length_factor", 0, "--max_length_offset", 3),

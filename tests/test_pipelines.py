@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import small_config, small_model
-from transformers import pipeline
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.tokenization import TARGET_TOKENIZER_FOLDER, train_word_tokenizer
@@ -21,6 +21,15 @@ def test_translations_are_the_translator_s(model_folder, batch_size):
     assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}
     streamed = list(translate((text for text in TEXTS), num_beams=3))
     assert streamed == output
+
+
+def test_a_model_kept_in_float16_is_computed_with_in_float32(model_folder, tmp_path, tokenizer):
+    AutoModelForSeq2SeqLM.from_pretrained(model_folder).half().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    translate = pipeline("aiayn-translation", str(tmp_path), device="cpu")
+    assert translate.model.dtype == torch.float32
+    texts = Translator.from_pretrained(tmp_path)(TEXTS, num_beams=3)
+    assert [each["translation_text"] for each in translate(TEXTS, num_beams=3)] == texts
 
 
 def test_a_target_vocabulary_of_its_own_is_found_or_given(tmp_path):

@@ -1,13 +1,17 @@
 """Translator: as many texts out as in, each on its own, and clear words where it cannot."""
 
 import logging
+import math
+import re
 
 import pytest
 import torch
 from conftest import small_model
 from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForSeq2SeqLM
 
-from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.batching import batches_by_length, pools
@@ -162,6 +166,50 @@ def test_what_is_no_translation_model_is_refused(tokenizer):
         Translator(torch.nn.Linear(2, 3), tokenizer)
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer")
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
+def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, folder, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    texts = [text for text in TEXTS if text.strip()]
+    targets = Translator(model, tokenizer)(texts)
+    torch.manual_seed(0)
+    names = ["q_proj", "v_proj", "fc1", "lm_head"]
+    model.add_adapter(LoraConfig(target_modules=names, r=3, lora_alpha=30, init_lora_weights=False))
+    with pytest.raises(ValueError, match=r"q_proj is more than that, got peft\..*Linear\. Merge"):
+        Translator(model, tokenizer)(["We see."])
+    model.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    merged = Translator.from_pretrained(tmp_path / "adapter")
+    ids = merged.source_tokenizer(texts, padding=True, return_tensors="pt")
+    penalty = {"num_beams": 4, "length_penalty": 1.0}
+    expected = model.generate(**ids, **penalty)
+    penalty["length_normalization"] = "power"
+    assert merged(texts, **penalty) == decode_lines(tokenizer, expected.tolist())
+    assert merged(texts, **penalty) != targets
+
+
+def test_a_model_on_several_devices_is_refused(tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"))
+    with pytest.raises(ValueError, match="must be on one device, got parts on cpu, meta"):
+        Translator(model, tokenizer)(["We see."])
+
+
+def test_a_target_longer_than_there_is_room_for_is_cut(tokenizer, caplog):
+    model = small_model(
+        vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
+    )
+    translator = Translator(model, tokenizer)
+    pairs = Dataset.from_dict({"source": ["We see."] * 2, "target": ["Wir.", "der Hund " * 9]})
+    caplog.clear()
+    first, second = translator.score(pairs["source"], pairs["target"])
+    assert len(second.token_ids) == 9 and second.token_ids[-1] == tokenizer.eos_token_id
+    assert re.fullmatch(r"Line 2: cut from \d+ to 9 tokens\.", caplog.messages[-1])
+    nats = first.log_probability + second.log_probability
+    expected = math.exp(-nats / (len(first.token_ids) + 9))
+    assert perplexity(translator, pairs, batch_size=1) == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_step_is_traced_whole_and_once(tokenizer, monkeypatch):
     """What torch.compile rewrites computes the same, at any size; its backend is a slow test's."""
     graphs = []
@@ -189,11 +237,19 @@ def test_compiling_changes_nothing(folder):
     assert compiled(TEXTS) == plain(TEXTS)
 
 
-def test_bfloat16_translates_most_sentences_alike_in_any_batch(folder):
-    """RELIABILITY A-M17, of which the measure on a trained model is in the README."""
-    translator = Translator.from_pretrained(folder, dtype="bfloat16")
+def test_bfloat16_translates_by_the_same_weights(folder):
+    """Its first words are float32's where those are far from any others."""
+    translators = [Translator.from_pretrained(folder, dtype=d) for d in ("bfloat16", "float32")]
     texts = [text for text in TEXTS if text.strip()] * 4
-    assert len(translator(texts)) == len(texts)
+    options = {"num_beams": 1, "max_length_factor": 0, "max_length_offset": 3}
+    ours, exact = (translator(texts, **options) for translator in translators)
+    assert sum(a == b for a, b in zip(ours, exact, strict=True)) >= len(texts) / 2
+    scores = [
+        [each.log_probability for each in translator.score(texts, exact)]
+        for translator in translators
+    ]
+    assert scores[0] == pytest.approx(scores[1], rel=0.02)
+    assert scores[0] != scores[1]
 
 
 def test_batches_are_of_like_length_and_hold_what_fits():

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from ..configuration_aiayn import AiaynConfig
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from ..translation.ctranslate2_engine import SOURCE_TOKENIZER_FOLDER
+from ..translation.ctranslate2_engine import POSITIONS_FIELD, SOURCE_TOKENIZER_FOLDER
 from ..translation.options import SearchOptions
 
 # Positions that the folder has encodings for: the engine looks them up and knows no others.
@@ -111,6 +111,9 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     spec.config.unk_token = source.unk_token
     spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
     spec.config.layer_norm_epsilon = config.layer_norm_eps
+    for half in ("encoder", "decoder"):
+        encodings = getattr(spec, half).position_encodings.encodings
+        spec.config.add_attribute(POSITIONS_FIELD.format(half=half), len(encodings))
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))

@@ -43,7 +43,10 @@ class TranslatorArguments:
         },
     )
     device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, ...; default: a GPU where there is one."}
+        default=None,
+        metadata={
+            "help": "cpu, cuda, ...; default: a GPU where there is one; with ctranslate2 cpu."
+        },
     )
     compile: bool = field(
         default=False,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..layers import DecoderLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
@@ -13,9 +13,33 @@ from .packing import linear_function
 from .source_encoder import SourceEncoder, padding_mask
 from .step_layer import StepLayer
 
+# Layers that decoding knows by their weights alone.
+PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
 # Graphs that torch.compile may make of a layer: twice the 10 that one, two and more sentences asked
 # for together by one, two, four and five beams.
 GRAPHS = 20
+
+
+def refuse_other_layers(model: AiaynForConditionalGeneration) -> None:
+    """Refuse a model whose projections are more than weights, or which is not in one place.
+
+    Raises:
+        ValueError: One is an adapter's or a quantised one, or the model lies on several devices.
+    """
+    for name, module in model.named_modules():
+        is_plain = isinstance(module, nn.Linear) and module.weight.is_floating_point()
+        if name.rpartition(".")[2] in PROJECTIONS and not is_plain:
+            raise ValueError(
+                f"Decoding reads the weights of linear layers, and {name} is more than that, got "
+                f"{type(module).__module__}.{type(module).__name__}. Merge adapters first "
+                "(merge_and_unload() of a PeftModel), or use model.generate()."
+            )
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise ValueError(
+            f"A model to decode with must be on one device, got parts on {', '.join(devices)}: "
+            "give device in the place of device_map."
+        )
 
 
 class StepModel:
@@ -26,9 +50,13 @@ class StepModel:
     Args:
         model: The model.
         compile: Whether torch.compile rewrites the layers.
+
+    Raises:
+        ValueError: A projection is more than its weight, or the model is on several devices.
     """
 
     def __init__(self, model: AiaynForConditionalGeneration, compile: bool = False) -> None:
+        refuse_other_layers(model)
         self.decoder = model.model.decoder
         self.dtype = model.dtype
         self.source_encoder = SourceEncoder(model)

@@ -1,5 +1,6 @@
 """CTranslate2 behind our interface: the production engine for what was exported to it."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from .options import SearchOptions
 from .penalties import normalized_score
 
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
+# In the exported config.json: how many tokens a half has positions for.
+POSITIONS_FIELD = "{half}_positions"
 
 
 class CTranslate2Engine:
@@ -21,6 +24,7 @@ class CTranslate2Engine:
     Its beam search ends with as many finished hypotheses as beams, where ours goes on while a
     better one is possible; both rank them alike. Where tokens are forced or ruled out it counts
     shares of what is left, so those hypotheses are scored once more, by what the model gives them.
+    And it has one limit of length for a batch, which its longest source sets.
 
     Args:
         folder: What `export_ctranslate2` wrote.
@@ -49,6 +53,10 @@ class CTranslate2Engine:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
+        exported = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+        self.positions = {
+            half: exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
+        }
         decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
         self.beyond_source = beyond_source(decoding)
         self.suppressed = self._tokens(
@@ -75,6 +83,8 @@ class CTranslate2Engine:
         offset = self.beyond_source if offset is None else offset
         longest = max(len(sentence.input_ids) for sentence in sentences)
         limit = max(1, int(options.max_length_factor * longest) + offset)
+        # One that is cut there has its end behind it.
+        limit = min(limit, (self.positions["decoder"] or limit + 1) - 1)
         results = self.translator.translate_batch(
             self._tokens(self.source_tokenizer, [sentence.input_ids for sentence in sentences]),
             self._tokens(self.target_tokenizer, [sentence.prefix for sentence in sentences]),

@@ -41,7 +41,13 @@ class SourceSentence:
 
 
 class Engine(Protocol):
-    """What translates ids."""
+    """What translates ids.
+
+    Args:
+        positions: As `positions_of` gives them.
+    """
+
+    positions: dict[str, int | None]
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
@@ -52,6 +58,22 @@ class Engine(Protocol):
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
+
+
+def positions_of(models: Sequence[AiaynForConditionalGeneration]) -> dict[str, int | None]:
+    """How many tokens learned positions have room for, in each half of all models.
+
+    Args:
+        models: The models.
+
+    Returns:
+        Tokens by half, "encoder" and "decoder"; None: any number of them.
+    """
+    found = {}
+    for half in ("encoder", "decoder"):
+        tables = (getattr(model.model, half).embed_positions.max_length for model in models)
+        found[half] = min((table for table in tables if table is not None), default=None)
+    return found
 
 
 def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
@@ -94,9 +116,7 @@ class TorchEngine:
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
         self.suppressed = suppressed_tokens(models[0].generation_config)
-        # Tokens that learned positions of the target have room for.
-        tables = (model.model.decoder.embed_positions.max_length for model in models)
-        self.tables = [table for table in tables if table is not None]
+        self.positions = positions_of(models)
         size = models[0].lm_head.out_features
         if self.suppressed and not 0 <= self.suppressed[0] <= self.suppressed[-1] < size:
             raise ValueError(
@@ -178,7 +198,7 @@ class TorchEngine:
         )
         given = [*sentence.prefix, *(token for phrase in sentence.phrases for token in phrase)]
         limit = max(limit, len(given) + 1)
-        limit = min([limit, *self.tables])
+        limit = min(limit, self.positions["decoder"] or limit)
         shared = (options, self.eos_token_ids, limit, sentence.prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")

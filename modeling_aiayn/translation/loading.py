@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
 
@@ -37,7 +38,27 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
         path, use_safetensors=True, output_loading_info=True, **options
     )
     refuse_unfit_weights(path, model, loading_info)
+    if getattr(model, "_hf_peft_config_loaded", False):
+        merge_adapters(model)
     return model
+
+
+def merge_adapters(model: AiaynForConditionalGeneration) -> None:
+    """Put adapters into the weights that they adapt, which then need them no more.
+
+    Args:
+        model: A model that was loaded with adapters.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, BaseTunerLayer):
+            adapter: Any = module
+            layer = adapter.get_base_layer()
+            # Its own: another layer that shares the weight is not adapted.
+            layer.weight = nn.Parameter(layer.weight.detach().clone())
+            adapter.merge()
+            model.set_submodule(name, layer)
 
 
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:

@@ -9,7 +9,7 @@ LENGTH_NORMALIZATIONS = ("gnmt", "power")
 class SearchOptions:
     """How translations are searched for; the defaults are section 6.1's.
 
-    Lengths are in target tokens, `</s>` counted.
+    Lengths are in target tokens, `</s>` counted but for min_length.
 
     Raises:
         ValueError: A value is out of its range, or two exclude each other.
@@ -41,7 +41,7 @@ class SearchOptions:
     max_length_offset: int | None = field(
         default=None, metadata={"help": "The offset; default: the model's own, the paper's 50."}
     )
-    min_length: int = field(default=0, metadata={"help": "No end before this many tokens."})
+    min_length: int = field(default=0, metadata={"help": "Tokens that must come before the end."})
     no_repeat_ngram_size: int = field(
         default=0, metadata={"help": "No n tokens in a row twice in a translation; 0: anything."}
     )

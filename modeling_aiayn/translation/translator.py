@@ -11,11 +11,12 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..generation import MAX_TOKENS_BEYOND_SOURCE
 from ..model_folders import require_directory
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, as_unicode, decode_lines, vocabulary_sha256
 from .batching import batches_by_length, pools
-from .engine import Engine, SourceSentence, TorchEngine
+from .engine import Engine, SourceSentence, TorchEngine, positions_of
 from .hypotheses import Hypothesis
 from .loading import HUB_HINT, computable, load_model, load_target_tokenizer
 from .options import SearchOptions
@@ -25,6 +26,8 @@ from .progress import TranslationBar
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
+# What a search writes of so long a source.
+MAX_TARGET_TOKENS = MAX_SOURCE_TOKENS + MAX_TOKENS_BEYOND_SOURCE
 BATCH_SIZE = 256
 # Of the source, padding counted.
 MAX_TOKENS_PER_BATCH = 4096
@@ -322,7 +325,8 @@ class Translator:
 
         Args:
             texts: Sentences.
-            targets: A translation of each.
+            targets: A translation of each; one of more than 562 tokens, as many as a search writes
+                of the longest source, is cut there, with a warning.
             options: The length penalty; there is no coverage penalty here.
             batch_size: Sentences at a time, at most.
             max_tokens_per_batch: Source tokens at a time, padding counted.
@@ -338,8 +342,13 @@ class Translator:
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
             )
         options = options or SearchOptions()
-        sources = [self.encode(text, f"Line {number}") for number, text in enumerate(texts, 1)]
-        ids = [tuple(self.target_tokenizer(as_unicode(target)).input_ids) for target in targets]
+        names = [f"Line {number}" for number in range(1, len(texts) + 1)]
+        sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
+        limit = min(MAX_TARGET_TOKENS, self._positions["decoder"] or MAX_TARGET_TOKENS)
+        ids = [
+            tuple(self._cut(self.target_tokenizer(as_unicode(target)).input_ids, name, limit))
+            for name, target in zip(names, targets, strict=True)
+        ]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         found: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
@@ -352,8 +361,12 @@ class Translator:
     @cached_property
     def max_source_tokens(self) -> int:
         """The longest source: 512 tokens, or as many as a table of learned positions has."""
-        tables = (model.model.encoder.embed_positions.max_length for model in self.models)
-        return min([MAX_SOURCE_TOKENS, *(table for table in tables if table is not None)])
+        return min(MAX_SOURCE_TOKENS, self._positions["encoder"] or MAX_SOURCE_TOKENS)
+
+    @property
+    def _positions(self) -> dict[str, int | None]:
+        # To make an engine takes time and memory, and models know theirs.
+        return positions_of(self.models) if self.models else self.engine.positions
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, as many as `max_source_tokens` at most.
@@ -365,10 +378,11 @@ class Translator:
         Returns:
             Ids, the last of which is eos.
         """
-        return self._cut(self.source_tokenizer(as_unicode(text)).input_ids, name)
+        ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
+        return self._cut(ids, name, self.max_source_tokens)
 
-    def _cut(self, ids: list[int], name: str) -> list[int]:
-        limit = self.max_source_tokens
+    @staticmethod
+    def _cut(ids: list[int], name: str, limit: int) -> list[int]:
         if len(ids) > limit:
             logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
             ids = [*ids[: limit - 1], ids[-1]]
@@ -379,7 +393,7 @@ class Translator:
         texts = [as_unicode(text) for _, (text, _, _) in pool]
         return [
             SourceSentence(
-                self._cut(ids, f"Line {number + 1}"),
+                self._cut(ids, f"Line {number + 1}", self.max_source_tokens),
                 self._target_ids(prefix),
                 [ids for ids in map(self._target_ids, phrases) if ids],
                 number,
