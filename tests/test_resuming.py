@@ -123,7 +123,10 @@ def assert_same_run(trainer, expected):
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
     whole = run("whole", **options)
     assert run("cut", at=10, **options) is None
-    assert_same_run(run("cut", **options), whole)
+    resumed = run("cut", **options)
+    assert_same_run(resumed, whole)
+    summary = resumed.state.log_history[-1]
+    assert summary["seconds_of_all_starts"] > summary["train_runtime"]
 
 
 def test_a_run_on_a_stream_goes_on_at_its_place(run, encoded):

@@ -57,7 +57,7 @@ def training_table(log_history: list[dict[str, Any]]) -> str:
     """
     entries = [entry for entry in log_history if "tokens_per_second" in entry]
     summary: dict[str, Any] = next(
-        (entry for entry in reversed(log_history) if "train_runtime" in entry), {}
+        (entry for entry in reversed(log_history) if "seconds_of_all_starts" in entry), {}
     )
     losses = [entry["eval_loss"] for entry in log_history if "eval_loss" in entry]
     rows = {"updates": f"{log_history[-1]['step']:,}", "epochs": f"{log_history[-1]['epoch']:.1f}"}
@@ -72,7 +72,7 @@ def training_table(log_history: list[dict[str, Any]]) -> str:
     if losses:
         rows["best validation loss, nats per token"] = f"{min(losses):.3f}"
     if summary:
-        rows["minutes, of the last start"] = f"{summary['train_runtime'] / 60:.1f}"
+        rows["minutes, of all starts"] = f"{summary['seconds_of_all_starts'] / 60:.1f}"
     width = max(map(len, rows))
     lines = [f"| {name:<{width}} | {value:>10} |" for name, value in rows.items()]
     return "\n".join(

@@ -118,7 +118,8 @@ def _name_of(file: str) -> str:
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:
-    return sum(entry.get("train_runtime", 0.0) for entry in log_history)
+    summaries = [entry for entry in log_history if "seconds_of_all_starts" in entry]
+    return summaries[-1]["seconds_of_all_starts"] if summaries else 0.0
 
 
 def _hardware() -> str:

@@ -80,6 +80,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
         self._update_loss: Tensor | float = 0.0
+        # When training began, moved back by what earlier starts took.
+        self._started = time.perf_counter()
 
     def train(
         self,
@@ -119,6 +121,7 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._log_state = {}
         if folder is not None:
             self._go_on_from(folder)
+        self._started = time.perf_counter() - self._log_state.get("seconds", 0.0)
         return super().train(None if folder is None else str(folder), *args, **kwargs)
 
     def _go_on_from(self, folder: Path) -> None:
@@ -174,7 +177,9 @@ class ResumableTrainer(Seq2SeqTrainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, and with a training loss the real tokens per second and the share of padding.
+        """Log, with a training loss the real tokens per second and the share of padding.
+
+        With the summary, what is of the whole run and not of this start alone.
 
         Args:
             logs: What to log.
@@ -192,6 +197,7 @@ class ResumableTrainer(Seq2SeqTrainer):
         if "train_loss" in logs:
             # The library divides the whole run's losses by the updates of this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
+            logs["seconds_of_all_starts"] = round(time.perf_counter() - self._started, 1)
         super().log(logs, start_time)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -278,6 +284,7 @@ class ResumableTrainer(Seq2SeqTrainer):
             "total_loss": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
             "meter": self.meter.state(),
+            "seconds": time.perf_counter() - self._started,
             "is_evaluation_due": is_interrupted and self._interruption.is_evaluation_due,
             "stopped_early": self.control.should_training_stop
             and not is_interrupted
