@@ -16,6 +16,7 @@ from modeling_aiayn.corpus import parse_columns, read_lines, read_rows, without_
 from modeling_aiayn.translation.arguments import ModelOrHypotheses
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
+    in_their_lines,
     score_table,
     score_translations,
     with_translations,
@@ -67,7 +68,8 @@ def main() -> None:
             arguments.load(), pairs, **arguments.batch_options, **vars(options)
         )
     if pair_arguments.translations is not None:
-        Path(pair_arguments.translations).write_text("\n".join([*translations, ""]), "utf-8")
+        lines = in_their_lines(rows, translations)
+        Path(pair_arguments.translations).write_text("\n".join([*lines, ""]), "utf-8")
     if pair_arguments.scores is not None:
         Path(pair_arguments.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
     sys.stdout.write(f"{score_table(scores)}\n")

@@ -18,13 +18,13 @@ from conftest import ROOT
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer
-from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume, read_manifest
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
-from modeling_aiayn.training.settings import refuse_other_model
+from modeling_aiayn.training.settings import is_more_patient, refuse_other_model
 
 STEPS = {
     "max_steps": 14,
@@ -261,7 +261,7 @@ def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_pat
 def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, cut, caplog):
     """Else they would be what the next start goes on from, and new ones be deleted for them."""
     run("cut", save_total_limit=1, at=13, path=cut / "checkpoint-4")
-    assert "checkpoint-8 is of a later update than this run goes on from" in caplog.text
+    assert "checkpoint-8 is not on the way of this run any more" in caplog.text
     assert "it is abandoned-1-checkpoint-8 now" in caplog.text
     names = {path.name for path in cut.glob("*checkpoint-*")}
     assert names == {"abandoned-1-checkpoint-8", "checkpoint-12"}
@@ -270,6 +270,30 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, 
         run("cut", at=13, path=cut / "abandoned-1-checkpoint-8")
         assert (cut / f"abandoned-{number}-checkpoint-12").is_dir()
     assert (cut / "checkpoint-12").is_dir()
+    (cut / "checkpoint-12").rename(cut / "abandoned-3-checkpoint-12")
+    with pytest.raises(ValueError, match=r"has no checkpoint .* but abandoned-1-checkpoint-12"):
+        checkpoint_to_resume(arguments(cut, resume="auto"))
+
+
+def test_a_checkpoint_of_the_same_update_and_another_run_is_set_aside(run, cut, tmp_path):
+    shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
+    run("cut", at=9, path=tmp_path / "elsewhere" / "checkpoint-8")
+    names = {path.name for path in cut.glob("*checkpoint-*")}
+    assert names == {"checkpoint-4", "abandoned-1-checkpoint-8"}
+
+
+def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
+    flip_a_byte(cut / "checkpoint-8" / "model.safetensors")
+    (cut / "checkpoint-8").rename(cut / "checkpoint-999")
+    run("cut", at=9, save_total_limit=2)
+    names = {path.name for path in cut.glob("*checkpoint-*")}
+    assert names == {"checkpoint-4", "checkpoint-8"}
+
+
+def test_a_caller_s_own_early_stopping_is_left_alone(run):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+    trainer = run("run", callback=EarlyStoppingCallback(2), **options, **WORSE_AND_WORSE)
+    assert 4 < trainer.state.global_step < 14
 
 
 @pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])
@@ -355,6 +379,9 @@ def test_a_run_that_stopped_early_is_over(run):
     for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(first, second)
     patient = run("run", **(options | {"early_stopping_patience": 2}))
+    for patience, is_more in ((2, False), (1, False), (3, True), (0, True)):
+        assert is_more_patient(patience, 2) == is_more
+    assert not is_more_patient(3, 0)
     assert patient.state.global_step == stopped.state.global_step + 2
 
 
@@ -363,8 +390,15 @@ def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
     mark_finished(arguments(tmp_path))
     assert is_finished(arguments(tmp_path, resume="auto"))
     assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
+    (tmp_path / "finished.json").write_text(
+        json.dumps({"max_steps": 4, "num_train_epochs": 3.0})  # as it was written before
+    )
+    assert is_finished(arguments(tmp_path, resume="auto"))
     patient = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
-    assert not is_finished(arguments(tmp_path, resume="auto", early_stopping_patience=3, **patient))
+    mark_finished(arguments(tmp_path, early_stopping_patience=2, **patient))
+    for patience, is_over in ((1, True), (2, True), (3, False), (0, False)):
+        given = arguments(tmp_path, resume="auto", early_stopping_patience=patience, **patient)
+        assert is_finished(given) == is_over
     assert not is_finished(arguments(tmp_path))
 
 

@@ -168,7 +168,9 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     pairs = (tmp_path / "pairs.tsv").read_text()
     (tmp_path / "pairs.tsv").write_text(f"\tNichts.\n{pairs}")
     (tmp_path / "out.txt").write_text("\n" + (tmp_path / "out.txt").read_text())
-    assert run("evaluate_translation.py", *files)[:2] == (0, again)
+    lines = tmp_path / "lines.txt"
+    assert run("evaluate_translation.py", *files, "--translations", lines)[:2] == (0, again)
+    assert lines.read_text() == (tmp_path / "out.txt").read_text()
     (tmp_path / "pairs.tsv").write_text(pairs)
     (tmp_path / "out.txt").write_text("eins\n")
     code, _, err = run("evaluate_translation.py", *files)

@@ -434,7 +434,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     )
     assert len(translations) == 9
     command = ["train.py", "--train_file=/home/someone/data/train", "--seed=3"]
-    command += ["--test_file", "/home/someone/data/test"]
+    command += ["--test_file", "/home/someone/data/test", "--validation_file", "~/val"]
     facts = run_facts(
         trainer, DataArguments(train_file=["data/corpus/train", "more/train.tsv"]), splits, command
     )
@@ -448,7 +448,10 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert "corpus and more, 200 training pairs" in card
     assert "target_tokenizer" in card
     assert "/home" not in card and "{{" not in card and "hf_SECRET" not in card
-    assert "python train.py --train_file=data/train --seed=3 --test_file data/test" in card
+    assert (
+        "python train.py --train_file=data/train --seed=3 --test_file data/test --validation_file val"
+        in card
+    )
     for block in re.findall(r"```python\n(.*?)```", card, flags=re.S):
         compile(block, "card", "exec")
     assert json.loads((tmp_path / "scores.json").read_text()) == scores

@@ -9,7 +9,7 @@ import torch
 from conftest import small_model
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
@@ -175,7 +175,9 @@ def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, fo
     torch.manual_seed(0)
     names = ["q_proj", "v_proj", "fc1", "lm_head"]
     model.add_adapter(LoraConfig(target_modules=names, r=3, lora_alpha=30, init_lora_weights=False))
-    with pytest.raises(ValueError, match=r"q_proj is more than that, got peft\..*Linear\. Merge"):
+    with pytest.raises(
+        ValueError, match=r"q_proj is more than that, got peft\..*Linear\. Translator"
+    ):
         Translator(model, tokenizer)(["We see."])
     model.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
@@ -186,6 +188,13 @@ def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, fo
     penalty["length_normalization"] = "power"
     assert merged(texts, **penalty) == decode_lines(tokenizer, expected.tolist())
     assert merged(texts, **penalty) != targets
+    merged.model.save_pretrained(tmp_path / "merged")
+    tokenizer.save_pretrained(tmp_path / "merged")
+    saved = Translator.from_pretrained(tmp_path / "merged")
+    assert saved(texts, **penalty) == merged(texts, **penalty)
+    translate = pipeline("aiayn-translation", str(tmp_path / "adapter"), device="cpu")
+    found = [each["translation_text"] for each in translate(texts, **penalty)]
+    assert found == merged(texts, **penalty)
 
 
 def test_a_model_on_several_devices_is_refused(tokenizer):

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 # Where checkpoints are written, and where those go that are to be deleted.
 ASIDE_FOLDER = ".saving"
+# What the names of checkpoints begin with that a run went back behind.
+ABANDONED = "abandoned-"
 # Less than this left, and a write that failed failed for want of room, whatever the library says.
 FULL_DISK_BYTES = 2**24
 
@@ -177,38 +179,53 @@ def newest_whole_checkpoint(output_dir: Path) -> Path | None:
     return None
 
 
-def set_newer_aside(output_dir: Path, update: int) -> None:
-    """Rename checkpoints of later updates: the run goes on from here, and they are not its own.
+def set_other_branches_aside(output_dir: Path, folder: Path, update: int) -> None:
+    """Rename whole checkpoints that do not lie on the way to one that a run goes on from.
 
     Else the newest of them would be gone on from next, and outlive those that now come.
 
     Args:
         output_dir: The run's folder.
-        update: The update that the run goes on from.
+        folder: The checkpoint that it goes on from, there or elsewhere.
+        update: That checkpoint's update.
     """
-    for folder in list_checkpoints(output_dir):
-        if _update_of(folder) > update and (folder / MANIFEST_FILE).is_file():
-            names = (f"abandoned-{number}-{folder.name}" for number in itertools.count(1))
-            name = next(name for name in names if not (output_dir / name).exists())
-            folder.rename(output_dir / name)
-            logger.warning(
-                "%s is of a later update than this run goes on from: it is %s now.", folder, name
-            )
+    for other in list_checkpoints(output_dir):
+        is_on_the_way = _update_of(other) < update or other.resolve() == folder.resolve()
+        if is_on_the_way or not _is_whole(other):
+            continue
+        names = (f"{ABANDONED}{number}-{other.name}" for number in itertools.count(1))
+        name = next(name for name in names if not (output_dir / name).exists())
+        other.rename(output_dir / name)
+        force_to_disk(output_dir)
+        logger.warning("%s is not on the way of this run any more: it is %s now.", other, name)
 
 
-def delete_old_checkpoints(output_dir: Path, limit: int | None, kept: set[str]) -> None:
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_manifest(folder)
+    except ValueError:
+        return False
+    return True
+
+
+def delete_old_checkpoints(
+    output_dir: Path, limit: int | None, written: str, kept: set[str]
+) -> None:
     """Delete the oldest checkpoints beyond limit. Folders that never were complete do not count.
 
     Args:
         output_dir: The run's folder.
         limit: How many to keep. None, 0 or less: all.
-        kept: Names of checkpoints that stay in any case; the newest one does, too.
+        written: Name of the checkpoint that was just written, which stays; those of later updates
+            are damaged, and go first.
+        kept: Names of others that stay.
     """
     complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
-    if limit is None or limit <= 0 or not complete:
+    if limit is None or limit <= 0:
         return
-    kept = kept | {complete[-1].name}
-    deletable = [path for path in complete if path.name not in kept]
+    update = _update_of(output_dir / written)
+    deletable = [path for path in complete if path.name not in kept | {written}]
+    deletable.sort(key=lambda path: _update_of(path) < update)
     for path in deletable[: max(0, len(complete) - limit)]:
         _delete(path)
 
@@ -256,6 +273,12 @@ def checkpoint_to_resume(args: AiaynTrainingArguments) -> str | None:
         return None
     if args.resume == "auto":
         newest = newest_whole_checkpoint(output_dir)
+        abandoned = sorted(output_dir.glob(f"{ABANDONED}*"))
+        if newest is None and abandoned:
+            raise ValueError(
+                f"output_dir {output_dir} has no checkpoint to go on from but {abandoned[0].name}, "
+                "which the run went back behind: name one, by --resume FOLDER."
+            )
         if newest is None:
             logger.info("No checkpoint in %s: the run starts from the beginning.", output_dir)
             return None

@@ -105,16 +105,22 @@ def _shareable(command: Sequence[str]) -> str:
     words = []
     for word in command:
         flag, equals, value = word.rpartition("=")
-        path = Path(value).expanduser()
-        words.append(flag + equals + ("/".join(path.parts[-2:]) if path.is_absolute() else value))
+        path = Path(os.path.expanduser(value))
+        if path.is_absolute():
+            value = "/".join(path.parts[-2:] if _is_in_a_named_folder(path) else path.parts[-1:])
+        words.append(flag + equals + value)
     return shlex.join(("python", *words))
 
 
 def _name_of(file: str) -> str:
     """What to call a corpus: its folder, or where that is a user's own or the root, its file."""
     path = Path(file).resolve()
-    is_telling = path.parent not in (Path.home(), Path("/"))
-    return path.parent.name if is_telling else path.name
+    return path.parent.name if _is_in_a_named_folder(path) else path.name
+
+
+def _is_in_a_named_folder(path: Path) -> bool:
+    """Whether a path's folder is neither the root nor a user's own, whose name is the user's."""
+    return path.parent not in (Path("/"), Path(os.path.expanduser("~")))
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:

@@ -30,7 +30,7 @@ from .checkpoints import (
     delete_old_checkpoints,
     newest_whole_checkpoint,
     read_manifest,
-    set_newer_aside,
+    set_other_branches_aside,
     write_checkpoint,
 )
 from .ema import EMA_FOLDER, EmaCallback
@@ -39,7 +39,7 @@ from .interruption import InterruptionCallback
 from .meter import TokenMeter
 from .run_folder import claim_folder
 from .sampling import LengthGroups
-from .settings import refuse_changes, run_settings
+from .settings import is_more_patient, refuse_changes, run_settings
 
 LOG_STATE_FILE = "log_state_{process}.json"
 
@@ -74,8 +74,9 @@ class ResumableTrainer(Seq2SeqTrainer):
                 )
             self.add_callback(self._ema)
         self.add_callback(_Resumption(self))
+        self._early_stopping = EarlyStoppingCallback(self.args.early_stopping_patience)
         if self.args.early_stopping_patience:
-            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+            self.add_callback(self._early_stopping)
         self._groups: LengthGroups | None = None
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
@@ -130,11 +131,11 @@ class ResumableTrainer(Seq2SeqTrainer):
         path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
         self._log_state = json.loads(path.read_text("utf-8"))
         patience = self.args.early_stopping_patience
-        if before.get("free", {}).get("early_stopping_patience", patience) != patience:
+        if is_more_patient(patience, before.get("free", {}).get("early_stopping_patience", 0)):
             self._log_state["stopped_early"] = False
         if self.args.should_save:
             state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
-            set_newer_aside(Path(self.args.output_dir), state.global_step)
+            set_other_branches_aside(Path(self.args.output_dir), folder, state.global_step)
 
     def length_groups(self, lengths: list[int]) -> LengthGroups:
         """The sampler of batches of like length, which hears of its epoch when the run goes on.
@@ -239,7 +240,7 @@ class ResumableTrainer(Seq2SeqTrainer):
             if self._ema is not None:
                 with self.averaged_weights():
                     self._save(str(folder / EMA_FOLDER))
-            self._note_best_checkpoint(name)
+            self._note_best_checkpoint(output_dir, name)
             if self.args.should_save:
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
@@ -247,15 +248,14 @@ class ResumableTrainer(Seq2SeqTrainer):
         if self.args.should_save:
             write_checkpoint(output_dir, name, write, {"settings": self._settings})
             best = Path(self.state.best_model_checkpoint or "").name
-            delete_old_checkpoints(output_dir, self.args.save_total_limit, {best})
+            delete_old_checkpoints(output_dir, self.args.save_total_limit, name, {best})
         else:
             write(output_dir / ASIDE_FOLDER / name)
         self.accelerator.wait_for_everyone()
         self.meter.pause(time.perf_counter() - started)
 
-    def _note_best_checkpoint(self, written: str | None = None) -> None:
+    def _note_best_checkpoint(self, output_dir: Path, written: str | None = None) -> None:
         """Where the best weights are, if they are or are being written; else it stays as it was."""
-        output_dir = Path(super()._get_output_dir(None))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if name == written or (output_dir / name).is_dir():
             self.state.best_model_checkpoint = str(output_dir / name)
@@ -299,10 +299,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         place = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args
         )
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, EarlyStoppingCallback):
-                # Its state brings the checkpoint's along.
-                callback.early_stopping_patience = self.args.early_stopping_patience
+        # Its state has brought the checkpoint's along.
+        self._early_stopping.early_stopping_patience = self.args.early_stopping_patience
         if self._groups is not None:
             # The library tells a sampler of several processes its epoch, but not in the epoch of
             # which it leaves out what was trained before.
@@ -350,7 +348,7 @@ class ResumableTrainer(Seq2SeqTrainer):
     def _evaluate_if_due(self) -> None:
         if self._log_state.pop("is_evaluation_due", False):
             self._determine_best_metric(metrics=self._evaluate(None, None), trial=None)
-            self._note_best_checkpoint()
+            self._note_best_checkpoint(Path(self._get_output_dir(None)))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -6,13 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from .arguments import AiaynTrainingArguments
 from .checkpoints import ASIDE_FOLDER, force_to_disk
+from .settings import is_more_patient
 
 LOCK_FILE = ".lock"
 FINISHED_FILE = "finished.json"
+PATIENCE = "early_stopping_patience"
 
 # Held open: the lock goes with the file, and with the process, however that ends.
 _held: dict[Path, IO[str]] = {}
@@ -88,9 +90,11 @@ def is_finished(args: AiaynTrainingArguments) -> bool:
     if args.resume is None or not path.is_file():
         return False
     then, now = json.loads(path.read_text("utf-8")), _length(args)
-    return all(now[name] == value for name, value in then.items())
+    patience = then.get(PATIENCE, 0)
+    return not is_more_patient(now[PATIENCE], patience) and then | {PATIENCE: 0} == now | {
+        PATIENCE: 0
+    }
 
 
-def _length(args: AiaynTrainingArguments) -> dict[str, float]:
-    names = ("max_steps", "num_train_epochs", "early_stopping_patience")
-    return {name: getattr(args, name) for name in names}
+def _length(args: AiaynTrainingArguments) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("max_steps", "num_train_epochs", PATIENCE)}

@@ -121,6 +121,19 @@ def refuse_changes(then: dict[str, Any], now: dict[str, Any]) -> None:
         logger.warning("%s is %r from here on; it was %r.", name, value, before)
 
 
+def is_more_patient(now: int, then: int) -> bool:
+    """Whether a run that stopped early would have gone on.
+
+    Args:
+        now: Its early_stopping_patience now; 0: it never stops.
+        then: What that was when it stopped.
+
+    Returns:
+        Whether it is to go on.
+    """
+    return then > 0 and (now == 0 or now > then)
+
+
 def refuse_other_model(checkpoint: Path, config: PreTrainedConfig) -> None:
     """Compare a checkpoint's model with one that is to be built, before its vocabulary is there.
 

@@ -31,8 +31,9 @@ def refuse_other_layers(model: AiaynForConditionalGeneration) -> None:
         if name.rpartition(".")[2] in PROJECTIONS and not is_plain:
             raise ValueError(
                 f"Decoding reads the weights of linear layers, and {name} is more than that, got "
-                f"{type(module).__module__}.{type(module).__name__}. Merge adapters first "
-                "(merge_and_unload() of a PeftModel), or use model.generate()."
+                f"{type(module).__module__}.{type(module).__name__}. Translator.from_pretrained "
+                "merges an adapter's folder, as merge_and_unload() does a PeftModel; or use "
+                "model.generate()."
             )
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:

@@ -69,6 +69,21 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
     return pairs.add_column("translation", translations)
 
 
+def in_their_lines(rows: Dataset, translations: Sequence[str]) -> list[str]:
+    """Translations of the rows that are pairs, and an empty line for each that lacks a side.
+
+    Args:
+        rows: Columns "source" and "target".
+        translations: One of each row with text on both sides.
+
+    Returns:
+        A line for each row.
+    """
+    following = iter(translations)
+    sides = zip(rows["source"], rows["target"], strict=True)
+    return [next(following) if source and target else "" for source, target in sides]
+
+
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
     """Score translations against the targets of pairs.
 

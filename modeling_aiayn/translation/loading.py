@@ -38,27 +38,33 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
         path, use_safetensors=True, output_loading_info=True, **options
     )
     refuse_unfit_weights(path, model, loading_info)
-    if getattr(model, "_hf_peft_config_loaded", False):
-        merge_adapters(model)
+    merge_adapters(model)
     return model
 
 
 def merge_adapters(model: AiaynForConditionalGeneration) -> None:
-    """Put adapters into the weights that they adapt, which then need them no more.
+    """Put adapters into the weights that they adapt, and leave a model without any.
 
     Args:
-        model: A model that was loaded with adapters.
+        model: A model, loaded with adapters or without.
     """
+    if not getattr(model, "_hf_peft_config_loaded", False):
+        return
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    tied = {*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()}
     for name, module in [*model.named_modules()]:
         if isinstance(module, BaseTunerLayer):
             adapter: Any = module
             layer = adapter.get_base_layer()
-            # Its own: another layer that shares the weight is not adapted.
-            layer.weight = nn.Parameter(layer.weight.detach().clone())
+            if f"{name}.weight" in tied:
+                # The layers that share the weight are not adapted.
+                layer.weight = nn.Parameter(layer.weight.detach().clone())
+                model.config.tie_word_embeddings = False
             adapter.merge()
             model.set_submodule(name, layer)
+    model._hf_peft_config_loaded = False
+    del model.peft_config
 
 
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:

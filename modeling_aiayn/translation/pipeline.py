@@ -12,7 +12,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..tokenization import decode_lines
 from .engine import SourceSentence
-from .loading import computable, load_target_tokenizer
+from .loading import computable, load_target_tokenizer, merge_adapters
 from .options import SearchOptions
 from .translator import Translator
 
@@ -42,9 +42,9 @@ class AiaynTranslationPipeline(Pipeline):
             target_tokenizer = load_target_tokenizer(
                 self.model.name_or_path, self.model.config, trust_remote_code=False
             )
-        # Computable in place: what the pipeline has is this too.
-        model = computable(self.model)
-        self.translator = Translator(model, self.tokenizer, target_tokenizer)
+        # In place: what the pipeline has is this too.
+        merge_adapters(self.model)
+        self.translator = Translator(computable(self.model), self.tokenizer, target_tokenizer)
 
     def _sanitize_parameters(
         self, **search_options: Any

@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..generation import MAX_TOKENS_BEYOND_SOURCE
 from ..model_folders import require_directory
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, as_unicode, decode_lines, vocabulary_sha256
@@ -26,8 +25,8 @@ from .progress import TranslationBar
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
-# What a search writes of so long a source.
-MAX_TARGET_TOKENS = MAX_SOURCE_TOKENS + MAX_TOKENS_BEYOND_SOURCE
+# Of a translation to score, which costs the square of them.
+MAX_TARGET_TOKENS = 2048
 BATCH_SIZE = 256
 # Of the source, padding counted.
 MAX_TOKENS_PER_BATCH = 4096
@@ -325,8 +324,8 @@ class Translator:
 
         Args:
             texts: Sentences.
-            targets: A translation of each; one of more than 562 tokens, as many as a search writes
-                of the longest source, is cut there, with a warning.
+            targets: A translation of each. One of more than MAX_TARGET_TOKENS, or than the model
+                has positions for, is cut there, with a warning.
             options: The length penalty; there is no coverage penalty here.
             batch_size: Sentences at a time, at most.
             max_tokens_per_batch: Source tokens at a time, padding counted.
