@@ -151,6 +151,11 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise ValueError(
+                "The loss in chunks keeps its gradients, and nothing to differentiate them by. For "
+                "second derivatives take logits, and label_smoothed_cross_entropy of them."
+            )
         gradients = (
             None if gradient is None else (gradient * of_total).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

@@ -93,6 +93,9 @@ class SourceRelativeLength(LogitsProcessor):
             Scores, [B, V].
         """
         at_limit = input_ids.size(1) + 1 >= self.max_lengths  # [B]
+        ends = scores[:, self.eos_token_ids]  # [B, E]
+        # What others have ruled out, top_k for one, is all that is left.
+        is_lost = ends.isneginf().all(-1, keepdim=True)
         ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
+        ending[:, self.eos_token_ids] = ends.masked_fill(is_lost, 0.0)
         return torch.where(at_limit[:, None], ending, scores)

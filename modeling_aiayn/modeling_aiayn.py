@@ -5,7 +5,8 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +38,12 @@ from transformers.modeling_utils import (
     slice_logits_to_keep,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import CONFIG_NAME, TransformersKwargs, can_return_tuple
+from transformers.utils import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    TransformersKwargs,
+    can_return_tuple,
+)
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -69,6 +75,47 @@ from .losses import (
 
 # The names under which save_pretrained writes weights, whole or in shards.
 WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors")
+
+
+@contextmanager
+def earlier_save_aside(folder: Path) -> Iterator[None]:
+    """For a while, an earlier save's weights and configurations have other names.
+
+    Args:
+        folder: Where they are, and where others are written meanwhile. If that fails, they come
+            back; else they are deleted.
+    """
+    names = (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
+    found = [path for name in names for path in folder.glob(name)]
+    aside = {path: path.with_name(f".{path.name}.earlier") for path in found}
+    for path, hidden in aside.items():
+        path.replace(hidden)
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        for path, hidden in aside.items():
+            hidden.replace(path)
+        raise
+    for hidden in aside.values():
+        hidden.unlink()
+
+
+def refuse_beyond_table(table: int | None, generation_config: GenerationConfig) -> None:
+    """Refuse to generate more than learned positions have room for, before anything is.
+
+    Args:
+        table: Positions of the table; None: any number.
+        generation_config: With its max_length.
+
+    Raises:
+        ValueError: max_length is more.
+    """
+    # One more than the table: the last token is predicted and never fed back.
+    if table is not None and generation_config.max_length > table + 1:
+        raise ValueError(
+            f"The learned position table has max_position_embeddings={table} positions, got "
+            f"max_length={generation_config.max_length}. Ask for at most {table + 1}."
+        )
 
 
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
@@ -123,7 +170,7 @@ def positions_of(attention_mask: Tensor | None, past_length: int | Tensor, like:
     length = like.size(1)
     if attention_mask is None or attention_mask.dim() != 2:
         return (torch.arange(length, device=like.device) + past_length)[None]  # [1, T]
-    positions = attention_mask.cumsum(-1) - 1  # [B, past_length + T]
+    positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]
     return positions[:, -length:].clamp(min=0)  # [B, T]
 
 
@@ -163,20 +210,23 @@ class AiaynPreTrainedModel(PreTrainedModel):
     ) -> None:
         """Save as any model of the library does, with weights that the same people may read.
 
-        Weights of an earlier save go first: a kill in between leaves a folder that does not load,
-        never one model's config with another's weights.
+        What an earlier save wrote goes aside first, and comes back where this one fails: a kill in
+        between leaves a folder that does not load, never one model's config with another's weights.
 
         Args:
             save_directory: The folder.
-            is_main_process: Whether this process writes.
+            is_main_process: Whether this process writes, if it is the first.
             **kwargs: As for PreTrainedModel.
         """
         folder = Path(save_directory)
-        if is_main_process:
-            for weights in (path for name in WEIGHT_FILES for path in folder.glob(name)):
-                weights.unlink()
-        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
-        if is_main_process:
+        writes = self.should_save_on_this_rank(is_main_process)
+        # An adapter and a variant are saved beside the weights; offloaded ones are read from there.
+        is_beside = getattr(self, "_hf_peft_config_loaded", False) or kwargs.get("variant")
+        is_offloaded = "disk" in getattr(self, "hf_device_map", {}).values()
+        replaces = writes and not is_beside and not is_offloaded
+        with earlier_save_aside(folder) if replaces else nullcontext():
+            super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+        if writes and not is_beside:
             for weights in (path for name in WEIGHT_FILES for path in folder.glob(name)):
                 # safetensors lets its owner alone read a file.
                 shutil.copymode(folder / CONFIG_NAME, weights)
@@ -946,12 +996,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
             input_ids_length,
             inputs_tensor,
         )
-        # One more than the table: the last token is predicted and never fed back.
-        if table is not None and generation_config.max_length > table + 1:
-            raise ValueError(
-                f"The learned position table has max_position_embeddings={table} positions, got "
-                f"max_length={generation_config.max_length}. Ask for at most {table + 1}."
-            )
+        refuse_beyond_table(table, generation_config)
         return generation_config
 
     def _get_logits_processor(
@@ -1091,6 +1136,33 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    def _prepare_generated_length(
+        self,
+        generation_config: GenerationConfig,
+        has_default_max_length: bool,
+        has_default_min_length: bool,
+        model_input_name: str,
+        input_ids_length: int,
+        inputs_tensor: Tensor,
+    ) -> GenerationConfig:
+        """Without a length given, the library's 20 tokens more; only a learned table ends them."""
+        table = self.model.decoder.embed_positions.max_length
+        if has_default_max_length and generation_config.max_new_tokens is None:
+            generation_config.max_new_tokens = generation_config.max_length
+            room = None if table is None else table + 1 - input_ids_length
+            if room is not None and room > 0:
+                generation_config.max_new_tokens = min(room, generation_config.max_new_tokens)
+        generation_config = super()._prepare_generated_length(
+            generation_config,
+            has_default_max_length,
+            has_default_min_length,
+            model_input_name,
+            input_ids_length,
+            inputs_tensor,
+        )
+        refuse_beyond_table(table, generation_config)
+        return generation_config
 
     @classmethod
     def _load_pretrained_model(

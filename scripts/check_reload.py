@@ -25,6 +25,9 @@ def main() -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model, trust_remote_code=True)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=True)
     batch = tokenizer(arguments.text, padding=True, return_tensors="pt")
+    target = Path(arguments.model, "target_tokenizer")
+    if target.is_dir():
+        tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=True)
     translations = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
     sys.stdout.write(f"Reloaded {type(model).__name__} with code from {arguments.model}:\n")
     for text, translation in zip(arguments.text, translations, strict=True):

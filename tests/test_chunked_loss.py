@@ -193,3 +193,17 @@ def test_labels_outside_the_vocabulary_are_refused_here_too(batch):
         ValueError, match=r"Each label must be in \[0, 31\) or -100, got 31 at \[0, 1\]"
     ):
         small_model()(**batch, skip_logits=True)
+
+
+def test_second_derivatives_are_refused_and_not_zero(batch):
+    model = small_model()
+    output = model(**batch, skip_logits=True)
+    weight = model.lm_head.weight
+    with pytest.raises(ValueError, match="keeps its gradients, and nothing to differentiate"):
+        torch.autograd.grad(output.loss, weight, create_graph=True)
+    logits = model(batch["input_ids"], labels=batch["labels"]).logits
+    loss = label_smoothed_cross_entropy(logits, batch["labels"])
+    torch.testing.assert_close(loss, output.loss)
+    (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
+    gradient.square().sum().backward()
+    assert weight.grad.abs().sum() > 0

@@ -141,6 +141,19 @@ def test_static_cache_gives_the_same(model):
     assert static.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    "options", [{"top_k": 1}, {"top_p": 0.01}, {"suppress_tokens": [2]}], ids=str
+)
+def test_sampling_ends_at_the_limit_whatever_else_rules_the_end_out(options):
+    model = small_model()
+    torch.manual_seed(0)
+    output = model.generate(SOURCES, do_sample=True, **options)
+    lengths = (SOURCES != 1).sum(1).tolist()
+    for row, length in zip(output.tolist(), lengths, strict=True):
+        assert row.index(2) <= length + 50
+        assert set(row[row.index(2) + 1 :]) <= {1}
+
+
 def test_own_target_vocabulary_is_decoded():
     output = small_model(decoder_vocab_size=7).generate(SOURCES, num_beams=2)
     assert output.max() < 7

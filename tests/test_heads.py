@@ -276,3 +276,27 @@ def test_scores_of_a_language_model_that_are_no_numbers_are_refused():
         model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"non-finite scores \(NaN\)"):
         model.generate(IDS[1:], max_new_tokens=3)
+
+
+def test_a_language_model_s_default_length_is_20_more_and_a_table_s_end():
+    prompt = torch.randint(4, 31, (1, 25))
+    sinusoids = small_model(AiaynForCausalLM, max_position_embeddings=24)
+    assert sinusoids.generate(prompt, suppress_tokens=[2]).size(1) == 45
+    learned = {"position_type": "learned", "max_position_embeddings": 30}
+    model = small_model(AiaynForCausalLM, **learned)
+    assert model.generate(prompt, suppress_tokens=[2]).size(1) == 31
+    for cache in (None, "static"):
+        with pytest.raises(
+            ValueError, match=r"has max_position_embeddings=30 .* got max_length=32"
+        ):
+            model.generate(prompt, max_new_tokens=7, cache_implementation=cache)
+
+
+@pytest.mark.parametrize("position_type", ["sinusoidal", "learned"])
+def test_a_mask_in_floating_point_is_a_mask(position_type):
+    """As PEFT's prompt tuning makes it."""
+    model = small_model(AiaynForCausalLM, position_type=position_type)
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    ids = torch.randint(4, 31, (2, 4))
+    expected = model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(model(ids, attention_mask=mask.float()).logits, expected)

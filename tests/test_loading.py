@@ -11,10 +11,12 @@ import time
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import small_config, small_model
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, modeling_utils
 
+from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.checks import check_readable
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator
@@ -205,3 +207,45 @@ def test_weights_may_be_read_by_whom_the_rest_may(folder, weights):
     shards = list(folder.glob("model-*.safetensors"))
     assert len(shards) > 1 and not weights.exists()
     assert {path.stat().st_mode for path in shards} == {(folder / "config.json").stat().st_mode}
+
+
+def weights_in(folder):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+
+
+def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    first, second = small_model(), small_model(d_model=16, encoder_attention_heads=4)
+    first.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="not supported"):
+        second.save_pretrained(tmp_path, max_shard_size="much")
+    monkeypatch.setattr(modeling_utils, "safe_save_file", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        second.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    monkeypatch.undo()
+    second.save_pretrained(tmp_path)
+    assert weights_in(tmp_path)["lm_head.weight"].size(1) == 16
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_is_saved_beside_the_weights_leaves_them(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    AiaynForConditionalGeneration(small_config()).save_pretrained(tmp_path, variant="other")
+    model.add_adapter(LoraConfig(r=3, target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path)
+    names = {path.name for path in tmp_path.glob("*.safetensors")}
+    assert names == {"model.safetensors", "model.other.safetensors", "adapter_model.safetensors"}
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_process_that_does_not_write_deletes_nothing(tmp_path, monkeypatch):
+    small_model().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    second = small_model()
+    second.save_pretrained(tmp_path, is_main_process=False)
+    monkeypatch.setattr(type(second), "should_save_on_this_rank", lambda self, is_main: False)
+    second.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -52,19 +52,23 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    tied = {*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()}
-    for name, module in [*model.named_modules()]:
-        if isinstance(module, BaseTunerLayer):
-            adapter: Any = module
-            layer = adapter.get_base_layer()
-            if f"{name}.weight" in tied:
-                # The layers that share the weight are not adapted.
-                layer.weight = nn.Parameter(layer.weight.detach().clone())
-                model.config.tie_word_embeddings = False
-            adapter.merge()
-            model.set_submodule(name, layer)
+    modules: dict[str, Any] = dict(model.named_modules())
+    adapters = {name: each for name, each in modules.items() if isinstance(each, BaseTunerLayer)}
+    tied = [*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()]
+    if any(f"{name}.weight" in tied for name in adapters):
+        # Of layers that share a weight one is adapted, and from now on each has its own.
+        for name in model.all_tied_weights_keys:
+            layer = modules[name.removesuffix(".weight")]
+            layer = getattr(layer, "base_layer", layer)
+            layer.weight = nn.Parameter(layer.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+    for name, adapter in adapters.items():
+        adapter.merge()
+        model.set_submodule(name, adapter.get_base_layer())
     model._hf_peft_config_loaded = False
     del model.peft_config
+    # By them saving would give the weights an adapter's names.
+    model.__dict__.pop("_weight_conversions", None)
 
 
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
