@@ -164,7 +164,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 def as_unicode(text: str) -> str:
     """Stripped text in which a lone surrogate, which is no character, is a question mark."""
-    return text.strip().encode("utf-8", "replace").decode("utf-8")
+    return without_surrogates(text.strip())
+
+
+def without_surrogates(text: str) -> str:
+    """Text in which a lone surrogate, which is no character, is a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def decode_lines(

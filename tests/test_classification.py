@@ -9,9 +9,11 @@ import signal
 import pytest
 import torch
 from conftest import small_model
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from modeling_aiayn import AiaynForSequenceClassification
+from modeling_aiayn.classification import labelled_texts
 from modeling_aiayn.classification.arguments import (
     ClassifierArguments,
     ClassifierTrainingArguments,
@@ -23,8 +25,8 @@ from modeling_aiayn.classification.labelled_texts import (
     load_labelled_splits,
     read_labelled,
 )
-from modeling_aiayn.classification.scores import score_classes
-from modeling_aiayn.classification.training import build_classifier
+from modeling_aiayn.classification.scores import classification_metrics, score_classes
+from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
 THINGS = ["table", "lamp", "chair", "knife"]
@@ -249,10 +251,72 @@ def test_a_translators_encoder_is_the_start(tokenizer, tmp_path, run):
     assert found.get_vocab() == tokenizer.get_vocab()
     assert model.config.dropout == 0.2
     assert model.config.id2label == {0: "animal", 1: "thing"}
+    assert model.config.max_position_embeddings == 64
     with pytest.raises(OSError, match="none"):
         build_classifier(
             ClassifierArguments(start_from=str(tmp_path / "none")), splits["train"], 64
         )
+
+
+def test_a_start_in_half_precision_is_trained_in_float32_and_a_table_has_its_length(
+    tokenizer, tmp_path
+):
+    learned = {"position_type": "learned", "max_position_embeddings": 30}
+    small_model(vocab_size=len(tokenizer), **learned).half().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
+    start = ClassifierArguments(start_from=str(tmp_path))
+    model, _ = build_classifier(start, train, 20)
+    assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30
+    with pytest.raises(ValueError, match=r"positions for 30 tokens, got max_length=31"):
+        build_classifier(start, train, 31)
+
+
+def test_the_loss_of_an_evaluation_is_a_mean_over_texts(tokenizer, tmp_path):
+    texts = [f"the dog sees {'the cat ' * (n % 5)}" for n in range(23)]
+    rows = {"input_ids": tokenizer(texts).input_ids, "labels": [n % 3 for n in range(23)]}
+    model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer), num_labels=3)
+    losses = []
+    for size in (1, 5, 22, 64):
+        args = ClassifierTrainingArguments(
+            str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, disable_tqdm=True
+        )
+        trainer = ClassifierTrainer(
+            model=model,
+            args=args,
+            eval_dataset=Dataset.from_dict(rows),
+            processing_class=tokenizer,
+            compute_metrics=classification_metrics,
+        )
+        losses.append(trainer.evaluate()["eval_loss"])
+    nats = [
+        torch.nn.functional.cross_entropy(
+            model(torch.tensor([ids])).logits, torch.tensor([label])
+        ).item()
+        for ids, label in zip(rows["input_ids"], rows["labels"], strict=True)
+    ]
+    assert losses == pytest.approx([sum(nats) / 23] * 4, rel=1e-5)
+
+
+def test_nothing_in_a_folder_is_run_whatever_stdin_says(run, tmp_path):
+    """RELIABILITY A-S03: the library would ask, and take a text that is a yes for an answer."""
+    config = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for script in (("classify.py",), ("complete.py", "--text", "a")):
+        code, out, err = run(*script, "--model", tmp_path, stdin=b"y\ny\n")
+        assert code == 1 and out == "" and "trust_remote_code" in err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_classifier_with_a_weight_that_is_no_number_is_refused(run, tokenizer, tmp_path):
+    model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
+    with torch.no_grad():
+        model.classifier.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    code, out, err = run("classify.py", "--model", tmp_path, "--text", "a")
+    assert (code, out) == (1, "") and "classifier.weight is not finite" in err
 
 
 @pytest.mark.parametrize(
@@ -313,6 +377,25 @@ def test_a_dataset_by_name_is_read(tmp_path):
         "validation": 2,
         "test": 20,
     }
+
+
+def test_a_test_set_without_labels_is_left_out(tmp_path, monkeypatch, caplog):
+    features = Features(sentence=Value("string"), label=ClassLabel(names=["bad", "good"]))
+    rows = [{"sentence": f"film {n}", "label": n % 2} for n in range(20)]
+    unlabelled = [row | {"label": -1} for row in rows]
+    data = TextDataArguments(dataset_name="films", text_column="sentence")
+    for train, message in ((rows, None), (rows[:9] + unlabelled, "there is no class -1, of 2")):
+        splits = DatasetDict(
+            train=Dataset.from_list(train, features),
+            test=Dataset.from_list(unlabelled, features),
+        )
+        monkeypatch.setattr(labelled_texts, "load_dataset", lambda *_, found=splits: found)
+        if message is None:
+            assert sorted(load_labelled_splits(data, seed=0)) == ["train", "validation"]
+            assert "films[test] has no labels: it is left out." in caplog.text
+        else:
+            with pytest.raises(ValueError, match=rf"films\[train\] record 9: {message}"):
+                load_labelled_splits(data, seed=0)
 
 
 def test_the_pipeline_of_the_library_opens_it(run, tmp_path):

@@ -19,7 +19,7 @@ from modeling_aiayn.language_model.arguments import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
 )
-from modeling_aiayn.language_model.completion import complete
+from modeling_aiayn.language_model.completion import complete, encode_beginning
 from modeling_aiayn.language_model.texts import EncodedText, load_text
 from modeling_aiayn.language_model.training import (
     TextScore,
@@ -283,6 +283,8 @@ def test_beginnings_that_cannot_be_are_refused(learned):
     with pytest.raises(ValueError, match="needs a text to go on with, got an empty one"):
         complete(*learned, "", 3)
     assert complete(*learned, "a\udcff", 1, do_sample=False)[0].startswith("a?")
+    blanks = train_character_tokenizer("ab \n")
+    assert blanks.decode(encode_beginning(blanks, " a\n")) == " a\n"
     tokenizer = train_character_tokenizer("abc")
     with pytest.raises(ValueError, match="has 'é', which the model's training text had not"):
         complete(learned[0], tokenizer, "abécd", 3)

@@ -144,11 +144,20 @@ def _hub_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
     dataset = load_dataset(str(data.dataset_name), data.dataset_config)
     if "train" not in dataset:
         raise ValueError(f"{data.dataset_name} has no split 'train', only {sorted(dataset)}.")
+    splits = [split for split in ("train", "validation", "test") if split in dataset]
+    if "test" in splits and _is_unlabelled(dataset["test"], data.label_column):
+        logger.warning("%s[test] has no labels: it is left out.", data.dataset_name)
+        splits.remove("test")
     return {
         split: list(_records(dataset[split], data, f"{data.dataset_name}[{split}]"))
-        for split in ("train", "validation", "test")
-        if split in dataset
+        for split in splits
     }
+
+
+def _is_unlabelled(dataset: Dataset, column: str) -> bool:
+    """Whether all labels are -1, as in test sets of which only their makers know them."""
+    is_numbered = isinstance(dataset.features.get(column), ClassLabel)
+    return is_numbered and set(dataset[column]) == {-1}
 
 
 def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[tuple[str, str]]:
@@ -158,6 +167,8 @@ def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[t
         where = f"{name} record {number}"
         label, text = _label_and_text(record, data.text_column, data.label_column, where)
         if isinstance(classes, ClassLabel):
+            if not 0 <= int(label) < classes.num_classes:
+                raise ValueError(f"{where}: there is no class {label}, of {classes.num_classes}.")
             label = classes.int2str(int(label))
         yield _filled(label, text, where)
 

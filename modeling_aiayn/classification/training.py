@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import torch
 from datasets import Dataset
+from torch.nn import functional
 from torch.utils.data import Sampler
 from transformers import (
     AutoModelForSequenceClassification,
@@ -11,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
 )
+from transformers.trainer_utils import EvalLoopOutput
 
 from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
@@ -44,6 +47,27 @@ class ClassifierTrainer(ResumableTrainer):
             return super()._get_train_sampler(train_dataset)
         return self.length_groups([len(ids) for ids in dataset["input_ids"]])
 
+    def evaluation_loop(
+        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        """Evaluate; the loss is a mean over texts, whatever the batches and processes.
+
+        Args:
+            *args: As for Seq2SeqTrainer.
+            metric_key_prefix: Put before the metrics' names.
+            **kwargs: As for Seq2SeqTrainer.
+
+        Returns:
+            Predictions and metrics.
+        """
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if output.predictions is None:
+            return output
+        logits = torch.as_tensor(output.predictions)  # [N, L]
+        loss = functional.cross_entropy(logits.float(), torch.as_tensor(output.label_ids))
+        output.metrics[f"{metric_key_prefix}_loss"] = loss.item()
+        return output
+
 
 def build_classifier(
     arguments: ClassifierArguments, train: Dataset, max_length: int
@@ -74,7 +98,7 @@ def build_classifier(
         if name in overrides:
             raise ValueError(f"config_overrides: {name} is read off the training texts.")
     if arguments.start_from is not None:
-        return _started_from(arguments.start_from, **classes, **overrides)
+        return _started_from(arguments.start_from, max_length, **classes, **overrides)
     texts = train["text"]
     if arguments.vocabulary == "word":
         tokenizer = train_word_tokenizer(texts, arguments.min_frequency)
@@ -90,16 +114,24 @@ def build_classifier(
 
 
 def _started_from(
-    folder: str, **fields: Any
+    folder: str, max_length: int, **fields: Any
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
-    """A classifier on the encoder of a folder's model, all of which is there."""
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    """A classifier on the encoder of a folder's model, all of which is there, in float32."""
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     model, loading_info = AutoModelForSequenceClassification.from_pretrained(
-        folder, local_files_only=True, output_loading_info=True, **fields
+        folder, dtype=torch.float32, output_loading_info=True, **options, **fields
     )
     missing = sorted(
         name for name in loading_info["missing_keys"] if not name.startswith("classifier.")
     )
     if missing:
         raise ValueError(f"{folder} has no {missing[0]}: its encoder is of other sizes.")
+    table = model.model.encoder.embed_positions.max_length
+    if table is not None and max_length > table:
+        raise ValueError(
+            f"{folder} has learned positions for {table} tokens, got max_length={max_length}."
+        )
+    if table is None:
+        model.config.max_position_embeddings = max_length
     return model, tokenizer

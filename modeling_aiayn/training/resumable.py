@@ -326,6 +326,8 @@ class ResumableTrainer(Seq2SeqTrainer):
             Predictions and metrics.
         """
         started = time.perf_counter()
+        # The library's takes along the rows that fill up the processes' last batches.
+        self.gather_function = self.accelerator.gather_for_metrics
         with self.averaged_weights():
             output = super().evaluation_loop(*args, **kwargs)
         self.meter.pause(time.perf_counter() - started)

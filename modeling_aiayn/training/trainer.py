@@ -208,8 +208,6 @@ class AiaynTrainer(ResumableTrainer):
             Predictions and metrics, perplexity per target token among them.
         """
         self._evaluation_sums.zero_()
-        # The library's takes along the rows that fill up the processes' last batches.
-        self.gather_function = self.accelerator.gather_for_metrics
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         sums = self._evaluation_sums
         if self.args.world_size > 1:
