@@ -27,7 +27,12 @@ def main() -> None:
         __doc__, TranslatorArguments, SearchOptions, TextArguments
     )
     lines = text.lines()
+    choice = text.alignment and AttentionChoice.parse(text.alignment)
+    prefixes = text.prefixes and stream_lines(text.prefixes)
+    phrases = text.phrases and (line.split("\t") for line in stream_lines(text.phrases))
     translator = arguments.load()
+    align = choice and aligner(translator, choice)
+    # All that may be wrong is known now: an earlier output is not emptied for nothing.
     with ExitStack() as stack:
         output = sys.stdout.buffer
         if text.output is not None:
@@ -36,13 +41,12 @@ def main() -> None:
         found = translator.stream(
             lines,
             options,
-            prefixes=text.prefixes and stream_lines(text.prefixes),
-            phrases=text.phrases and (line.split("\t") for line in stream_lines(text.phrases)),
+            prefixes=prefixes,
+            phrases=phrases,
             **arguments.batch_options,
             pool_size=1 if text.is_dialogue else POOL_SIZE,
             report=bar.report,
         )
-        align = text.alignment and aligner(translator, AttentionChoice.parse(text.alignment))
         for line in translation_lines(found, options.nbest, text.scores, align):
             output.write(f"{line}\n".encode())
             output.flush()

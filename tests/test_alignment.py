@@ -1,5 +1,7 @@
 """Alignment: links read off attention, and their scores against links made by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import small_model
@@ -69,6 +71,9 @@ def test_each_token_belongs_to_the_word_that_it_is_in(tokenizer):
     # A blank that is a token by itself is in no word, and a character's three bytes are in its.
     words = words_of_tokens(tokenizer, "a 漢 b", ["a", "漢", "b"])
     assert words[:6] == [0, None, 1, 1, 1, 2]
+    # In lower case it is two characters.
+    words = words_of_tokens(tokenizer, "İİİ o", ["İİİ", "o"])
+    assert words[-2:] == [1, None]
 
 
 def test_a_word_that_is_not_there_is_named(tokenizer):
@@ -104,6 +109,10 @@ def test_translations_have_links_and_empty_ones_none(translator):
     found = list(translator.stream(["The dog sees.", ""]))
     links = aligner(translator, AttentionChoice())
     assert links(found[1][0]) == ""
+    # Of the tokens that the model wrote, whatever the text would be cut into.
+    assert links(replace(found[0][0], text="?")) == links(found[0][0]) != ""
+    with pytest.raises(ValueError, match=r"layer must be in \[0, \d\), got 99"):
+        aligner(translator, AttentionChoice(99))
     assert all(
         source < 3
         for source, _ in (map(int, link.split("-")) for link in links(found[0][0]).split())

@@ -1,5 +1,6 @@
 """Which word is whose translation, read off the attention over the source."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -48,17 +49,23 @@ class AttentionChoice:
             ) from None
         return cls(layer, head)
 
+    def require(self, layers: int, heads: int) -> None:
+        """Refuse a layer or head that a model does not have.
+
+        Raises:
+            ValueError: There is no such layer or head.
+        """
+        for name, index, size in (("layer", self.layer, layers), ("head", self.head, heads)):
+            if index is not None and not 0 <= index < size:
+                raise ValueError(f"{name} must be in [0, {size}), got {index}.")
+
     def of(self, weights: Tensor) -> Tensor:
         """The chosen attention, [T, S], of all, [layers, H, T, S].
 
         Raises:
             ValueError: There is no such layer or head.
         """
-        for name, index, size in zip(
-            ("layer", "head"), (self.layer, self.head), weights.shape, strict=False
-        ):
-            if index is not None and not 0 <= index < size:
-                raise ValueError(f"{name} must be in [0, {size}), got {index}.")
+        self.require(*weights.shape[:2])
         chosen = weights if self.layer is None else weights[self.layer][None]
         chosen = chosen if self.head is None else chosen[:, self.head][:, None]
         return chosen.mean((0, 1))
@@ -70,7 +77,7 @@ class AttentionChoice:
 
 
 def words_of_tokens(
-    tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str], limit: int | None = None
 ) -> list[int | None]:
     """Which word each token of a text belongs to.
 
@@ -79,6 +86,7 @@ def words_of_tokens(
             imported models have, the text is compared with what the tokens say.
         text: The text.
         words: Its words in their order, their case aside.
+        limit: Tokens at which the text was cut, the last `</s>`. None: nowhere.
 
     Returns:
         A number for each token; None for `</s>` and where there is no word.
@@ -89,29 +97,33 @@ def words_of_tokens(
     word_at: list[int | None] = [None] * (len(text) + 1)
     position = 0
     for number, word in enumerate(words):
-        start = text.lower().find(word.lower(), position)
-        if start < 0:
+        found = re.compile(re.escape(word), re.IGNORECASE).search(text, position)
+        if found is None:
             raise ValueError(f"The word {word!r} is not in {text!r}, or not in its place.")
-        position = start + len(word)
-        word_at[start:position] = [number] * len(word)
+        start, position = found.span()
+        word_at[start:position] = [number] * (position - start)
     if not tokenizer.is_fast:
-        return [
-            None if place is None else word_at[place]
-            for place in _places_of_tokens(tokenizer, text)
-        ]
+        places = _places_of_tokens(tokenizer, text, limit)
+        return [None if place is None else word_at[place] for place in places]
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
-    return [
+    word_of = [
         None if is_special else word_at[max(end - 1, start)]
         for (start, end), is_special in zip(
             encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
         )
     ]
+    return word_of if limit is None or len(word_of) <= limit else [*word_of[: limit - 1], None]
 
 
-def _places_of_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int | None]:
+def _places_of_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, limit: int | None
+) -> list[int | None]:
     """Where in a text the last character of each token is; None where it has none there."""
     ids = tokenizer(text).input_ids
+    ids = ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
     said = decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
+    # What was cut off is far behind, and would be compared with all that is said.
+    text = text[: 2 * len(said[-1]) + 100]
     matcher = SequenceMatcher(None, said[-1], text, autojunk=False)
     place_of = {
         block.a + offset: block.b + offset
@@ -176,10 +188,8 @@ def words_of_maps(
     Raises:
         ValueError: A word is not in its sentence.
     """
-    of_source = words_of_tokens(translator.source_tokenizer, source, words[0])
-    length = len(maps.source_tokens)
-    if len(of_source) > length:  # the source was cut, and ends in </s>
-        of_source = [*of_source[: length - 1], None]
+    limit = len(maps.source_tokens)
+    of_source = words_of_tokens(translator.source_tokenizer, source, words[0], limit)
     return of_source, words_of_tokens(translator.target_tokenizer, target, words[1])
 
 
@@ -219,12 +229,23 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
 
     Returns:
         A function; nothing is linked where there is no text.
+
+    Raises:
+        ValueError: The model has no such layer or head, or the engine no attention to read.
     """
+    config = translator.model.config
+    choice.require(config.decoder_layers, config.decoder_attention_heads)
 
     def links(translation: Translation) -> str:
         if not translation.text:
             return ""
-        return to_pharaoh(*align(translator, translation.source, translation.text, [choice]))
+        source = as_unicode(translation.source)
+        # The very tokens: the text might be cut into others.
+        maps = attention_maps(translator, source, translation.token_ids)
+        limit = len(maps.source_tokens)
+        words = words_of_tokens(translator.source_tokenizer, source, source.split(), limit)
+        target_words = maps.target.word_of if maps.target else []
+        return to_pharaoh(links_of(choice.of(maps.view("cross").weights), words, target_words))
 
     return links
 

@@ -167,7 +167,10 @@ def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:
 
 
 def _target_ids(
-    translator: Translator, source: str, target: str | None, search_options: dict[str, Any]
+    translator: Translator,
+    source: str,
+    target: str | Sequence[int] | None,
+    search_options: dict[str, Any],
 ) -> list[int]:
     """Ids of the target, or of the winning beam: its text might be cut into other tokens."""
     if target is None:
@@ -176,13 +179,18 @@ def _target_ids(
         return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
     if search_options:
         raise ValueError(f"There is no search with a target: {', '.join(search_options)}.")
+    if not isinstance(target, str):
+        return list(target)
     ids: list[int] = translator.target_tokenizer(as_unicode(target)).input_ids
     return ids
 
 
 @torch.no_grad()
 def attention_maps(
-    translator: Translator, source: str, target: str | None = None, **search_options: Any
+    translator: Translator,
+    source: str,
+    target: str | Sequence[int] | None = None,
+    **search_options: Any,
 ) -> AttentionMaps:
     """Where a translator looks while it says a translation, by one teacher-forced pass.
 
@@ -190,8 +198,8 @@ def attention_maps(
         translator: A model and its tokenizers, left as they were. Of several models that vote the
             first is looked into.
         source: A sentence; like any that is translated it is cut where it is too long.
-        target: A translation of it. None: the translator's own, the tokens of the winning beam
-            themselves.
+        target: A translation of it, as text or as ids. None: the translator's own, the tokens of
+            the winning beam themselves.
         **search_options: How to search for it; as for `SearchOptions`.
 
     Returns:
