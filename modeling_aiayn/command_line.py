@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
+from torch import distributed
 from transformers import AutoConfig, HfArgumentParser
 
 from .model_folders import require_model_folder
@@ -111,7 +112,8 @@ def require_head(folder: str, head: str) -> None:
         ValueError: The model is another one.
     """
     require_model_folder(folder)
-    heads = AutoConfig.from_pretrained(folder, local_files_only=True).architectures or ["none"]
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    heads = config.architectures or ["none"]
     if head not in heads:
         raise ValueError(f"{folder} must hold a model saved as {head}, got {heads[0]}.")
 
@@ -130,6 +132,9 @@ def run_script(main: Callable[[], None]) -> None:
         sys.argv.remove("--debug")
     try:
         main()
+        if distributed.is_initialized():
+            # Else a process that is done early may abort in the middle of another's work.
+            distributed.destroy_process_group()
     except BrokenPipeError:
         # The reader went away; nothing more can be said to it.
         sys.stderr.close()

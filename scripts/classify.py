@@ -7,10 +7,12 @@ python scripts/classify.py --model runs/imdb --input reviews.txt > classes.tsv
 import sys
 from dataclasses import dataclass, field
 
-from transformers import pipeline
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from modeling_aiayn.command_line import parse_arguments, require_head, run_script
 from modeling_aiayn.corpus import stream_lines
+from modeling_aiayn.model_folders import refuse_unfit_weights
+from modeling_aiayn.tokenization import without_surrogates
 
 
 @dataclass
@@ -35,12 +37,18 @@ class ClassifyArguments:
 def main() -> None:
     """Read, classify, write."""
     (arguments,) = parse_arguments(__doc__, ClassifyArguments)
-    classify = pipeline("text-classification", model=arguments.model)
+    loading = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model, **loading)
+    model, loading_info = AutoModelForSequenceClassification.from_pretrained(
+        arguments.model, output_loading_info=True, **loading
+    )
+    refuse_unfit_weights(arguments.model, model, loading_info)
+    classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
     texts = arguments.text or stream_lines(arguments.input or sys.stdin.buffer)
     # Texts are cut to what the classifier was trained on.
     options = {"truncation": True, "max_length": classify.model.config.max_position_embeddings}
     # The library takes a generator for a stream, and no other iterator.
-    stream = (text for text in texts)
+    stream = (without_surrogates(text) for text in texts)
     for found in classify(stream, batch_size=arguments.batch_size, **options):
         sys.stdout.write(f"{found['label']}\t{found['score']:.4f}\n")
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from modeling_aiayn.command_line import default_device, parse_arguments, require_head, run_script
 from modeling_aiayn.language_model.completion import complete
+from modeling_aiayn.model_folders import refuse_unfit_weights
 
 
 @dataclass
@@ -42,8 +43,12 @@ class CompletionArguments:
 def main() -> None:
     """Load, go on, write."""
     (arguments,) = parse_arguments(__doc__, CompletionArguments)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, local_files_only=True)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model, **options)
+    model, loading_info = AutoModelForCausalLM.from_pretrained(
+        arguments.model, output_loading_info=True, **options
+    )
+    refuse_unfit_weights(arguments.model, model, loading_info)
     model.eval().to(default_device(arguments.device))
     set_seed(arguments.seed)
     sampling = {"do_sample": False}

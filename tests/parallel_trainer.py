@@ -103,6 +103,7 @@ def main():
             if code != 143:
                 raise SystemExit(f"SIGTERM to one process gave code {code}.")
             train(cut, encoded, tokenizer, **options)
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

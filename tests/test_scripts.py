@@ -119,6 +119,16 @@ def test_interrupted_after_some_lines_they_are_whole(model_folder):
     assert b"Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "flags", [("--alignment", "best"), ("--alignment", "99"), ("--prefixes", "none")], ids=str
+)
+def test_an_earlier_output_is_not_emptied_for_a_wrong_flag(run, model_folder, tmp_path, flags):
+    (tmp_path / "out").write_text("Etwas.\n")
+    given = ("--model", model_folder, "--text", "We see.", "--output", tmp_path / "out")
+    assert run("translate.py", *given, *flags)[0] == 1
+    assert (tmp_path / "out").read_text() == "Etwas.\n"
+
+
 def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     code, out, err = run("score_alignment.py", "--model", model_folder, "--pairs", 6)
     assert code == 0, err

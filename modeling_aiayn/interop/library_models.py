@@ -15,9 +15,8 @@ from transformers import (
 )
 
 from ..checks import check_readable
-from ..model_folders import require_model_folder
+from ..model_folders import refuse_unfit_weights, require_model_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from ..translation.loading import refuse_unfit_weights
 
 
 def fetch(repo_id: str) -> Path:

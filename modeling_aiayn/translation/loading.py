@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
 
 from ..configuration_aiayn import AiaynConfig
-from ..model_folders import require_model_folder
+from ..model_folders import refuse_unfit_weights, require_model_folder
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 
@@ -85,35 +85,6 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return model.float()
     return model
-
-
-def refuse_unfit_weights(
-    path: str | Path, model: AiaynForConditionalGeneration, loading_info: dict[str, Any]
-) -> None:
-    """Refuse a model of which a part was not read or is no number: it would translate into noise.
-
-    Args:
-        path: Where the model came from.
-        model: The model.
-        loading_info: What from_pretrained says of its loading.
-
-    Raises:
-        ValueError: A weight is missing, is not the model's, or is not finite.
-    """
-    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
-        if loading_info[kind]:
-            first, *others = sorted(loading_info[kind])
-            more = f" and {len(others)} others" if others else ""
-            raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. A model that translates must have "
-                "all of its weights and no others: save it again from where it was trained."
-            )
-    for name, weight in model.state_dict().items():
-        if not weight.is_meta and not weight.isfinite().all():
-            raise ValueError(
-                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
-                "checkpoint of this training."
-            )
 
 
 def load_target_tokenizer(
