@@ -25,7 +25,7 @@ from modeling_aiayn.training.checkpoints import (
 )
 from modeling_aiayn.training.data import encode_pairs
 
-STEPS = 40
+STEPS = 60
 
 
 def train(folder, limit):
