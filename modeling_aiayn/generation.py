@@ -41,6 +41,17 @@ class NonFiniteScores(LogitsProcessor):
 class FiniteGenerationMixin(GenerationMixin):
     """The library's generate(), which ends in an error where the scores were no numbers."""
 
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Refuse what the library would fail at in a thread, and give prompts back for outputs.
+
+        Raises:
+            ValueError: In any case.
+        """
+        raise ValueError(
+            "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
+            "cache, which these models do not have. Use generate(), or Translator."
+        )
+
     def generate(
         self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any
     ) -> Any:

@@ -300,3 +300,11 @@ def test_a_mask_in_floating_point_is_a_mask(position_type):
     ids = torch.randint(4, 31, (2, 4))
     expected = model(ids, attention_mask=mask).logits
     torch.testing.assert_close(model(ids, attention_mask=mask.float()).logits, expected)
+
+
+def test_continuous_batching_is_refused():
+    model = small_model(AiaynForCausalLM)
+    with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
+        model.generate_batch([[5, 6, 7]])
+    with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
+        model.generate(torch.tensor([[5, 6, 7]]), cache_implementation="paged")
