@@ -41,6 +41,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
     TransformersKwargs,
     can_return_tuple,
 )
@@ -75,29 +76,39 @@ from .losses import (
 
 # The names under which save_pretrained writes weights, whole or in shards.
 WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors")
+SAVED_FILES = (*WEIGHT_FILES, SAFE_WEIGHTS_INDEX_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME)
 
 
 @contextmanager
-def earlier_save_aside(folder: Path) -> Iterator[None]:
+def earlier_save_aside(folder: Path, is_pushed: bool) -> Iterator[None]:
     """For a while, an earlier save's weights and configurations have other names.
 
     Args:
         folder: Where they are, and where others are written meanwhile. If that fails, they come
             back; else they are deleted.
+        is_pushed: Whether what is written is then uploaded, whose failure undoes no writing.
     """
-    names = (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
-    found = [path for name in names for path in folder.glob(name)]
-    aside = {path: path.with_name(f".{path.name}.earlier") for path in found}
+    aside = {path: path.with_name(f".{path.name}.earlier") for path in saved_files(folder)}
     for path, hidden in aside.items():
         path.replace(hidden)
     try:
         yield
     except (Exception, KeyboardInterrupt):
-        for path, hidden in aside.items():
-            hidden.replace(path)
+        is_written = is_pushed and saved_files(folder, WEIGHT_FILES)
+        if not is_written:
+            for path in saved_files(folder):
+                path.unlink()
+            for path, hidden in aside.items():
+                hidden.replace(path)
         raise
-    for hidden in aside.values():
+    # Those of a save that was killed, too.
+    for hidden in saved_files(folder, [f".{name}.earlier" for name in SAVED_FILES]):
         hidden.unlink()
+
+
+def saved_files(folder: Path, names: Sequence[str] = SAVED_FILES) -> list[Path]:
+    """What there is in a folder of the files that save_pretrained writes."""
+    return [path for name in names for path in folder.glob(name)]
 
 
 def refuse_beyond_table(table: int | None, generation_config: GenerationConfig) -> None:
@@ -224,10 +235,11 @@ class AiaynPreTrainedModel(PreTrainedModel):
         is_beside = getattr(self, "_hf_peft_config_loaded", False) or kwargs.get("variant")
         is_offloaded = "disk" in getattr(self, "hf_device_map", {}).values()
         replaces = writes and not is_beside and not is_offloaded
-        with earlier_save_aside(folder) if replaces else nullcontext():
+        is_pushed = bool(kwargs.get("push_to_hub"))
+        with earlier_save_aside(folder, is_pushed) if replaces else nullcontext():
             super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         if writes and not is_beside:
-            for weights in (path for name in WEIGHT_FILES for path in folder.glob(name)):
+            for weights in saved_files(folder, WEIGHT_FILES):
                 # safetensors lets its owner alone read a file.
                 shutil.copymode(folder / CONFIG_NAME, weights)
 

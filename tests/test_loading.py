@@ -8,6 +8,8 @@ import re
 import resource
 import struct
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -219,14 +221,46 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ValueError, match="not supported"):
         second.save_pretrained(tmp_path, max_shard_size="much")
-    monkeypatch.setattr(modeling_utils, "safe_save_file", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+
+    def fill_the_disk(tensors, path, **_):
+        Path(path).write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(modeling_utils, "safe_save_file", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
         second.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     monkeypatch.undo()
+    first.save_pretrained(tmp_path, max_shard_size="5kB")
+    sharded = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "model.safetensors" not in sharded and len(sharded) > len(before)
+    monkeypatch.setattr(modeling_utils, "safe_save_file", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        second.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == sharded
+    monkeypatch.undo()
+    (tmp_path / ".model.safetensors.earlier").touch()  # of a save that was killed
     second.save_pretrained(tmp_path)
     assert weights_in(tmp_path)["lm_head.weight"].size(1) == 16
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_upload_that_fails_undoes_no_save(tmp_path, monkeypatch):
+    small_model().save_pretrained(tmp_path)
+    second = small_model(d_model=16, encoder_attention_heads=4)
+
+    def upload(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(type(second), "_upload_modified_files", upload)
+    repository = SimpleNamespace(repo_id="me/translator")
+    api = SimpleNamespace(create_repo=lambda *_, **__: repository)
+    monkeypatch.setattr(modeling_utils, "hf_api", lambda: api)
+    card = SimpleNamespace(save=lambda path: None)
+    monkeypatch.setattr(modeling_utils, "create_and_tag_model_card", lambda *_, **__: card)
+    with pytest.raises(ConnectionError):
+        second.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/translator")
+    assert weights_in(tmp_path)["lm_head.weight"].size(1) == 16
 
 
 def test_what_is_saved_beside_the_weights_leaves_them(tmp_path):

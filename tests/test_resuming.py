@@ -279,7 +279,7 @@ def test_a_checkpoint_of_the_same_update_and_another_run_is_set_aside(run, cut, 
     shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
     run("cut", at=9, path=tmp_path / "elsewhere" / "checkpoint-8")
     names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"checkpoint-4", "abandoned-1-checkpoint-8"}
+    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"}
 
 
 def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
@@ -378,11 +378,11 @@ def test_a_run_that_stopped_early_is_over(run):
     assert logged(again, "train_loss") == pytest.approx(logged(stopped, "train_loss"))
     for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(first, second)
-    patient = run("run", **(options | {"early_stopping_patience": 2}))
+    patient = run("run", **(options | {"early_stopping_patience": 3}))
     for patience, is_more in ((2, False), (1, False), (3, True), (0, True)):
         assert is_more_patient(patience, 2) == is_more
     assert not is_more_patient(3, 0)
-    assert patient.state.global_step == stopped.state.global_step + 2
+    assert patient.state.global_step == stopped.state.global_step + 4
 
 
 def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):

@@ -182,16 +182,18 @@ def newest_whole_checkpoint(output_dir: Path) -> Path | None:
 def set_other_branches_aside(output_dir: Path, folder: Path, update: int) -> None:
     """Rename whole checkpoints that do not lie on the way to one that a run goes on from.
 
-    Else the newest of them would be gone on from next, and outlive those that now come.
+    Those of earlier updates do, if that one lies beside them. Else the newest of them would be gone
+    on from next, and outlive those that now come.
 
     Args:
         output_dir: The run's folder.
         folder: The checkpoint that it goes on from, there or elsewhere.
         update: That checkpoint's update.
     """
+    is_there = folder.resolve().parent == output_dir.resolve()
     for other in list_checkpoints(output_dir):
         is_on_the_way = _update_of(other) < update or other.resolve() == folder.resolve()
-        if is_on_the_way or not _is_whole(other):
+        if (is_there and is_on_the_way) or not _is_whole(other):
             continue
         names = (f"{ABANDONED}{number}-{other.name}" for number in itertools.count(1))
         name = next(name for name in names if not (output_dir / name).exists())

@@ -74,9 +74,8 @@ class ResumableTrainer(Seq2SeqTrainer):
                 )
             self.add_callback(self._ema)
         self.add_callback(_Resumption(self))
-        self._early_stopping = EarlyStoppingCallback(self.args.early_stopping_patience)
         if self.args.early_stopping_patience:
-            self.add_callback(self._early_stopping)
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         self._groups: LengthGroups | None = None
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
@@ -299,8 +298,10 @@ class ResumableTrainer(Seq2SeqTrainer):
         place = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args
         )
-        # Its state has brought the checkpoint's along.
-        self._early_stopping.early_stopping_patience = self.args.early_stopping_patience
+        for callback in self.callback_handler.callbacks:
+            if self.args.early_stopping_patience and isinstance(callback, EarlyStoppingCallback):
+                # Its state has brought the checkpoint's along.
+                callback.early_stopping_patience = self.args.early_stopping_patience
         if self._groups is not None:
             # The library tells a sampler of several processes its epoch, but not in the epoch of
             # which it leaves out what was trained before.
