@@ -38,6 +38,24 @@ class NonFiniteScores(LogitsProcessor):
         return scores
 
 
+def refuse_beyond_table(table: int | None, generation_config: GenerationConfig) -> None:
+    """Refuse to generate more than learned positions have room for, before anything is.
+
+    Args:
+        table: Positions of the table; None: any number.
+        generation_config: With its max_length.
+
+    Raises:
+        ValueError: max_length is more.
+    """
+    # One more than the table: the last token is predicted and never fed back.
+    if table is not None and generation_config.max_length > table + 1:
+        raise ValueError(
+            f"The learned position table has max_position_embeddings={table} positions, got "
+            f"max_length={generation_config.max_length}. Ask for at most {table + 1}."
+        )
+
+
 class FiniteGenerationMixin(GenerationMixin):
     """The library's generate(), which ends in an error where the scores were no numbers."""
 
@@ -51,6 +69,41 @@ class FiniteGenerationMixin(GenerationMixin):
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
         )
+
+    def _default_new_tokens(
+        self,
+        generation_config: GenerationConfig,
+        inputs_tensor: Tensor,  # noqa: ARG002
+    ) -> int:
+        """How many tokens to generate where nobody says: the library's 20."""
+        return int(generation_config.max_length)
+
+    def _prepare_generated_length(
+        self,
+        generation_config: GenerationConfig,
+        has_default_max_length: bool,
+        has_default_min_length: bool,
+        model_input_name: str,
+        input_ids_length: int,
+        inputs_tensor: Tensor,
+    ) -> GenerationConfig:
+        """Without a length given, the model's default; only a learned table ends it before."""
+        table = self.model.decoder.embed_positions.max_length
+        if has_default_max_length and generation_config.max_new_tokens is None:
+            new_tokens = self._default_new_tokens(generation_config, inputs_tensor)
+            if table is not None and table + 1 > input_ids_length:
+                new_tokens = min(new_tokens, table + 1 - input_ids_length)
+            generation_config.max_new_tokens = new_tokens
+        generation_config = super()._prepare_generated_length(
+            generation_config,
+            has_default_max_length,
+            has_default_min_length,
+            model_input_name,
+            input_ids_length,
+            inputs_tensor,
+        )
+        refuse_beyond_table(table, generation_config)
+        return generation_config
 
     def generate(
         self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any

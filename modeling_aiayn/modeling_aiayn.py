@@ -111,24 +111,6 @@ def saved_files(folder: Path, names: Sequence[str] = SAVED_FILES) -> list[Path]:
     return [path for name in names for path in folder.glob(name)]
 
 
-def refuse_beyond_table(table: int | None, generation_config: GenerationConfig) -> None:
-    """Refuse to generate more than learned positions have room for, before anything is.
-
-    Args:
-        table: Positions of the table; None: any number.
-        generation_config: With its max_length.
-
-    Raises:
-        ValueError: max_length is more.
-    """
-    # One more than the table: the last token is predicted and never fed back.
-    if table is not None and generation_config.max_length > table + 1:
-        raise ValueError(
-            f"The learned position table has max_position_embeddings={table} positions, got "
-            f"max_length={generation_config.max_length}. Ask for at most {table + 1}."
-        )
-
-
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """One vector for each text, from its real tokens alone.
 
@@ -980,36 +962,12 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
             inputs_tensor, model_kwargs, model_input_name, generation_config
         )
 
-    def _prepare_generated_length(
-        self,
-        generation_config: GenerationConfig,
-        has_default_max_length: bool,
-        has_default_min_length: bool,
-        model_input_name: str,
-        input_ids_length: int,
-        inputs_tensor: Tensor,
-    ) -> GenerationConfig:
-        """Without a length given, go 50 tokens further than the longest source (section 6.1)."""
-        table = self.model.decoder.embed_positions.max_length
-        if has_default_max_length and generation_config.max_new_tokens is None:
-            generation_config._is_source_relative = True
-            generation_config.max_new_tokens = inputs_tensor.size(1) + beyond_source(
-                generation_config
-            )
-            if table is not None:
-                generation_config.max_new_tokens = min(
-                    generation_config.max_new_tokens, table + 1 - input_ids_length
-                )
-        generation_config = super()._prepare_generated_length(
-            generation_config,
-            has_default_max_length,
-            has_default_min_length,
-            model_input_name,
-            input_ids_length,
-            inputs_tensor,
-        )
-        refuse_beyond_table(table, generation_config)
-        return generation_config
+    def _default_new_tokens(
+        self, generation_config: GenerationConfig, inputs_tensor: Tensor
+    ) -> int:
+        """50 tokens further than the longest source (section 6.1)."""
+        generation_config._is_source_relative = True
+        return inputs_tensor.size(1) + beyond_source(generation_config)
 
     def _get_logits_processor(
         self,
@@ -1148,33 +1106,6 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         self.post_init()
-
-    def _prepare_generated_length(
-        self,
-        generation_config: GenerationConfig,
-        has_default_max_length: bool,
-        has_default_min_length: bool,
-        model_input_name: str,
-        input_ids_length: int,
-        inputs_tensor: Tensor,
-    ) -> GenerationConfig:
-        """Without a length given, the library's 20 tokens more; only a learned table ends them."""
-        table = self.model.decoder.embed_positions.max_length
-        if has_default_max_length and generation_config.max_new_tokens is None:
-            generation_config.max_new_tokens = generation_config.max_length
-            room = None if table is None else table + 1 - input_ids_length
-            if room is not None and room > 0:
-                generation_config.max_new_tokens = min(room, generation_config.max_new_tokens)
-        generation_config = super()._prepare_generated_length(
-            generation_config,
-            has_default_max_length,
-            has_default_min_length,
-            model_input_name,
-            input_ids_length,
-            inputs_tensor,
-        )
-        refuse_beyond_table(table, generation_config)
-        return generation_config
 
     @classmethod
     def _load_pretrained_model(

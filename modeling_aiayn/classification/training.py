@@ -132,6 +132,6 @@ def _started_from(
         raise ValueError(
             f"{folder} has learned positions for {table} tokens, got max_length={max_length}."
         )
-    if table is None:
+    if table is None and "max_position_embeddings" not in fields:
         model.config.max_position_embeddings = max_length
     return model, tokenizer

@@ -90,10 +90,9 @@ def is_finished(args: AiaynTrainingArguments) -> bool:
     if args.resume is None or not path.is_file():
         return False
     then, now = json.loads(path.read_text("utf-8")), _length(args)
-    patience = then.get(PATIENCE, 0)
-    return not is_more_patient(now[PATIENCE], patience) and then | {PATIENCE: 0} == now | {
-        PATIENCE: 0
-    }
+    if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
+        return False
+    return all(now[name] == value for name, value in then.items())
 
 
 def _length(args: AiaynTrainingArguments) -> dict[str, Any]:
