@@ -4,9 +4,10 @@ import re
 
 import pytest
 from training_setup import make_trainer
+from transformers import TrainerCallback
 
 from modeling_aiayn.training.curves import draw_curves
-from modeling_aiayn.training.progress import training_table
+from modeling_aiayn.training.progress import ProgressBar, training_table
 
 
 def test_the_bar_shows_rates_and_evaluations(tmp_path, encoded, tokenizer, capsys):
@@ -51,6 +52,28 @@ def test_the_table_is_of_the_whole_log():
         "minutes, of all starts": "1.5",
     }
     assert len({len(line) for line in training_table(log).splitlines()}) == 1
+
+
+class BarWatch(TrainerCallback):
+    """What the bar would say after the first update."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.shown = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.shown = self.shown or dict(self.bar.training_bar.format_dict)
+
+
+def test_the_bar_of_a_resumed_run_counts_the_updates_of_this_start(tmp_path, encoded, tokenizer):
+    options = {"disable_tqdm": False, "save_strategy": "steps", "save_steps": 3}
+    make_trainer(tmp_path, encoded, tokenizer, **options).train()
+    trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
+    watch = BarWatch()
+    callbacks = trainer.callback_handler.callbacks
+    watch.bar = next(callback for callback in callbacks if isinstance(callback, ProgressBar))
+    trainer.add_callback(watch)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert (watch.shown["initial"], watch.shown["n"], watch.shown["total"]) == (3, 4, 4)
 
 
 def test_a_run_that_logged_nothing_has_a_table_too():

@@ -18,6 +18,21 @@ _SHOWN = {
 class ProgressBar(ProgressCallback):
     """The library's bar, with the newest entry of the log behind it and evaluations above it."""
 
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Begin where the run goes on: the library's bar counts what was done before as fast."""
+        super().on_train_begin(args, state, control, **kwargs)
+        self.current_step = state.global_step
+        if self.training_bar is not None:
+            bar = self.training_bar
+            bar.initial = bar.n = bar.last_print_n = state.global_step
+            bar.refresh()
+
     def on_log(
         self,
         args: TrainingArguments,
