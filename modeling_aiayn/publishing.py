@@ -123,7 +123,9 @@ def publish(
     operations = [
         CommitOperationAdd(path.relative_to(folder).as_posix(), path)
         for path in files_to_publish(folder)
+        if path.name != "README.md"
     ]
+    operations.append(CommitOperationAdd("README.md", _card_of(Path(folder), repo_id).encode()))
     session = get_session()
     patience, session.timeout = session.timeout, timeout
     try:
@@ -145,6 +147,13 @@ def publish(
     finally:
         session.timeout = patience
     raise ValueError(f"attempts must be at least 1, got {attempts}.")
+
+
+def _card_of(folder: Path, repo_id: str) -> str:
+    """The card, with the repository's name in its example for the folder's."""
+    card = (folder / "README.md").read_text("utf-8")
+    name = folder.resolve().name
+    return card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
 
 
 def _commit(

@@ -1,4 +1,4 @@
-"""Put a trained model on the Hub: card, weights, tokenizers, code, and nothing else of its folder.
+"""Put a trained translator on the Hub: card, weights, tokenizers, code, scores and pictures alone.
 
     python scripts/push_to_hub.py --model runs/multi30k --repo_id me/translator
 

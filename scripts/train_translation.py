@@ -30,7 +30,7 @@ MODEL_CARD = Path(__file__).parent.parent / "model_card.md"
 
 
 def main() -> None:
-    """Train, keep the best model, score it, and write its card."""
+    """Train, keep the last model or the best, score it, and write its card."""
     data, model_arguments, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, AiaynTrainingArguments
     )

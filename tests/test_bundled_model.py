@@ -76,7 +76,7 @@ def test_the_same_whatever_is_translated_beside_it(translator):
 @pytest.mark.slow
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs Multi30k in ../shared/data")
 def test_two_hundred_real_sentences(translator):
-    """Also RELIABILITY A-M17: in bfloat16 at least 98 % do not depend on their batch."""
+    """In bfloat16 at least 98 % do not depend on their batch."""
     with gzip.open(MULTI30K / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
         texts = [next(file).strip() for _ in range(200)]
     for num_beams in (1, 4, 5):

@@ -1,4 +1,4 @@
-"""Text in: every kind of file, and every way in which one can be wrong (RELIABILITY A-DS)."""
+"""Text in: every kind of file, and every way in which one can be wrong."""
 
 import gzip
 import io

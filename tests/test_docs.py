@@ -24,7 +24,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_each_trap_has_a_test():
-    """The 25 of SEEDS 1.3."""
+    """All 25 have a row."""
     traps = (ROOT / "docs" / "seeds.md").read_text().split("## The traps")[1]
     rows = re.findall(r"^\| (\d+) \| [^|]+ \| (.*) \|$", traps, flags=re.M)
     assert [int(number) for number, _ in rows] == list(range(1, 26))

@@ -84,7 +84,7 @@ def test_characters_are_numbered_by_code_point_and_others_are_unknown():
 
 @pytest.mark.parametrize("unit", ["character", "byte"])
 def test_a_text_is_cut_in_its_order(tmp_path, unit, caplog):
-    """SEEDS 1.3, trap 13: the vocabulary knows nothing of what is held out."""
+    """docs/seeds.md, trap 13: the vocabulary knows nothing of what is held out."""
     whole = "abcü" * 20 + "xyz" * 5 + "漢w" * 5  # 80, 15 and 10 characters
     with gzip.open(tmp_path / "text.gz", "wb") as file:
         file.write(whole.encode())
@@ -192,7 +192,7 @@ def test_covering_windows_predict_each_token_once(length, step):
 
 
 def test_bits_per_byte_are_nats_over_ln2_over_bytes():
-    """SEEDS 1.3, trap 22: averaged, and of bytes where a character has several."""
+    """docs/seeds.md, trap 22: averaged, and of bytes where a character has several."""
     score = TextScore(nats=math.log(8), tokens_per_byte=0.5)
     assert score.bits == pytest.approx(3)
     assert score.bits_per_byte == pytest.approx(1.5)

@@ -502,7 +502,7 @@ def test_input_beyond_a_learned_table_is_refused():
 
 
 def test_all_that_a_model_computes_with_moves_with_it():
-    """SEEDS 1.3, trap 20: a tensor left behind would be on another device than the rest."""
+    """docs/seeds.md, trap 20: a tensor left behind would be on another device than the rest."""
     for position_type in ("sinusoidal", "learned"):
         model = small_model(position_type=position_type)
         assert not dict(model.named_buffers())

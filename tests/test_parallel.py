@@ -121,7 +121,7 @@ def read_log(folder):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_training_does_not_depend_on_the_number_of_processes(trained, smoothing):
-    """RELIABILITY A-M14: eight pairs in an update, in one process or four in each of two."""
+    """Eight pairs in an update, in one process or four in each of two."""
     name = f"smoothing-{smoothing}"
     two, one = (read_log(trained / number / name) for number in ("two", "one"))
     assert len(one) == 6
@@ -139,7 +139,7 @@ def test_training_does_not_depend_on_the_number_of_processes(trained, smoothing)
 
 @pytest.mark.parametrize("batches", ["tokens", "groups"])
 def test_two_processes_stop_on_one_s_signal_and_go_on_exactly(trained, batches):
-    """RELIABILITY A-R19, with token batches and an average; with groups, in the second epoch."""
+    """With token batches and an average; with groups, in the second epoch."""
     names = [f"{name}-{batches}" for name in ("whole", "cut")]
     logs = [read_log(trained / "two" / name) for name in names]
     keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share")

@@ -40,8 +40,7 @@ def folder(tokenizer, tmp_path_factory):
         "minutes": 1,
         "hardware": "2 CPU cores",
         "seed": 1,
-        "best_metric": "bleu",
-        "best_value": "1",
+        "kept": "the last weights",
         "scored_pairs": "2",
         "search": SearchOptions(),
     }

@@ -38,7 +38,7 @@ def test_scripts_are_thin(name):
 
 
 def test_as_many_lines_out_as_in(run, model_folder, tmp_path):
-    """RELIABILITY A-X01, from a file, from stdin and from arguments."""
+    """From a file, from stdin and from arguments."""
     lines = ["The dog sees.", "", "We see the cat.", " ", "A man."]
     text = "".join(f"{line}\n" for line in lines)
     (tmp_path / "in.txt").write_text(text)
@@ -343,7 +343,7 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
 
 
 def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_path):
-    """SEEDS 1.3, traps 12 and 13: held-out words are unknown, and a language's words its own."""
+    """docs/seeds.md, traps 12 and 13: held-out words are unknown, and a language's words its own."""
     pairs = {"train": ("the dog runs", "der Hund läuft"), "other": ("a zebra", "das Zebra läuft")}
     for name, pair in pairs.items():
         (tmp_path / f"{name}.tsv").write_text(f"{chr(9).join(pair)}\n" * 8)
@@ -371,7 +371,7 @@ def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_pa
 
 
 def test_a_terminated_run_goes_on_and_a_finished_one_is_left_alone(run, tmp_path, caplog):
-    """RELIABILITY A-R11, A-R13, A-R14, A-D04: the same command until it is done."""
+    """The same command until it is done."""
     caplog.set_level("INFO")
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
     for name in ("train", "validation"):
@@ -426,7 +426,7 @@ def test_interrupts_end_quietly(capsys):
 
 
 def test_a_reader_that_goes_away_is_no_error(model_folder):
-    """RELIABILITY A-X03: translate | head -1."""
+    """As in translate | head -1."""
     command = (
         f"yes 'The cat.' | head -40 | {sys.executable} scripts/translate.py --model {model_folder} "
     )

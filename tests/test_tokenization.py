@@ -72,7 +72,7 @@ def test_any_text_comes_back(bpe, text):
 
 
 def test_random_unicode_comes_back(bpe):
-    """RELIABILITY A-T10, without surrogates (no text) and the space sign itself."""
+    """Without surrogates (no text) and the space sign itself."""
     generator = random.Random(0)
     ranges = ((0, 0x7F), (0x80, 0x2580), (0x2582, 0xD7FF), (0xE000, 0x10FFFF))
     for _ in range(1000):

@@ -79,7 +79,7 @@ def test_models_that_vote_have_one_vocabulary(tokenizer):
 
 
 def test_a_line_of_a_megabyte_costs_little(translator, caplog):
-    """RELIABILITY A-T05: it is cut, and no other line is touched."""
+    """It is cut, and no other line is touched."""
     with caplog.at_level(logging.WARNING):
         first, _ = translator(["The dog sees.", "a" * 10**6], num_beams=1, max_length_factor=0)
     assert "Line 2: cut from" in caplog.text

@@ -31,7 +31,7 @@ layout. Nothing was trained.
 ```python
 from modeling_aiayn.translation import Translator
 
-translator = Translator.from_pretrained("{title}")
+translator = Translator.from_pretrained("{title}")  # of a repository: hub=True
 ```
 
 ## Is it the same model?

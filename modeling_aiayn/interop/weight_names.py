@@ -213,7 +213,7 @@ def refuse_missing_heads(fields: Mapping[str, object]) -> None:
     """
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if name not in fields:
-            raise ValueError(f"No tensor tells {name}: give it.")
+            raise ValueError(f"No tensor tells {name}: give it in config.")
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ def run_facts(
         "minutes": round(_seconds(state.log_history) / 60),
         "hardware": _hardware(),
         "seed": args.seed,
-        "best_metric": args.metric_for_best_model or "none (the last one)",
-        "best_value": "-" if state.best_metric is None else f"{state.best_metric:.2f}",
+        "kept": _kept(trainer),
         "scored_pairs": f"{len(held_out):,}",
         "search": SearchOptions(),
     }
@@ -106,7 +105,9 @@ def _shareable(command: Sequence[str]) -> str:
     for word in command:
         flag, equals, value = word.rpartition("=")
         path = Path(os.path.expanduser(value))
-        if path.is_absolute():
+        if _is_users_own(path):
+            value = "~"
+        elif path.is_absolute():
             value = "/".join(path.parts[-2:] if _is_in_a_named_folder(path) else path.parts[-1:])
         words.append(flag + equals + value)
     return shlex.join(("python", *words))
@@ -120,7 +121,19 @@ def _name_of(file: str) -> str:
 
 def _is_in_a_named_folder(path: Path) -> bool:
     """Whether a path's folder is neither the root nor a user's own, whose name is the user's."""
-    return path.parent not in (Path("/"), Path(os.path.expanduser("~")))
+    return path.parent != Path("/") and not _is_users_own(path.parent)
+
+
+def _is_users_own(path: Path) -> bool:
+    return path == Path(os.path.expanduser("~")) or path.parent in map(Path, ("/home", "/Users"))
+
+
+def _kept(trainer: AiaynTrainer) -> str:
+    """Which of its weights a run leaves."""
+    args, best = trainer.args, trainer.state.best_metric
+    if not args.load_best_model_at_end or best is None:
+        return "the last weights"
+    return f"the checkpoint with the best validation {args.metric_for_best_model} ({best:.2f})"
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:
