@@ -2,7 +2,8 @@
 
     python scripts/benchmark_training.py --file data/multi30k/train --rounds 5
 
-All contenders take their updates in turn in one process; rates are over all rounds, of real tokens.
+All contenders take their updates in turn in one process; rates are the median update's, of real
+tokens.
 """
 
 import sys
@@ -19,6 +20,8 @@ from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.benchmark import contenders, memory_table, product_rate, speed_table
 from modeling_aiayn.training.data import encode_pairs
 
+PRECISIONS = ("bfloat16", "float32")
+
 
 @dataclass
 class BenchmarkArguments:
@@ -32,7 +35,8 @@ class BenchmarkArguments:
     max_tokens: int = field(default=8192, metadata={"help": "Tokens in a batch of ours."})
     rounds: int = field(default=5, metadata={"help": "Updates of each, after one to warm up."})
     precisions: list[str] = field(
-        default_factory=lambda: ["bfloat16", "float32"], metadata={"help": "Which of these."}
+        default_factory=lambda: list(PRECISIONS),
+        metadata={"help": "Which of these; bfloat16 is autocast.", "choices": PRECISIONS},
     )
     memory_vocab_size: int = field(default=37_000, metadata={"help": "Vocabulary for memory."})
     memory_length: int = field(default=32, metadata={"help": "Tokens of a side for memory."})

@@ -4,6 +4,7 @@ Each contender is a model under a trainer, with that trainer's batches of real t
 optimiser. They take their updates in turn, so that a machine's drift meets all of them.
 """
 
+import random
 import re
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,12 @@ class Contender:
         self.batches = self._batches()
 
     def _batches(self) -> Iterator[dict[str, Tensor]]:
-        while True:
-            yield from self.trainer.get_train_dataloader()
+        """An epoch's batches in random order: the library's of like length come longest first."""
+        loader = self.trainer.get_train_dataloader()
+        batches = list(loader.batch_sampler)
+        random.Random(self.trainer.args.seed).shuffle(batches)
+        for batch in cycle(batches):
+            yield loader.collate_fn(loader.dataset.__getitems__(batch))
 
     def update(self) -> None:
         """Take one update, and note how long it took."""
@@ -65,10 +71,11 @@ class Contender:
         batch = next(self.batches)
         items = (batch["labels"] != IGNORED_LABEL).sum()
         self.trainer.training_step(self.model, batch, items)
-        if self.trainer.args.max_grad_norm:
-            self.trainer.accelerator.clip_grad_norm_(
-                self.model.parameters(), self.trainer.args.max_grad_norm
-            )
+        # Between a backward and its update, as the library's loop.
+        norm = None
+        if self.trainer.args.max_grad_norm > 0:
+            norm = self.trainer._clip_grad_norm(self.model)
+        self.trainer._get_grad_norm(self.model, grad_norm=norm)
         self.optimizer.step()
         self.trainer.lr_scheduler.step()
         self.model.zero_grad()

@@ -94,7 +94,9 @@ def ctranslate2_decode(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(
-        target=serve_ctranslate2, args=(theirs, str(folder), compute_type), daemon=True
+        target=serve_ctranslate2,
+        args=(theirs, str(folder), compute_type, torch.get_num_threads()),
+        daemon=True,
     )
     server.start()
     theirs.close()
@@ -108,15 +110,16 @@ def ctranslate2_decode(
     return decode
 
 
-def serve_ctranslate2(requests: Connection, folder: str, compute_type: str) -> None:
+def serve_ctranslate2(requests: Connection, folder: str, compute_type: str, threads: int) -> None:
     """Answer batches of source tokens with translations in tokens, until nobody asks.
 
     Args:
         requests: Gives sentences and a number of beams each time, and takes what comes of them.
         folder: What `export_ctranslate2` wrote.
         compute_type: How it computes.
+        threads: On how many threads.
     """
-    translator = ctranslate2.Translator(folder, compute_type=compute_type)
+    translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=threads)
     requests.send("ready")
     while True:
         try:
@@ -193,12 +196,17 @@ def measure(
         batch_size: Sentences of a batch.
         num_beams: Beams.
         rounds: Batches that are measured, after one to warm up.
+
+    Raises:
+        ValueError: There are fewer sentences than a batch has.
     """
     for contender in contenders:
         contender.seconds = []
     label = f"batch {batch_size}, beam {num_beams}"
+    if len(sources) < batch_size:
+        raise ValueError(f"Batches of {batch_size} need as many sentences, got {len(sources)}.")
     for number in tqdm(range(rounds + 1), desc=label, unit="round"):
-        start = number * batch_size % (len(sources) - batch_size)
+        start = number * batch_size % (len(sources) - batch_size + 1)
         batch = sources[start : start + batch_size]
         for contender in contenders:
             time.sleep(PAUSE_SECONDS)
@@ -268,7 +276,7 @@ def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> 
 def floor_line(
     model: AiaynForConditionalGeneration, dtype: str, batch_size: int, num_beams: int
 ) -> str:
-    """The rate at which linear layers alone would decode, which no decoder of this size passes.
+    """The rate of torch's linear layers alone, which no decoder that is made of them passes.
 
     Args:
         model: The model.
