@@ -54,7 +54,9 @@ def _flags_of(path: str) -> list[str]:
     for name, value in recipe.items():
         # A nested mapping is a YAML text to its flag, as config_overrides is.
         text = yaml.safe_dump(value, default_flow_style=True) if isinstance(value, dict) else value
-        flags += [f"--{name}", str(text).strip()]
+        values = text if isinstance(text, list) else [] if text is None else [text]
+        if values:
+            flags += [f"--{name}", *(str(each).strip() for each in values)]
     return flags
 
 
@@ -121,18 +123,20 @@ def require_head(folder: str, head: str) -> None:
 def run_script(main: Callable[[], None]) -> None:
     """Run a script's main; what a user can mend ends in one line on stderr and exit code 1.
 
-    With --debug among the arguments the traceback comes too.
+    With a bare --debug among the arguments the traceback comes too.
 
     Args:
         main: The script.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    is_debugging = "--debug" in sys.argv
+    words = [*sys.argv, "--"]
+    # With a word behind it, it is the trainers' own flag.
+    is_debugging = "--debug" in words and words[words.index("--debug") + 1].startswith("--")
     if is_debugging:
         sys.argv.remove("--debug")
     try:
         main()
-        if distributed.is_initialized():
+        if distributed.is_available() and distributed.is_initialized():
             # Else a process that is done early may abort in the middle of another's work.
             distributed.destroy_process_group()
     except BrokenPipeError:
@@ -140,7 +144,7 @@ def run_script(main: Callable[[], None]) -> None:
         sys.stderr.close()
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, ModuleNotFoundError, StrictDataclassError) as error:
+    except (ValueError, OSError, ImportError, StrictDataclassError) as error:
         if is_debugging:
             raise
         cause = error.__cause__ if isinstance(error, StrictDataclassError) else error

@@ -1,7 +1,7 @@
 """Average the weights of a run's last or best checkpoints, or of any list of them (section 6.1).
 
     python scripts/average_checkpoints.py --run runs/wmt14 --last 5 --output runs/average
-    python scripts/average_checkpoints.py --run runs/multi30k --best 5 --metric bleu --output mean
+    python scripts/average_checkpoints.py --run runs/mine --best 5 --metric loss --output mean
     python scripts/average_checkpoints.py --checkpoints runs/a runs/b --output average
 
 The output is a model like any other; its tokenizers and configuration are the last checkpoint's.
@@ -22,7 +22,9 @@ class AverageArguments:
     output: str = field(metadata={"help": "The folder to make."})
     run: str | None = field(default=None, metadata={"help": "A run's folder."})
     last: int | None = field(default=None, metadata={"help": "So many of its newest."})
-    best: int | None = field(default=None, metadata={"help": "So many of its best."})
+    best: int | None = field(
+        default=None, metadata={"help": "So many of its best, of those kept and evaluated."}
+    )
     metric: str = field(
         default="loss", metadata={"help": "What is best: loss, bleu, chrf, as it was evaluated."}
     )

@@ -1,5 +1,7 @@
 """Section 6.1: the mean of checkpoints."""
 
+import shutil
+
 import pytest
 import torch
 from conftest import small_model
@@ -17,7 +19,7 @@ from modeling_aiayn.translation import Translator
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, encoded, tokenizer):
+def evaluated(tmp_path_factory, encoded, tokenizer):
     """A run of five checkpoints, each evaluated."""
     folder = tmp_path_factory.mktemp("run")
     trainer = make_trainer(
@@ -41,8 +43,8 @@ def names(folders):
     return [int(folder.name.split("-")[1]) for folder in folders]
 
 
-def test_the_mean_is_the_mean_and_ties_stay(run, tmp_path):
-    folders = last_checkpoints(run[0], 3)
+def test_the_mean_is_the_mean_and_ties_stay(evaluated, tmp_path):
+    folders = last_checkpoints(evaluated[0], 3)
     assert names(folders) == [6, 8, 10]
     write_average(folders, tmp_path / "mean")
     saved = load_file(tmp_path / "mean" / "model.safetensors")
@@ -59,8 +61,8 @@ def test_the_mean_is_the_mean_and_ties_stay(run, tmp_path):
     assert not (tmp_path / "mean" / "optimizer.pt").exists()
 
 
-def test_the_best_go_by_the_run_s_own_evaluations(run):
-    folder, evaluations = run
+def test_the_best_go_by_the_run_s_own_evaluations(evaluated):
+    folder, evaluations = evaluated
     by_loss = sorted(evaluations, key=lambda entry: entry["eval_loss"])
     assert names(best_checkpoints(folder, 3, "loss")) == [entry["step"] for entry in by_loss[:3]]
     by_rate = sorted(evaluations, key=lambda entry: -entry["eval_samples_per_second"])
@@ -69,8 +71,8 @@ def test_the_best_go_by_the_run_s_own_evaluations(run):
     ]
 
 
-def test_too_few_and_damaged_checkpoints_are_refused(run, tmp_path):
-    folder, _ = run
+def test_too_few_and_damaged_checkpoints_are_refused(evaluated, tmp_path):
+    folder, _ = evaluated
     with pytest.raises(ValueError, match=r"has 5 checkpoints, 6 were asked for.*save_total_limit"):
         last_checkpoints(folder, 6)
     with pytest.raises(ValueError, match=r"has 0 checkpoints evaluated by bleu, 1 were asked for"):
@@ -115,3 +117,54 @@ def test_sums_do_not_lose_small_weights(tmp_path):
         save_file({"w": torch.tensor([value])}, tmp_path / str(index) / "model.safetensors")
     average = average_weights([tmp_path / str(index) for index in range(3)])
     assert average["w"].item() == 1.0
+
+
+def test_of_a_run_with_an_average_that_is_averaged(evaluated, tmp_path):
+    checkpoints = []
+    for number, folder in enumerate(last_checkpoints(evaluated[0], 2)):
+        copied = shutil.copytree(folder, tmp_path / folder.name)
+        (copied / "ema").mkdir()
+        weights = load_file(folder / "model.safetensors")
+        filled = {name: torch.full_like(weight, number + 1.0) for name, weight in weights.items()}
+        save_file(filled, copied / "ema" / "model.safetensors")
+        checkpoints.append(copied)
+    assert all((weight == 1.5).all() for weight in average_weights(checkpoints).values())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("norm_first", True, "norm_first is True, and False in the first one"),
+        ("vocabulary_sha256", ["b"], r"vocabulary_sha256 is \['b'\], and None in the first one"),
+    ],
+)
+def test_weights_of_one_shape_and_another_meaning_are_refused(tmp_path, field, value, message):
+    first, second = small_model(), small_model(dropout=0.3)
+    first.save_pretrained(tmp_path / "a")
+    second.save_pretrained(tmp_path / "b")
+    write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")  # dropout is no weight's
+    second.config.update({field: value})
+    second.save_pretrained(tmp_path / "b")
+    with pytest.raises(ValueError, match=message):
+        write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
+
+
+def test_the_script_averages_what_it_is_told(run, evaluated, tmp_path):
+    code, out, err = run(
+        "average_checkpoints.py", "--run", evaluated[0], "--last", 2, "--output", tmp_path / "a"
+    )
+    assert code == 0, err
+    assert "checkpoint-8" in out and "checkpoint-10" in out
+    losses = {entry["step"]: entry["eval_loss"] for entry in evaluated[1]}
+    best = min(losses, key=losses.__getitem__)
+    flags = ("--run", evaluated[0], "--best", 1, "--output", tmp_path / "b", "--dtype", "float16")
+    code, out, err = run("average_checkpoints.py", *flags)
+    assert code == 0 and f"checkpoint-{best}\n" in out
+    saved = load_file(tmp_path / "b" / "model.safetensors")
+    assert {weight.dtype for weight in saved.values()} == {torch.float16}
+    for wrong, message in (
+        (("--run", evaluated[0]), "Give one of last, best and checkpoints."),
+        (("--last", 2), "last and best need a run"),
+    ):
+        code, out, err = run("average_checkpoints.py", *wrong, "--output", tmp_path / "c")
+        assert (code, out) == (1, "") and message in err

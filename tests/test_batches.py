@@ -76,8 +76,12 @@ def test_what_fits_no_batch_is_refused():
     lengths = np.array([[3, 4], [60, 61]])
     with pytest.raises(ValueError, match=r"max_tokens_per_batch=100 is less than the 121 tokens"):
         cut_batches(lengths, 100, np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"3 batches at a time, .* need as many pairs, got 2"):
+    with pytest.raises(ValueError, match=r"3 batches of 200 .* as many pairs, got 2: raise"):
         cut_batches(lengths, 200, np.random.default_rng(0), 3)
+    long_ones = np.full((9, 2), 40)
+    with pytest.raises(ValueError, match=r"16 batches of 100 .*, 8 at a time, .* got 9: raise"):
+        cut_batches(long_ones, 100, np.random.default_rng(0), 8)
+    assert len(cut_batches(long_ones, 100, np.random.default_rng(0), 3)) == 9
 
 
 def test_processes_share_an_epoch_out_and_the_next_one_is_another(lengths):

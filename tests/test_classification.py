@@ -84,7 +84,7 @@ def test_files_that_are_not_what_they_say_are_refused(tmp_path, name, content, m
 
 
 def test_validation_texts_are_drawn_of_each_class(tmp_path):
-    """SEEDS 1.3, trap 23: a file sorted by class, of which a tail would be one class."""
+    """docs/seeds.md, trap 23: a file sorted by class, of which a tail would be one class."""
     path = write_texts(tmp_path / "sorted.tsv")
     splits = load_labelled_splits(arguments(path, validation_share=0.25), seed=3)
     assert splits["validation"]["label"].count(0) == splits["validation"]["label"].count(1) == 20
@@ -115,7 +115,7 @@ def test_classes_are_numbered_alike_in_each_split(tmp_path):
 
 
 def test_long_texts_are_cut_and_keep_their_end(tmp_path, caplog):
-    """SEEDS 1.3, trap 18."""
+    """docs/seeds.md, trap 18."""
     path = write_texts(tmp_path / "train.tsv")
     splits = load_labelled_splits(arguments(path), seed=0)
     model_arguments = ClassifierArguments(vocabulary="word", min_frequency=1)
@@ -172,7 +172,7 @@ def test_training_learns_scores_and_classifies(run, tmp_path):
 
 
 def test_answers_do_not_depend_on_the_batch(tmp_path):
-    """SEEDS 1.3, trap 5: texts of other lengths beside one change nothing."""
+    """docs/seeds.md, trap 5: texts of other lengths beside one change nothing."""
     path = write_texts(tmp_path / "train.tsv")
     splits = load_labelled_splits(arguments(path), seed=0)
     for pooling in ("mean", "max"):
@@ -299,7 +299,7 @@ def test_the_loss_of_an_evaluation_is_a_mean_over_texts(tokenizer, tmp_path):
 
 
 def test_nothing_in_a_folder_is_run_whatever_stdin_says(run, tmp_path):
-    """RELIABILITY A-S03: the library would ask, and take a text that is a yes for an answer."""
+    """The library would ask, and take a text that is a yes for an answer."""
     config = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")

@@ -1,4 +1,4 @@
-"""RELIABILITY A-R, A-D, A-N: runs that are killed, damaged, interrupted or diverge."""
+"""Runs that are killed, damaged, interrupted or diverge."""
 
 import errno
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer
@@ -22,7 +23,11 @@ from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCa
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume, read_manifest
+from modeling_aiayn.training.checkpoints import (
+    checkpoint_to_resume,
+    read_manifest,
+    where_best_is,
+)
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import is_more_patient, refuse_other_model
 
@@ -261,18 +266,92 @@ def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_pat
 def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, cut, caplog):
     """Else they would be what the next start goes on from, and new ones be deleted for them."""
     run("cut", save_total_limit=1, at=13, path=cut / "checkpoint-4")
-    assert "checkpoint-8 is not on the way of this run any more" in caplog.text
-    assert "it is abandoned-1-checkpoint-8 now" in caplog.text
+    assert (
+        "checkpoint-8 is not on the way of this run: it is abandoned-1-checkpoint-8" in caplog.text
+    )
     names = {path.name for path in cut.glob("*checkpoint-*")}
     assert names == {"abandoned-1-checkpoint-8", "checkpoint-12"}
     assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-12")
-    for number in (1, 2):
+    for number in (2, 3):
         run("cut", at=13, path=cut / "abandoned-1-checkpoint-8")
         assert (cut / f"abandoned-{number}-checkpoint-12").is_dir()
     assert (cut / "checkpoint-12").is_dir()
-    (cut / "checkpoint-12").rename(cut / "abandoned-3-checkpoint-12")
-    with pytest.raises(ValueError, match=r"has no checkpoint .* but abandoned-1-checkpoint-12"):
+    (cut / "checkpoint-12").rename(cut / "abandoned-4-checkpoint-12")
+    with pytest.raises(ValueError, match=r"has no checkpoint .* but abandoned-1-checkpoint-8"):
         checkpoint_to_resume(arguments(cut, resume="auto"))
+
+
+def test_a_run_that_returns_to_an_abandoned_branch_has_its_best_and_no_other_s(run, tmp_path):
+    options = {
+        "metric_for_best_model": "loss",
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+        "save_total_limit": 3,
+    }
+    folder = tmp_path / "run"
+    run("run", at=13, **options)  # 4, 8, 12 of one branch
+    state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
+    assert Path(state["best_model_checkpoint"]).name == "checkpoint-12"
+    run("run", path=folder / "checkpoint-4", at=9, **options)  # 8 of another
+    run("run", path=folder / "abandoned-1-checkpoint-12", at=13, **options)
+    assert not list(folder.glob("checkpoint-*"))
+    assert (folder / "abandoned-2-checkpoint-8").is_dir()
+    worse = options | WORSE_AND_WORSE
+    trainer = run("run", path=folder / "abandoned-1-checkpoint-12", **worse)
+    assert trainer.state.best_global_step == 12
+    assert trainer.state.best_model_checkpoint == str(folder / "abandoned-1-checkpoint-12")
+
+
+def test_where_the_best_checkpoint_is(tmp_path):
+    for name in ("checkpoint-4", "abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"):
+        (tmp_path / name).mkdir()
+    noted = tmp_path / "checkpoint-4"
+    assert where_best_is(tmp_path / "checkpoint-8", noted, {}) == noted
+    beside = tmp_path / "abandoned-1-checkpoint-4"
+    assert where_best_is(tmp_path / "abandoned-1-checkpoint-8", noted, {}) == beside
+    moved = {noted.resolve(): tmp_path / "abandoned-1-checkpoint-8"}
+    assert where_best_is(tmp_path / "copies" / "checkpoint-8", noted, moved) == moved[noted]
+    assert where_best_is(tmp_path / "checkpoint-8", tmp_path / "checkpoint-2", {}) is None
+
+
+def test_training_anew_in_a_folder_of_another_run_loses_nothing_of_it(run, cut, encoded, tokenizer):
+    make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
+    names = {path.name for path in cut.glob("*checkpoint-*")}
+    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8", "checkpoint-14"}
+
+
+def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
+    trainer = make_trainer(cut, encoded, tokenizer, resume="auto", **STEPS)
+    trainer.add_callback(Do("on_train_begin", 8, terminate))
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert trainer.state.global_step >= 8
+
+
+def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
+    run("cut")
+    auto, named = (
+        arguments(cut, resume=name, max_steps=14) for name in ("auto", str(cut / "checkpoint-4"))
+    )
+    mark_finished(auto)
+    assert is_finished(auto) and not is_finished(named)
+    run("cut", path=cut / "checkpoint-4", at=5)
+    assert not is_finished(auto)
+
+
+def test_an_evaluation_of_training_data_is_one(run):
+    trainer = run("run")
+    expected = trainer.evaluate(trainer.eval_dataset)["eval_loss"]
+    metrics = trainer.evaluate(trainer.eval_dataset, metric_key_prefix="train")
+    assert metrics["train_loss"] == pytest.approx(expected, rel=1e-6)
+    assert "seconds_of_all_starts" not in metrics
+
+
+def test_no_average_of_an_adapter(tmp_path, encoded, tokenizer):
+    model = make_trainer(tmp_path, encoded, tokenizer).model
+    adapted = get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"]))
+    with pytest.raises(ValueError, match="ema_decay is not for adapters"):
+        AiaynTrainer(adapted, arguments(tmp_path, ema_decay=0.9), train_dataset=encoded)
 
 
 def test_a_checkpoint_of_the_same_update_and_another_run_is_set_aside(run, cut, tmp_path):

@@ -125,7 +125,7 @@ def test_the_library_s_flag_to_resume_is_refused(tmp_path):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer, smoothing):
-    """RELIABILITY A-M13: the same 8 sentences at once, or 2 by 2."""
+    """The same 8 sentences at once, or 2 by 2."""
     eight = encoded.select(range(8))
     runs = []
     for size, accumulation in ((8, 1), (2, 4)):
@@ -351,6 +351,48 @@ def test_splits_that_do_not_fit_are_refused():
         load_splits(DataArguments(dataset_name="x", train_file=["y"]))
     with pytest.raises(ValueError, match="train_file needs a validation_file"):
         load_splits(DataArguments(train_file=["y"]))
+    for name, needs in (
+        ("validation_file", "train_file"),
+        ("test_file", "train_file"),
+        ("columns", "train_file"),
+        ("dataset_config", "dataset_name"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is of use with {needs}: give that too"):
+            load_splits(DataArguments(**{name: "x"}))
+
+
+def test_a_dataset_may_lack_a_test_and_nothing_else(tmp_path):
+    pair = json.dumps({"en": "a", "de": "ein"})
+    (tmp_path / "train.jsonl").write_text(pair)
+    with pytest.raises(ValueError, match=r"must have a split 'validation', got train: put its"):
+        load_splits(DataArguments(dataset_name=str(tmp_path)))
+    (tmp_path / "validation.jsonl").write_text(pair)
+    assert load_splits(DataArguments(dataset_name=str(tmp_path))).keys() == {"train", "validation"}
+
+
+def test_the_order_has_a_seed_of_its_own(tmp_path, encoded, tokenizer):
+    options = {"max_tokens_per_batch": 200}
+    orders = [
+        list(
+            make_trainer(tmp_path, encoded, tokenizer, **options, **seeds)
+            .get_train_dataloader()
+            .batch_sampler
+        )
+        for seeds in ({"seed": 1, "data_seed": 7}, {"seed": 2, "data_seed": 7}, {"seed": 1})
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"auto_find_batch_size": True}, "would train on other batches than the run says"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, r"noam has no lr_scheduler_kwargs, got \{"),
+    ],
+)
+def test_flags_that_would_do_nothing_or_harm_are_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(tmp_path, **options)
 
 
 def test_vocabularies_and_model_fit_each_other(dataset):

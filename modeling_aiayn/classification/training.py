@@ -50,7 +50,7 @@ class ClassifierTrainer(ResumableTrainer):
     def evaluation_loop(
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        """Evaluate; the loss is a mean over texts, whatever the batches and processes.
+        """Evaluate; where there are labels and metrics, the loss is a mean over texts.
 
         Args:
             *args: As for Seq2SeqTrainer.
@@ -61,7 +61,7 @@ class ClassifierTrainer(ResumableTrainer):
             Predictions and metrics.
         """
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if output.predictions is None:
+        if output.predictions is None or output.label_ids is None:
             return output
         logits = torch.as_tensor(output.predictions)  # [N, L]
         loss = functional.cross_entropy(logits.float(), torch.as_tensor(output.label_ids))

@@ -118,6 +118,11 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 "resume_from_checkpoint is the library's name for what its scripts go on from: "
                 f"give resume={self.resume_from_checkpoint!r}."
             )
+        if self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size would train on other batches than the run says, and resumes: "
+                "give a size that fits. A batch that does not is named."
+            )
         self._refuse_sizes()
         self._refuse_patience()
         schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
@@ -127,6 +132,8 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
                 f"got {self.lr_scheduler_type!r}."
             )
         is_noam = self.lr_scheduler_type == "noam"
+        if is_noam and self.lr_scheduler_kwargs:
+            raise ValueError(f"noam has no lr_scheduler_kwargs, got {self.lr_scheduler_kwargs!r}.")
         if not is_noam and self.learning_rate == NOAM_FACTOR:
             raise ValueError(
                 f"lr_scheduler_type={self.lr_scheduler_type!r} needs a learning_rate; the default "
@@ -137,6 +144,11 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
         self._refuse_lone_processes()
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of training examples."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def _refuse_lone_processes(self) -> None:
         launched = int(os.environ.get("WORLD_SIZE", 1))
@@ -207,7 +219,7 @@ class DataArguments:
         },
     )
     validation_file: list[str] | None = field(
-        default=None, metadata={"help": "The same, to stop by."}
+        default=None, metadata={"help": "The same, to evaluate on while training."}
     )
     test_file: list[str] | None = field(
         default=None, metadata={"help": "The same, to score at the end."}

@@ -4,16 +4,20 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
+from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..publishing import MODEL_FILES
 from .checkpoints import list_checkpoints, read_manifest
+from .ema import EMA_FOLDER
+from .settings import model_settings
 
 # Of these a smaller value is the better one.
 LOSSES = ("loss", "perplexity")
@@ -22,15 +26,17 @@ LOSSES = ("loss", "perplexity")
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
     """The mean of several models' weights; a tied matrix is there once, as it is saved.
 
+    Of a run with ema_decay these are the averaged weights, by which it was evaluated.
+
     Args:
-        folders: Models of one architecture.
+        folders: Models of one architecture and vocabulary.
 
     Returns:
         Mean weights by name, each in its own dtype; summed up in float64.
 
     Raises:
         OSError: A folder has no weights.
-        ValueError: There is no folder, or weights are not of the same names and shapes.
+        ValueError: There is no folder, or models are not of the same sizes and vocabulary.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -48,6 +54,8 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def _load(folder: Path) -> dict[str, Tensor]:
+    if (folder / EMA_FOLDER).is_dir():
+        folder = folder / EMA_FOLDER
     paths = sorted(folder.glob("model*.safetensors"))
     if not paths:
         raise FileNotFoundError(f"No {SAFE_WEIGHTS_NAME} in {folder}.")
@@ -64,6 +72,29 @@ def _refuse_difference(first: dict[str, Tensor], weights: dict[str, Tensor], fol
                 f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first one. Average the "
                 "checkpoints of one run."
             )
+
+
+def refuse_different_models(folders: Iterable[Path]) -> None:
+    """Refuse models whose weights have the same shapes and not the same meaning.
+
+    Args:
+        folders: Models.
+
+    Raises:
+        OSError: One has no configuration.
+        ValueError: One has another option or vocabulary than the first; dropout may differ.
+    """
+    first: dict[str, Any] = {}
+    for folder in folders:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        found = model_settings(config)
+        first = first or found
+        for name in sorted(first.keys() | found.keys()):
+            if found.get(name) != first.get(name) and "dropout" not in name:
+                raise ValueError(
+                    f"{folder}: {name} is {found.get(name)!r}, and {first.get(name)!r} in the "
+                    "first one. Average models of one kind and vocabulary."
+                )
 
 
 def last_checkpoints(run: Path, number: int) -> list[Path]:
@@ -127,13 +158,14 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
 
     Raises:
         OSError: A file cannot be read or written.
-        ValueError: output holds a model already, or see `average_weights`.
+        ValueError: output holds a model already, models differ, or see `average_weights`.
     """
     if (output / CONFIG_NAME).exists():
         raise ValueError(f"output {output} holds a model already. Give a new folder.")
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such checkpoint: {folder}.")
+    refuse_different_models(folders)
     average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
     output.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:

@@ -63,18 +63,13 @@ def cut_batches(
         Indices of each batch's pairs.
 
     Raises:
-        ValueError: A pair alone is more than max_tokens, or there are fewer pairs than multiple_of.
+        ValueError: A pair alone is more than max_tokens, or there are fewer pairs than batches.
     """
     longest = int(lengths.sum(1).max())
     if longest > max_tokens:
         raise ValueError(
             f"max_tokens_per_batch={max_tokens} is less than the {longest} tokens, source plus "
             "target, of one pair. Raise it, or leave out long pairs by a smaller --max_length."
-        )
-    if len(lengths) < multiple_of:
-        raise ValueError(
-            f"{multiple_of} batches at a time, one for each process, need as many pairs, got "
-            f"{len(lengths)}."
         )
     batches, parts = [], [generator.permutation(len(lengths))]
     while parts:
@@ -83,7 +78,13 @@ def cut_batches(
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
-    while len(batches) % multiple_of:
+    needed = -(-len(batches) // multiple_of) * multiple_of
+    if len(lengths) < needed:
+        raise ValueError(
+            f"{needed} batches of {max_tokens} tokens at most, {multiple_of} at a time, need as "
+            f"many pairs, got {len(lengths)}: raise max_tokens_per_batch, or use fewer processes."
+        )
+    while len(batches) < needed:
         largest = max(range(len(batches)), key=lambda index: len(batches[index]))
         batches[largest : largest + 1] = _halve(batches[largest], lengths, max_tokens)
     return [batches[index] for index in generator.permutation(len(batches))]

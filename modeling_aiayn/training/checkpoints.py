@@ -179,27 +179,55 @@ def newest_whole_checkpoint(output_dir: Path) -> Path | None:
     return None
 
 
-def set_other_branches_aside(output_dir: Path, folder: Path, update: int) -> None:
+def set_other_branches_aside(
+    output_dir: Path, folder: Path | None, update: int
+) -> dict[Path, Path]:
     """Rename whole checkpoints that do not lie on the way to one that a run goes on from.
 
-    Those of earlier updates do, if that one lies beside them. Else the newest of them would be gone
-    on from next, and outlive those that now come.
+    Those of earlier updates do, if that one lies beside them under its own name. Else the newest of
+    them would be gone on from next, and outlive those that now come.
 
     Args:
         output_dir: The run's folder.
-        folder: The checkpoint that it goes on from, there or elsewhere.
+        folder: The checkpoint that it goes on from, there or elsewhere. None: it begins.
         update: That checkpoint's update.
+
+    Returns:
+        Where they are now, by their resolved names before; all have the same number.
     """
-    is_there = folder.resolve().parent == output_dir.resolve()
-    for other in list_checkpoints(output_dir):
-        is_on_the_way = _update_of(other) < update or other.resolve() == folder.resolve()
+    checkpoints = list_checkpoints(output_dir)
+    place = None if folder is None else folder.resolve()
+    is_there = place in [each.resolve() for each in checkpoints]
+    numbers = (f"{ABANDONED}{number}-" for number in itertools.count(1))
+    prefix = next(each for each in numbers if not any(output_dir.glob(f"{each}*")))
+    renamed = {}
+    for other in checkpoints:
+        is_on_the_way = _update_of(other) < update or other.resolve() == place
         if (is_there and is_on_the_way) or not _is_whole(other):
             continue
-        names = (f"{ABANDONED}{number}-{other.name}" for number in itertools.count(1))
-        name = next(name for name in names if not (output_dir / name).exists())
-        other.rename(output_dir / name)
+        target = output_dir / f"{prefix}{other.name}"
+        renamed[other.resolve()] = target
+        other.rename(target)
         force_to_disk(output_dir)
-        logger.warning("%s is not on the way of this run any more: it is %s now.", other, name)
+        logger.warning("%s is not on the way of this run: it is %s now.", other, target.name)
+    return renamed
+
+
+def where_best_is(folder: Path, noted: Path, renamed: dict[Path, Path]) -> Path | None:
+    """The best checkpoint of the branch that a checkpoint ends.
+
+    Args:
+        folder: The checkpoint.
+        noted: Where it says that the best one is.
+        renamed: As `set_other_branches_aside` gave them.
+
+    Returns:
+        Where that is now, beside the checkpoint if it is there; None: nowhere.
+    """
+    branch = re.sub(rf"{PREFIX_CHECKPOINT_DIR}-\d+$", "", folder.name)
+    beside = folder.with_name(f"{branch}{noted.name}")
+    moved = renamed.get(noted.resolve(), noted)
+    return next((each for each in (beside, moved) if each.is_dir()), None)
 
 
 def _is_whole(folder: Path) -> bool:

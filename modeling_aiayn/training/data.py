@@ -4,7 +4,15 @@ import logging
 from itertools import compress
 from typing import Any
 
-from datasets import Dataset, DatasetDict, Features, List, Value, concatenate_datasets
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    List,
+    Value,
+    concatenate_datasets,
+    get_dataset_split_names,
+)
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
@@ -13,6 +21,13 @@ from .arguments import DataArguments
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
+# Arguments that say nothing without another one.
+NEEDS = {
+    "validation_file": "train_file",
+    "test_file": "train_file",
+    "columns": "train_file",
+    "dataset_config": "dataset_name",
+}
 
 
 def load_splits(data: DataArguments) -> DatasetDict:
@@ -30,6 +45,9 @@ def load_splits(data: DataArguments) -> DatasetDict:
     """
     if data.dataset_name is not None and data.train_file is not None:
         raise ValueError("Give either dataset_name or train_file, not both.")
+    for name, needs in NEEDS.items():
+        if getattr(data, name) is not None and getattr(data, needs) is None:
+            raise ValueError(f"{name} is of use with {needs}: give that too.")
     if data.dataset_name is not None:
         splits = _hub_splits(data)
     elif data.train_file is not None:
@@ -43,7 +61,7 @@ def load_splits(data: DataArguments) -> DatasetDict:
 def _file_splits(data: DataArguments) -> dict[str, Dataset]:
     if data.validation_file is None:
         raise ValueError(
-            "train_file needs a validation_file beside it: checkpoints go by its score."
+            "train_file needs a validation_file beside it: what training does is measured on it."
         )
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
     languages = (data.source_lang, data.target_lang, parse_columns(data.columns))
@@ -55,11 +73,18 @@ def _file_splits(data: DataArguments) -> dict[str, Dataset]:
 
 
 def _hub_splits(data: DataArguments) -> dict[str, Dataset]:
+    dataset = (str(data.dataset_name), data.dataset_config)
+    found = get_dataset_split_names(*dataset)
+    for name in ("train", "validation"):
+        if name not in found:
+            raise ValueError(
+                f"{data.dataset_name} must have a split {name!r}, got {', '.join(found)}: put its "
+                "pairs into files, and give them as train_file and validation_file."
+            )
     return {
-        name: read_hub(
-            str(data.dataset_name), data.dataset_config, name, data.source_lang, data.target_lang
-        )
+        name: read_hub(*dataset, name, data.source_lang, data.target_lang)
         for name in ("train", "validation", "test")
+        if name in found
     }
 
 

@@ -59,7 +59,7 @@ class EmaCallback(TrainerCallback):
                     f"ema_decay needs weights in float32, got {name} in {parameter.dtype}. Train "
                     "in mixed precision, --bf16 true, in its place."
                 )
-            start = self.average.get(name, parameter.detach())
+            start = self.average[name] if self.average else parameter.detach()
             average[name] = start.to(parameter.device, copy=True)
         self.average = average
 

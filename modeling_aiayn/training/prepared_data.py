@@ -1,5 +1,8 @@
 """What a run trains on, prepared once on each machine and read by all of its processes."""
 
+import atexit
+import multiprocessing
+import platform
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -88,6 +91,15 @@ def prepare_data(data: DataArguments, model: ModelArguments) -> PreparedData:
     return PreparedData(splits, source, target)
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder that all have opened, at once or, where others may open it, at the end."""
+    if multiprocessing.get_start_method() == "fork":
+        # Open files outlive their names, and workers inherit them.
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 def prepare_data_once(
     args: TrainingArguments, data: DataArguments, model: ModelArguments
 ) -> PreparedData:
@@ -109,9 +121,9 @@ def prepare_data_once(
     """
     if args.world_size == 1:
         return prepare_data(data, model)
-    # All machines take the name that the first process of all makes up.
+    # All machines take the name that the first process of all makes up, and may share a disk.
     [name] = broadcast_object_list([f"modeling_aiayn-{uuid4().hex}"])
-    folder = Path(tempfile.gettempdir(), name)
+    folder = Path(tempfile.gettempdir(), f"{name}-{platform.node()}")
     is_first = args.local_process_index == 0
     try:
         with args.main_process_first(desc="preparing data"):
@@ -121,8 +133,7 @@ def prepare_data_once(
             found = PreparedData.load(folder)
         args.distributed_state.wait_for_everyone()
     finally:
-        # Open files outlive their names.
         if is_first:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     # A tokenizer notes that it was loaded, and from where: the one that is saved was not.
     return replace(prepared, splits=found.splits) if is_first else found

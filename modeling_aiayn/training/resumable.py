@@ -27,17 +27,19 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from .arguments import AiaynTrainingArguments
 from .checkpoints import (
     ASIDE_FOLDER,
+    checkpoint_to_resume,
     delete_old_checkpoints,
     newest_whole_checkpoint,
     read_manifest,
     set_other_branches_aside,
+    where_best_is,
     write_checkpoint,
 )
 from .ema import EMA_FOLDER, EmaCallback
 from .failures import BatchTooLargeError, TrainingDivergedError, is_out_of_memory, worst_loss
 from .interruption import InterruptionCallback
 from .meter import TokenMeter
-from .run_folder import claim_folder
+from .run_folder import claim_folder, forget_end
 from .sampling import LengthGroups
 from .settings import is_more_patient, refuse_changes, run_settings
 
@@ -56,7 +58,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         **kwargs: As for Seq2SeqTrainer.
 
     Raises:
-        ValueError: An average is asked for while processes hold parts of the weights.
+        ValueError: An average is asked for of an adapter, or while processes hold parts of the
+            weights.
     """
 
     args: AiaynTrainingArguments
@@ -72,11 +75,14 @@ class ResumableTrainer(Seq2SeqTrainer):
                 raise ValueError(
                     "ema_decay needs whole weights on each process, not with FSDP or TP."
                 )
+            if hasattr(self.model, "peft_config"):
+                raise ValueError("ema_decay is not for adapters: a checkpoint holds one of them.")
             self.add_callback(self._ema)
         self.add_callback(_Resumption(self))
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         self._groups: LengthGroups | None = None
+        self._best_checkpoint: Path | None = None
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
         self._update_loss: Tensor | float = 0.0
@@ -94,7 +100,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         A run that was complete at its checkpoint is not trained any further.
 
         Args:
-            resume_from_checkpoint: A checkpoint's folder; True for the newest whole one.
+            resume_from_checkpoint: A checkpoint's folder; True for the newest whole one. None: as
+                the argument resume says.
             *args: As for Seq2SeqTrainer.
             **kwargs: As for Seq2SeqTrainer.
 
@@ -110,19 +117,28 @@ class ResumableTrainer(Seq2SeqTrainer):
         """
         if self.args.should_save:
             claim_folder(self.args.output_dir)
-        folder = None
-        if resume_from_checkpoint is True:
-            folder = newest_whole_checkpoint(Path(self.args.output_dir))
-            if folder is None:
-                raise ValueError(f"No whole checkpoint in output_dir {self.args.output_dir}.")
-        elif resume_from_checkpoint:
-            folder = Path(resume_from_checkpoint)
+        folder = self._folder_to_resume(resume_from_checkpoint)
         self._settings = run_settings(self.args, self.model.config, self.train_dataset)
         self._log_state = {}
+        self._best_checkpoint = None
+        if self.args.should_save:
+            forget_end(self.args)
         if folder is not None:
             self._go_on_from(folder)
+        elif self.args.should_save:
+            set_other_branches_aside(Path(self.args.output_dir), None, 0)
         self._started = time.perf_counter() - self._log_state.get("seconds", 0.0)
         return super().train(None if folder is None else str(folder), *args, **kwargs)
+
+    def _folder_to_resume(self, given: str | os.PathLike[str] | bool | None) -> Path | None:
+        if given is True:
+            newest = newest_whole_checkpoint(Path(self.args.output_dir))
+            if newest is None:
+                raise ValueError(f"No whole checkpoint in output_dir {self.args.output_dir}.")
+            return newest
+        if given is None and self.args.resume is not None:
+            given = checkpoint_to_resume(self.args)
+        return Path(given) if given else None
 
     def _go_on_from(self, folder: Path) -> None:
         before = read_manifest(folder).get("settings", {})
@@ -132,9 +148,15 @@ class ResumableTrainer(Seq2SeqTrainer):
         patience = self.args.early_stopping_patience
         if is_more_patient(patience, before.get("free", {}).get("early_stopping_patience", 0)):
             self._log_state["stopped_early"] = False
+        state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
+        renamed = {}
         if self.args.should_save:
-            state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
-            set_other_branches_aside(Path(self.args.output_dir), folder, state.global_step)
+            output_dir = Path(self.args.output_dir)
+            renamed = set_other_branches_aside(output_dir, folder, state.global_step)
+        if state.best_model_checkpoint is not None:
+            self._best_checkpoint = where_best_is(
+                folder, Path(state.best_model_checkpoint), renamed
+            )
 
     def length_groups(self, lengths: list[int]) -> LengthGroups:
         """The sampler of batches of like length, which hears of its epoch when the run goes on.
@@ -146,7 +168,7 @@ class ResumableTrainer(Seq2SeqTrainer):
             The sampler.
         """
         size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        self._groups = LengthGroups(lengths, size, self.args.seed)
+        self._groups = LengthGroups(lengths, size, self.args.order_seed)
         return self._groups
 
     def training_step(
@@ -194,10 +216,13 @@ class ResumableTrainer(Seq2SeqTrainer):
             if padded:
                 logs["tokens_per_second"] = round(real / seconds, 1)
                 logs["padding_share"] = 1 - real / padded
-        if "train_loss" in logs:
-            # The library divides the whole run's losses by the updates of this start.
+        if "total_flos" in logs:
+            # The summary: the library divides the whole run's losses by the updates of this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
             logs["seconds_of_all_starts"] = round(time.perf_counter() - self._started, 1)
+            if self.args.max_tokens_per_batch is not None:
+                # It counts sentences by a batch size that says nothing here.
+                logs.pop("train_samples_per_second", None)
         super().log(logs, start_time)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -298,6 +323,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         place = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args
         )
+        if self._best_checkpoint is not None:
+            self.state.best_model_checkpoint = str(self._best_checkpoint)
         for callback in self.callback_handler.callbacks:
             if self.args.early_stopping_patience and isinstance(callback, EarlyStoppingCallback):
                 # Its state has brought the checkpoint's along.

@@ -77,6 +77,15 @@ def mark_finished(args: AiaynTrainingArguments) -> None:
     force_to_disk(path.parent)
 
 
+def forget_end(args: AiaynTrainingArguments) -> None:
+    """Take back that the run is over.
+
+    Args:
+        args: The run's arguments.
+    """
+    (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
+
+
 def is_finished(args: AiaynTrainingArguments) -> bool:
     """Whether a run is to go on that is over, and is not to be any longer than it was.
 
@@ -87,7 +96,8 @@ def is_finished(args: AiaynTrainingArguments) -> bool:
         Whether nothing is left to do.
     """
     path = Path(args.output_dir) / FINISHED_FILE
-    if args.resume is None or not path.is_file():
+    # Whoever names a checkpoint wants to go on from there.
+    if args.resume != "auto" or not path.is_file():
         return False
     then, now = json.loads(path.read_text("utf-8")), _length(args)
     if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):

@@ -85,7 +85,7 @@ class AiaynTrainer(ResumableTrainer):
         args, dataset = self.args, self.train_dataset
         if args.max_tokens_per_batch is None or dataset is None:
             return super().get_train_dataloader()
-        place = (args.seed, args.process_index, args.world_size)
+        place = (args.order_seed, args.process_index, args.world_size)
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         batches: dict[str, Any]
