@@ -88,22 +88,36 @@ def earlier_save_aside(folder: Path, is_pushed: bool) -> Iterator[None]:
             back; else they are deleted.
         is_pushed: Whether what is written is then uploaded, whose failure undoes no writing.
     """
+    for hidden in saved_files(folder, [f".{name}.earlier" for name in SAVED_FILES]):
+        # Of a save that was killed.
+        hidden.replace(folder / hidden.name[1:].removesuffix(".earlier"))
     aside = {path: path.with_name(f".{path.name}.earlier") for path in saved_files(folder)}
     for path, hidden in aside.items():
         path.replace(hidden)
     try:
         yield
-    except (Exception, KeyboardInterrupt):
-        is_written = is_pushed and saved_files(folder, WEIGHT_FILES)
-        if not is_written:
+    except (Exception, KeyboardInterrupt, SystemExit):
+        if not (is_pushed and has_whole_weights(folder)):
             for path in saved_files(folder):
                 path.unlink()
             for path, hidden in aside.items():
                 hidden.replace(path)
         raise
-    # Those of a save that was killed, too.
-    for hidden in saved_files(folder, [f".{name}.earlier" for name in SAVED_FILES]):
-        hidden.unlink()
+    finally:
+        for hidden in aside.values():
+            hidden.unlink(missing_ok=True)
+
+
+def has_whole_weights(folder: Path) -> bool:
+    """Whether what save_pretrained writes last is there and can be read."""
+    weights = saved_files(folder, WEIGHT_FILES)
+    try:
+        for path in weights:
+            check_readable(path)
+    except OSError:
+        return False
+    is_one = [path.name for path in weights] == list(WEIGHT_FILES[:1])
+    return is_one or (folder / SAFE_WEIGHTS_INDEX_NAME).is_file()
 
 
 def saved_files(folder: Path, names: Sequence[str] = SAVED_FILES) -> list[Path]:

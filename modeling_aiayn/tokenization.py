@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 
 from tokenizers import (
@@ -163,13 +164,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def as_unicode(text: str) -> str:
-    """Stripped text in which a lone surrogate, which is no character, is a question mark."""
+    """Stripped text in which a lone surrogate, which is no character, is U+FFFD."""
     return without_surrogates(text.strip())
 
 
 def without_surrogates(text: str) -> str:
-    """Text in which a lone surrogate, which is no character, is a question mark."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Text in which a lone surrogate, which is no character, is U+FFFD."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def decode_lines(

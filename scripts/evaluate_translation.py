@@ -8,12 +8,11 @@ A model has its perplexity too. Hypotheses are what translate.py writes: a line 
 
 import json
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import parse_columns, read_lines, read_rows, without_empty
-from modeling_aiayn.translation.arguments import ModelOrHypotheses
+from modeling_aiayn.corpus import read_lines, without_empty
+from modeling_aiayn.translation.arguments import ModelOrHypotheses, PairArguments
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
     in_their_lines,
@@ -21,29 +20,8 @@ from modeling_aiayn.translation.evaluation import (
     score_translations,
     with_translations,
 )
+from modeling_aiayn.translation.metrics import moses_bleu
 from modeling_aiayn.translation.options import SearchOptions
-
-
-@dataclass
-class PairArguments:
-    """What to score on, and where to put the outcome."""
-
-    file: str = field(
-        metadata={
-            "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
-            "data/test for data/test.en and data/test.de; each plain or .gz."
-        }
-    )
-    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
-    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
-    columns: str | None = field(
-        default=None,
-        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
-    )
-    scores: str | None = field(default=None, metadata={"help": "A JSON file for the scores."})
-    translations: str | None = field(
-        default=None, metadata={"help": "A file for the translations."}
-    )
 
 
 def main() -> None:
@@ -51,12 +29,7 @@ def main() -> None:
     arguments, options, pair_arguments = parse_arguments(
         __doc__, ModelOrHypotheses, SearchOptions, PairArguments
     )
-    rows = read_rows(
-        pair_arguments.file,
-        pair_arguments.source_lang,
-        pair_arguments.target_lang,
-        parse_columns(pair_arguments.columns),
-    )
+    rows = pair_arguments.rows()
     if arguments.hypotheses is not None:
         rows = with_translations(rows, read_lines(arguments.hypotheses))
     pairs = without_empty(rows, pair_arguments.file)
@@ -67,6 +40,8 @@ def main() -> None:
         scores, translations = evaluate_translation(
             arguments.load(), pairs, **arguments.batch_options, **vars(options)
         )
+    if pair_arguments.moses:
+        scores |= moses_bleu(translations, list(pairs["target"]), pair_arguments.target_lang)
     if pair_arguments.translations is not None:
         lines = in_their_lines(rows, translations)
         Path(pair_arguments.translations).write_text("\n".join([*lines, ""]), "utf-8")

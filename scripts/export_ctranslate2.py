@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_lines
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.interop.ctranslate2_export import (
-    QUANTIZATIONS,
-    compare_engines,
-    export_ctranslate2,
-)
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
+from modeling_aiayn.translation.loading import require_ctranslate2
 from modeling_aiayn.translation.options import SearchOptions
 
 
@@ -29,7 +25,9 @@ class ExportArguments:
     output: str = field(metadata={"help": "The folder to write."})
     quantization: str = field(
         default="float32",
-        metadata={"help": "How weights are kept.", "choices": QUANTIZATIONS},
+        metadata={
+            "help": "How weights are kept: float32, float16, bfloat16, int8, int8_float16, int16."
+        },
     )
     file: str | None = field(
         default=None,
@@ -44,15 +42,20 @@ def main() -> None:
     arguments, options, export = parse_arguments(
         __doc__, TranslatorArguments, SearchOptions, ExportArguments
     )
-    if len(arguments.model) > 1:
-        raise ValueError(f"One model is exported at a time, got {len(arguments.model)} to --model.")
-    translator = arguments.load()
-    export_ctranslate2(translator, export.output, export.quantization)
-    exported = Translator.from_pretrained(export.output, engine="ctranslate2")
+    require_ctranslate2()
+    from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
+    from modeling_aiayn.translation.ctranslate2_engine import refuse_what_the_engine_lacks
+
+    refuse_what_the_engine_lacks(options)
     if export.file is None:
         texts = [pair.source for pair in generate_pairs("test", 100)]
     else:
-        texts = read_lines(export.file)
+        texts = [line for line in read_lines(export.file) if line.strip()]
+    if not texts:
+        raise ValueError(f"There is no sentence to compare on in {export.file}.")
+    translator = arguments.load()
+    export_ctranslate2(translator, export.output, export.quantization)
+    exported = Translator.from_pretrained(export.output, engine="ctranslate2")
     report = compare_engines(translator, exported, texts, options)
     sys.stdout.write(f"{export.output} ({export.quantization}): {report}\n")
 

@@ -42,6 +42,7 @@ def main() -> None:
     best = min(first, key=lambda choice: first[choice].error_rate)
     sys.stdout.write(f"{alignment_table(second)}\n")
     sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
+    sys.stdout.write(f"By that attention: translate.py --alignment {best.flag}\n")
     if files.picture is not None:
         maps = word_attention_maps(translator, pairs[-1])
         draw_alignment_matrix(maps, best, pairs[-1], files.picture)

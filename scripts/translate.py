@@ -6,7 +6,6 @@ python scripts/translate.py --model runs/multi30k --nbest 4 --scores < sentences
 """
 
 import logging
-import sys
 from contextlib import ExitStack
 
 from modeling_aiayn.command_line import parse_arguments, run_script
@@ -29,24 +28,24 @@ def main() -> None:
     lines = text.lines()
     choice = text.alignment and AttentionChoice.parse(text.alignment)
     prefixes = text.prefixes and stream_lines(text.prefixes)
-    phrases = text.phrases and (line.split("\t") for line in stream_lines(text.phrases))
     translator = arguments.load()
+    translator.engine.check(options, text.phrases is not None)
     align = choice and aligner(translator, choice)
-    # All that may be wrong is known now: an earlier output is not emptied for nothing.
+    phrases = text.phrases and (line.split("\t") for line in stream_lines(text.phrases))
+    bar = TranslationBar(is_shown=not text.is_dialogue)
+    found = translator.stream(
+        lines,
+        options,
+        prefixes=prefixes,
+        phrases=phrases,
+        **arguments.batch_options,
+        pool_size=1 if text.is_dialogue else POOL_SIZE,
+        report=bar.report,
+    )
+    # Flags that are wrong are known now: an earlier output is not emptied for them.
     with ExitStack() as stack:
-        output = sys.stdout.buffer
-        if text.output is not None:
-            output = stack.enter_context(open(text.output, "wb"))
-        bar = stack.enter_context(TranslationBar(is_shown=not text.is_dialogue))
-        found = translator.stream(
-            lines,
-            options,
-            prefixes=prefixes,
-            phrases=phrases,
-            **arguments.batch_options,
-            pool_size=1 if text.is_dialogue else POOL_SIZE,
-            report=bar.report,
-        )
+        output = stack.enter_context(text.opened_output())
+        stack.enter_context(bar)
         for line in translation_lines(found, options.nbest, text.scores, align):
             output.write(f"{line}\n".encode())
             output.flush()

@@ -1,10 +1,13 @@
 """Export to CTranslate2: the same scores, the same interface, and refusals by name."""
 
+import re
 import sys
 
 import pytest
 import torch
 from conftest import small_config, small_model
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,
@@ -134,6 +137,78 @@ def test_a_vocabulary_for_each_language(tmp_path):
     assert theirs.token_ids == ours.token_ids
 
 
+def test_half_precision_gives_nearly_the_same_scores(tokenizer, tmp_path):
+    translator = Translator(trained_to_end(tokenizer), tokenizer)
+    other = exported(translator, tmp_path / "ct2", "float16")
+    report = compare_engines(translator, other, TEXTS, SearchOptions(num_beams=2))
+    assert 1e-6 < report.score_difference < 5e-3
+
+
+def test_limits_and_prefixes_are_each_sentence_s_own(tokenizer, tmp_path):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    texts = ["The dog sees.", "We see the dog and the cat and the old man.", "We see."]
+    prefixes = ["", "Der alte Mann sieht", "Wir"]
+    options = SearchOptions(num_beams=1, max_length_factor=0.3, max_length_offset=1)
+    ours, theirs = (
+        [best.token_ids for best, *_ in each.stream(texts, options, prefixes=prefixes)]
+        for each in (translator, other)
+    )
+    assert theirs == ours
+    assert len({len(ids) for ids in ours}) == 3
+    given = tokenizer(prefixes[1], add_special_tokens=False).input_ids
+    assert ours[1] == (*given, tokenizer.eos_token_id)
+
+
+def test_an_end_of_another_name_than_the_source_s(tmp_path):
+    source = train_word_tokenizer(["a b c d"] * 2)
+    target = train_word_tokenizer(["e f g h i"] * 2)
+    text = target.backend_tokenizer.to_str().replace("</s>", "[END]")
+    target = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(text),
+        eos_token="[END]",
+        bos_token=None,
+        unk_token=None,
+        pad_token=target.pad_token,
+    )
+    source.eos_token = source.unk_token = None
+    model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
+    translator = Translator(model, source, target)
+    other = exported(translator, tmp_path / "ct2")
+    (ours,), (theirs,) = (each.score(["a c"], ["e i"]) for each in (translator, other))
+    assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
+    options = SearchOptions(num_beams=1)
+    ours, theirs = (next(each.stream(["a c"], options))[0] for each in (translator, other))
+    assert theirs.token_ids == ours.token_ids
+
+
+@pytest.mark.parametrize("is_renormalized", [False, True])
+def test_ids_that_are_never_said_have_names_too(tokenizer, tmp_path, is_renormalized):
+    """Of rows beyond the tokenizer's; OPUS-MT's pad has a share of the softmax unless it is out."""
+    model = trained_to_end(tokenizer, tie_word_embeddings=False)
+    model.resize_token_embeddings(len(tokenizer) + 3)
+    with torch.no_grad():
+        model.lm_head.bias[-2:] = 3.0
+    decoding = model.generation_config
+    decoding.suppress_tokens = [len(tokenizer) + 1, len(tokenizer) + 2]
+    decoding.renormalize_logits = is_renormalized
+    translator = Translator(model, tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    options = SearchOptions(num_beams=1)
+    for ours, theirs in zip(
+        *(list(each.stream(TEXTS, options)) for each in (translator, other)), strict=True
+    ):
+        assert theirs[0].token_ids == ours[0].token_ids
+        assert theirs[0].log_probability == pytest.approx(ours[0].log_probability, rel=1e-4)
+
+
+def test_an_export_with_another_vocabulary_is_refused(tokenizer, tmp_path):
+    exported(Translator(small_model(vocab_size=len(tokenizer)), tokenizer), tmp_path / "ct2")
+    train_word_tokenizer(["a b"] * 2).save_pretrained(tmp_path / "ct2" / "source_tokenizer")
+    with pytest.raises(ValueError, match="its tokenizers are not those that it was exported with"):
+        Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int16"])
 def test_quantized_weights_are_close_and_ours_are_left_alone(quantization, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer), d_model=24)
@@ -159,7 +234,6 @@ def test_a_report_says_how_many_are_identical():
         ({"head_dim": 7}, "no head_dim=7 in a model of d_model=12 and encoder_attention_heads=3"),
         ({"activation_function": "mish"}, "no activation_function='mish', only gelu"),
         ({"final_norm": True}, "no final_norm=True in a model with norm_first=False"),
-        ({"eos_token_id": [2, 3]}, r"one end, got eos_token_id=\[2, 3\]"),
     ],
     ids=str,
 )
@@ -173,8 +247,16 @@ def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_pa
     with pytest.raises(ValueError, match=r"must be one of float32, .*, got 'int3'"):
         export_ctranslate2(translator, tmp_path / "new", "int3")
     (tmp_path / "kept").write_text("x")
-    with pytest.raises(FileExistsError, match="is not empty: export into a new folder"):
+    with pytest.raises(FileExistsError, match="is not empty: write into a new folder"):
         export_ctranslate2(translator, tmp_path, "float32")
+    several = Translator([translator.model, translator.model], tokenizer)
+    with pytest.raises(ValueError, match="One model is exported at a time, got 2 that vote"):
+        export_ctranslate2(several, tmp_path / "new", "float32")
+    ends = small_model(vocab_size=len(tokenizer))
+    ends.generation_config.eos_token_id = [2, 3]
+    with pytest.raises(ValueError, match=r"one end, got eos_token_id=\[2, 3\]"):
+        export_ctranslate2(Translator(ends, tokenizer), tmp_path / "new", "float32")
+    assert not (tmp_path / "new").exists()
     with pytest.raises(FileNotFoundError, match=r"no exported model\. Export one with scripts"):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
     with pytest.raises(FileNotFoundError, match="No such directory"):
@@ -208,7 +290,7 @@ def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
 def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'modeling_aiayn\[ctranslate2\]'"):
+    with pytest.raises(ModuleNotFoundError, match="the extra 'ctranslate2' of modeling_aiayn"):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
 
 
@@ -220,10 +302,19 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
         *("--file", tmp_path / "texts", "--num_beams", 2),
     )
     assert code == 0, err
-    assert f"{folder} (float32): " in out and "of 2 translations identical" in out
+    assert f"{folder} (float32): " in out
+    assert float(re.search(r"scores within (\S+) nats", out)[1]) < 1e-5
+    assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
     several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
     code, out, err = run("export_ctranslate2.py", *several)
-    assert (code, out) == (1, "") and "One model is exported at a time, got 2 to --model" in err
+    assert (code, out) == (1, "") and "One model is exported at a time, got 2 that vote" in err
+    (tmp_path / "blank").write_text("\n \n")
+    wrong = (("--do_sample", "true"), "no do_sample"), (("--file", tmp_path / "no"), "No such file")
+    for flags, message in (*wrong, (("--file", tmp_path / "blank"), "no sentence to compare on")):
+        to = ("--output", tmp_path / "wrong")
+        code, out, err = run("export_ctranslate2.py", "--model", model_folder, *to, *flags)
+        assert (code, out) == (1, "") and message in err
+        assert not (tmp_path / "wrong").exists()
     code, out, err = run(
         *("translate.py", "--engine", "ctranslate2", "--model", folder, "--text", "We see."),
         *("--max_length_factor", 0, "--max_length_offset", 3),

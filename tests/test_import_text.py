@@ -21,7 +21,7 @@ from foreign_peers import (
     opennmt_checkpoint,
     paper_positions,
 )
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from test_import import (
     HEADS_OF_ANNOTATED,
     SIZES,
@@ -59,7 +59,11 @@ from modeling_aiayn.interop.marian_export import export_marian, to_marian
 from modeling_aiayn.interop.opennmt import read_opennmt
 from modeling_aiayn.interop.pickled import read_pickled
 from modeling_aiayn.interop.torch_transformer import TorchNames, read_torch_transformer
-from modeling_aiayn.interop.vocabularies import read_fairseq_dictionary, tokenizer_of_pieces
+from modeling_aiayn.interop.vocabularies import (
+    moses_tokenizer,
+    read_fairseq_dictionary,
+    tokenizer_of_pieces,
+)
 from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.tokenization import decode_lines
 from modeling_aiayn.translation import Translator
@@ -319,6 +323,21 @@ def test_fsmt_folder_with_its_tokenizer(fsmt_folder, tmp_path):
     assert translator.target_tokenizer.decode([4, 5]) == "the dog"
     (line,) = translator([text], max_length_factor=0, max_length_offset=5)
     assert "</s>" not in line
+
+
+def test_fsmt_folders_may_lack_what_is_computed(fsmt_folder, tmp_path):
+    """The Hub's are fairseq's files, which hold no sinusoids."""
+    weights = load_file(fsmt_folder / "model.safetensors")
+    kept = {name: each for name, each in weights.items() if "embed_positions" not in name}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, fsmt_folder / "model.safetensors", metadata={"format": "pt"})
+    assert import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5).is_within()
+
+
+def test_codes_of_the_first_version_are_refused(tmp_path):
+    (tmp_path / "codes").write_text("t h\nth e</w>\n")
+    with pytest.raises(ValueError, match=r"must begin with '#version: 0\.2', got 't h'"):
+        moses_tokenizer(["<s>"], tmp_path / "codes", "en")
 
 
 def test_fairseq_dictionaries_with_and_without_codes(tmp_path):

@@ -187,7 +187,7 @@ def test_mutated_weights_give_typed_errors_alone(folder, weights):
 
 
 def test_a_kill_while_saving_leaves_no_mixture(folder, weights, monkeypatch):
-    """RELIABILITY A-D08: another model over this one, killed before its weights are written."""
+    """Another model over this one, killed before its weights are written."""
 
     class Killed(BaseException):
         pass
@@ -203,7 +203,6 @@ def test_a_kill_while_saving_leaves_no_mixture(folder, weights, monkeypatch):
 
 
 def test_weights_may_be_read_by_whom_the_rest_may(folder, weights):
-    """RELIABILITY A-D06."""
     assert weights.stat().st_mode == (folder / "config.json").stat().st_mode
     small_model().save_pretrained(folder, max_shard_size="5kB")
     shards = list(folder.glob("model-*.safetensors"))
@@ -261,6 +260,25 @@ def test_an_upload_that_fails_undoes_no_save(tmp_path, monkeypatch):
     with pytest.raises(ConnectionError):
         second.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/translator")
     assert weights_in(tmp_path)["lm_head.weight"].size(1) == 16
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_save_that_fails_before_its_upload_is_undone(tmp_path, monkeypatch):
+    small_model().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    repository = SimpleNamespace(repo_id="me/translator")
+    api = SimpleNamespace(create_repo=lambda *_, **__: repository)
+    monkeypatch.setattr(modeling_utils, "hf_api", lambda: api)
+    for error in (OSError("No space left on device"), SystemExit(143)):
+
+        def fill_the_disk(tensors, path, error=error, **_):
+            Path(path).write_bytes(b"half")
+            raise error
+
+        monkeypatch.setattr(modeling_utils, "safe_save_file", fill_the_disk)
+        with pytest.raises(type(error)):
+            small_model(norm_first=True).save_pretrained(tmp_path, push_to_hub=True, repo_id="x")
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_is_saved_beside_the_weights_leaves_them(tmp_path):
@@ -273,6 +291,22 @@ def test_what_is_saved_beside_the_weights_leaves_them(tmp_path):
     names = {path.name for path in tmp_path.glob("*.safetensors")}
     assert names == {"model.safetensors", "model.other.safetensors", "adapter_model.safetensors"}
     assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_what_a_killed_save_had_set_aside_is_what_a_failed_one_brings_back(tmp_path, monkeypatch):
+    small_model().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).rename(tmp_path / f".{name}.earlier")
+    (tmp_path / "config.json").write_text("of the killed save")
+
+    def refuse(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(modeling_utils, "safe_save_file", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        small_model(norm_first=True).save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_process_that_does_not_write_deletes_nothing(tmp_path, monkeypatch):

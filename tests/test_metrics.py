@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 
 from modeling_aiayn.translation import metrics
-from modeling_aiayn.translation.metrics import TranslationScores
+from modeling_aiayn.translation.metrics import TranslationScores, moses_bleu
 
 HYPOTHESES = ["Two dogs, running in the grass.", "A man sits on a red T-shirt ."]
 REFERENCES = ["Two dogs run in the grass.", "a man sits on a red t-shirt."]
@@ -22,6 +22,19 @@ def test_scores_are_sacrebleu_s():
         assert scores[name] == pytest.approx(expected)
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
     assert scores["bleu"] < scores["bleu_lowercase"]
+
+
+def test_papers_tokens_are_scored_as_moses_cuts_them():
+    """Of French it cuts clitics off, where 13a cuts at no apostrophe; and it has one kind of each."""
+    hypotheses, references = ["L'homme n\u2019est pas « là »."], ["L'ami n'est pas « là »."]
+    cut = ["l' homme n' est pas \" là \" .", "l' ami n' est pas \" là \" ."]
+    scores = moses_bleu(hypotheses, references, "fr")
+    expected = sacrebleu.corpus_bleu(cut[:1], [cut[1:]], tokenize="none", force=True).score
+    assert scores["bleu_moses"] == pytest.approx(expected)
+    plain = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True).score
+    assert abs(plain - expected) > 5
+    assert "tok:none" in scores["bleu_moses_signature"]
+    assert scores["bleu_moses_signature"].endswith("sacremoses fr")
 
 
 def test_signatures_say_how():

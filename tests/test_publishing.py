@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -82,6 +83,15 @@ def test_a_folder_is_pushed_whole_as_one_commit(folder, hub):
     ]
     publish(folder, "me/dogs", revision="v2")
     assert hub.repositories["me/dogs"]["v2"][1] == files
+
+
+def test_the_card_of_a_repository_opens_the_repository(folder, hub, tmp_path):
+    run = shutil.copytree(folder, tmp_path / "dogs")
+    publish(run, "me/translator")
+    card = hub.repositories["me/translator"]["main"][1]["README.md"].decode()
+    assert card.count('from_pretrained("me/translator"') == 2 and '"dogs"' not in card
+    assert 'from_pretrained("dogs"' in (run / "README.md").read_text()
+    assert "Kept: the last weights." in card
 
 
 def test_a_lost_connection_is_tried_again_and_then_named(folder, hub, caplog):

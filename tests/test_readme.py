@@ -130,7 +130,11 @@ def test_commands_run(workplace, hub, opus, monkeypatch, command):
 
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
-        assert (ROOT / target).exists(), target
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), flags=re.M)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
 
 
 def test_the_table_names_what_there_is():

@@ -1,8 +1,10 @@
 """The scripts as their users meet them: flags in, files and one clear line out."""
 
 import ast
+import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,19 +122,44 @@ def test_interrupted_after_some_lines_they_are_whole(model_folder):
 
 
 @pytest.mark.parametrize(
-    "flags", [("--alignment", "best"), ("--alignment", "99"), ("--prefixes", "none")], ids=str
+    "flags",
+    [
+        ("--alignment", "best"),
+        ("--alignment", "99"),
+        ("--prefixes", "none"),
+        ("--phrases", "phrases", "--num_beams", 1),
+    ],
+    ids=str,
 )
-def test_an_earlier_output_is_not_emptied_for_a_wrong_flag(run, model_folder, tmp_path, flags):
+def test_an_earlier_output_is_not_emptied_for_a_wrong_flag(
+    run, model_folder, tmp_path, monkeypatch, flags
+):
     (tmp_path / "out").write_text("Etwas.\n")
+    (tmp_path / "phrases").write_text("Katze\n")
+    monkeypatch.chdir(tmp_path)
     given = ("--model", model_folder, "--text", "We see.", "--output", tmp_path / "out")
     assert run("translate.py", *given, *flags)[0] == 1
     assert (tmp_path / "out").read_text() == "Etwas.\n"
+
+
+def test_what_is_read_and_written_may_be_compressed(run, model_folder, tmp_path):
+    with gzip.open(tmp_path / "in.gz", "wt") as file:
+        file.write("We see.\n\nThe dog sees.\n")
+    flags = ("--model", model_folder, "--input", tmp_path / "in.gz")
+    assert run("translate.py", *flags, "--output", tmp_path / "out.gz")[0] == 0
+    code, out, _ = run("translate.py", *flags)
+    with gzip.open(tmp_path / "out.gz", "rt") as file:
+        assert file.read() == out
+    assert code == 0 and len(out.splitlines()) == 3
 
 
 def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     code, out, err = run("score_alignment.py", "--model", model_folder, "--pairs", 6)
     assert code == 0, err
     assert "layer 2, head 1" in out and "Best on the first half:" in out
+    flag = re.search(r"translate\.py --alignment (\S+)", out)[1]
+    text = ("--text", "We see.", "--alignment", flag)
+    assert run("translate.py", "--model", model_folder, *text)[0] == 0
     for name, text in (("a", "the dog .\n"), ("b", "der Hund .\n"), ("gold", "0-0 1-1 2-2\n")):
         (tmp_path / name).write_text(text * 2)
     files = [*("--source", tmp_path / "a", "--target", tmp_path / "b", "--gold", tmp_path / "gold")]
@@ -175,6 +202,12 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     code, again, _ = run("evaluate_translation.py", *files)
     assert code == 0
     assert again.splitlines() == out.splitlines()[: len(again.splitlines())]
+    code, more, _ = run("evaluate_translation.py", *files, "--moses", "true")
+    assert code == 0 and more.startswith(again) and "bleu_moses" in more
+    (tmp_path / "columns.txt").write_text("Der Hund.\t-0.5\nWir.\t-0.7\n")
+    wrong = ("--hypotheses", tmp_path / "columns.txt", *files[2:])
+    code, _, err = run("evaluate_translation.py", *wrong)
+    assert code == 1 and "must be text alone, got columns between tabs" in err
     pairs = (tmp_path / "pairs.tsv").read_text()
     (tmp_path / "pairs.tsv").write_text(f"\tNichts.\n{pairs}")
     (tmp_path / "out.txt").write_text("\n" + (tmp_path / "out.txt").read_text())
@@ -307,6 +340,12 @@ def test_an_unknown_flag_is_a_usage_error(run):
     code, _, err = run("translate.py", "--model", "x", "--nope")
     assert code == 2
     assert "--nope" in err
+
+
+def test_debug_with_a_word_is_the_trainers_flag(run, tmp_path):
+    out = ("--output_dir", tmp_path / "run", "--embedded_train_size", 0)
+    code, _, err = run("train_translation.py", *out, "--debug", "underflow_overflow")
+    assert code == 1 and "unrecognized" not in err
 
 
 def test_debug_shows_the_traceback(run):

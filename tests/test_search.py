@@ -368,6 +368,8 @@ def test_draws_follow_temperature_and_cuts():
     assert shares(top_k=2) == pytest.approx([4 / 7, 0, 3 / 7, 0], abs=1e-3)
     assert shares(top_p=0.5) == pytest.approx([4 / 7, 0, 3 / 7, 0], abs=1e-3)
     assert shares(top_p=0.3) == [1, 0, 0, 0]
+    # Of what top_k leaves, top_p takes shares, as the library does.
+    assert shares(top_k=2, top_p=0.5) == [1, 0, 0, 0]
 
 
 def test_candidates_are_the_best_of_all_hypotheses():

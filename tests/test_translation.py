@@ -121,7 +121,7 @@ def test_phrases_that_cannot_be_said_cost_no_other_line(tokenizer, caplog):
     phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
     (first,), (second,) = translator.stream(["We see.", "We see."], phrases=phrases)
     assert first.text and second.text == ""
-    assert "Line 2: no translation holds all of its phrases" in caplog.text
+    assert "Line 2: not translated, for its phrases have 15 tokens, and a" in caplog.text
 
 
 def test_as_many_prefixes_and_phrases_as_texts(translator):
@@ -195,6 +195,49 @@ def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, fo
     translate = pipeline("aiayn-translation", str(tmp_path / "adapter"), device="cpu")
     found = [each["translation_text"] for each in translate(texts, **penalty)]
     assert found == merged(texts, **penalty)
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
+def test_layers_that_were_trained_whole_beside_an_adapter_are_taken(tmp_path, folder, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    whole = ["final_layer_norm"]
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, modules_to_save=whole))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "modules_to_save" in name:
+                parameter.mul_(3.0)
+    texts = [text for text in TEXTS if text.strip()]
+    ids = tokenizer(texts, padding=True, return_tensors="pt")
+    expected = decode_lines(tokenizer, model.generate(**ids, num_beams=1).tolist())
+    model.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    merged = Translator.from_pretrained(tmp_path / "adapter")
+    assert merged(texts, num_beams=1) == expected
+    merged.model.save_pretrained(tmp_path / "merged")
+    tokenizer.save_pretrained(tmp_path / "merged")
+    assert Translator.from_pretrained(tmp_path / "merged")(texts, num_beams=1) == expected
+
+
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_a_pipeline_leaves_the_model_that_it_is_given(folder, tokenizer, is_disabled):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    texts = [text for text in TEXTS if text.strip()]
+    ids = tokenizer(texts, padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    model.add_adapter(
+        LoraConfig(target_modules=["q_proj", "fc1"], r=3, lora_alpha=30, init_lora_weights=False)
+    )
+    if is_disabled:
+        model.disable_adapters()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    expected = decode_lines(tokenizer, model.generate(**ids, num_beams=1).tolist())
+    translate = pipeline("aiayn-translation", model=model, tokenizer=tokenizer, device="cpu")
+    assert [each["translation_text"] for each in translate(texts, num_beams=1)] == expected
+    assert model.state_dict().keys() == before.keys() and model.peft_config
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    half = AutoModelForSeq2SeqLM.from_pretrained(folder).half()
+    pipeline("aiayn-translation", model=half, tokenizer=tokenizer, device="cpu")
+    assert half.dtype == torch.float16
 
 
 def test_a_model_on_several_devices_is_refused(tokenizer):
@@ -339,3 +382,95 @@ def test_arguments_load_what_they_name(folder):
     for name in ("batch_size", "max_tokens_per_batch"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             TranslatorArguments(model=["x"], **{name: 0})
+
+
+def test_what_is_no_character_is_replaced_and_said(tokenizer, caplog):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    texts = ["We see.", "a\ud800b", "The dog."]
+    found = translator(texts, num_beams=2)
+    assert found == translator(["We see.", "a\ufffdb", "The dog."], num_beams=2)
+    assert caplog.text.count("what is no character is U+FFFD here") == 1
+    assert "Line 2: what is no character" in caplog.text
+
+
+def test_one_text_and_what_is_none_are_refused(tokenizer):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    for call in (translator, translator.stream):
+        with pytest.raises(ValueError, match="Texts must be several, got a str: put it into a"):
+            call("We see.")
+    with pytest.raises(ValueError, match="Line 2 must be a str, got NoneType"):
+        translator(["We see.", None])
+
+
+def test_a_prefix_of_a_megabyte_is_cut(tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.translation.translator.MAX_TARGET_TOKENS", 9)
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    options = SearchOptions(num_beams=1, max_length_factor=0.0, max_length_offset=1)
+    prefixes = ["ja " * 300, ""]
+    (first,), (second,) = translator.stream(["We see.", "We."], options, prefixes=prefixes)
+    assert (len(first.token_ids), len(second.token_ids)) == (9, 1)
+    assert "Line 1, prefix: cut from" in caplog.text and "to 8 tokens" in caplog.text
+
+
+def test_a_source_without_an_end_is_cut_where_it_is_too_long(tokenizer):
+    """OpenNMT-py's sources have none, and their last word is no better than others."""
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    end = tokenizer.eos_token_id
+    assert translator._cut([5, 6, 7, 8], "x", 3) == [5, 6, 7]
+    assert translator._cut([5, 6, 7, end], "x", 3) == [5, 6, end]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_odds_may_be_of_what_is_left(num_beams, tokenizer):
+    """As OPUS-MT's: generate() shares out again what its pad had; so does scoring."""
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 4.0
+        # For some contexts more than for others.
+        model.lm_head.weight[tokenizer.pad_token_id] *= 0.2
+        model.lm_head.bias[tokenizer.pad_token_id] = 6.0
+    decoding = model.generation_config
+    decoding.bad_words_ids = [[tokenizer.pad_token_id]]
+    decoding.renormalize_logits = True
+    translator = Translator(model, tokenizer)
+    options = SearchOptions(num_beams=num_beams, length_normalization="power", length_penalty=1.0)
+    texts = [text for text in TEXTS if text.strip()]
+    found = [best for best, *_ in translator.stream(texts, options)]
+    decoding.renormalize_logits = False
+    plain = Translator(model, tokenizer)
+    assert not plain.engine.left_out
+    decoding.renormalize_logits = True
+    for text, best in zip(texts, found, strict=True):
+        (whole,) = plain.score([text], [best.text])
+        assert whole.token_ids != best.token_ids or whole.log_probability < best.log_probability
+        batch = tokenizer([text], return_tensors="pt")
+        penalty = {"length_penalty": 1.0} if num_beams > 1 else {}
+        with torch.inference_mode():
+            ids = model.generate(**batch, num_beams=num_beams, **penalty)[0, 1:].tolist()
+        assert list(best.token_ids) == ids[: ids.index(tokenizer.eos_token_id) + 1]
+        (forced,) = translator.engine.score([translator.encode(text)], [best.token_ids])
+        assert best.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repetition_penalty", 1.2),
+        ("forced_bos_token_id", 5),
+        ("begin_suppress_tokens", [4]),
+    ],
+)
+def test_what_the_decoder_would_pass_over_is_refused(name, value, tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    setattr(model.generation_config, name, value)
+    with pytest.raises(ValueError, match=f"says {name}=.* which this decoder does not have"):
+        Translator(model, tokenizer)(["We see."])
+
+
+def test_scores_that_are_no_numbers_are_refused_in_scoring_too(tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    translator = Translator(model, tokenizer)
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="non-finite scores"):
+        translator.score(["We see."], ["Ja."])

@@ -49,6 +49,12 @@ class AttentionChoice:
             ) from None
         return cls(layer, head)
 
+    @property
+    def flag(self) -> str:
+        """What `parse` reads as this."""
+        chosen = [str(index) for index in (self.layer, self.head) if index is not None]
+        return ",".join(chosen) or "mean"
+
     def require(self, layers: int, heads: int) -> None:
         """Refuse a layer or head that a model does not have.
 

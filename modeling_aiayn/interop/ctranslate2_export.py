@@ -17,13 +17,22 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
-from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..tokenization import TARGET_TOKENIZER_FOLDER, vocabulary_sha256
 from ..translation import Translator
-from ..translation.ctranslate2_engine import POSITIONS_FIELD, SOURCE_TOKENIZER_FOLDER
+from ..translation.ctranslate2_engine import (
+    POSITIONS_FIELD,
+    SOURCE_TOKENIZER_FOLDER,
+    VOCABULARIES_FIELD,
+    token_name,
+)
+from ..translation.engine import left_out_of_odds
 from ..translation.options import SearchOptions
+from .importing import new_folder, refuse_used
 
 # Positions that the folder has encodings for: the engine looks them up and knows no others.
 POSITIONS = 2048
+# Bias of an id that has no share of a softmax, and is a number in float16 too.
+IMPOSSIBLE = -1e4
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int16")
 
 
@@ -69,8 +78,6 @@ def refuse_what_cannot_be_exported(config: AiaynConfig) -> None:
         )
     if config.final_norm and not config.norm_first:
         raise ValueError("CTranslate2 has no final_norm=True in a model with norm_first=False.")
-    if isinstance(config.eos_token_id, list) and len(config.eos_token_id) != 1:
-        raise ValueError(f"CTranslate2 has one end, got eos_token_id={config.eos_token_id}.")
 
 
 def export_ctranslate2(translator: Translator, folder: str | Path, quantization: str) -> None:
@@ -82,21 +89,45 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
         quantization: How weights are kept: float32, float16, bfloat16, int8, int8_float16, int16.
 
     Raises:
-        ValueError: The engine cannot express the model, or knows no such quantization.
+        ValueError: The engine cannot express the model, knows no such quantization, or has no way
+            to let several vote.
         OSError: The folder is not empty, or cannot be written.
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}."
         )
-    config = translator.model.config
-    refuse_what_cannot_be_exported(config)
+    if len(translator.models) > 1:
+        raise ValueError(
+            f"One model is exported at a time, got {len(translator.models)} that vote."
+        )
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: export into a new folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+    refuse_used(folder)
+    spec = _filled_spec(translator)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with new_folder(folder) as aside:
+        spec.save(str(aside))
+        # How long translations may be, and what they never contain: told at each call.
+        translator.model.generation_config.save_pretrained(aside)
+        translator.source_tokenizer.save_pretrained(aside / SOURCE_TOKENIZER_FOLDER)
+        translator.target_tokenizer.save_pretrained(aside / TARGET_TOKENIZER_FOLDER)
+
+
+def _filled_spec(translator: Translator) -> TransformerSpec:
+    """The engine's form of a model and its vocabularies."""
+    config, decoding = translator.model.config, translator.model.generation_config
+    refuse_what_cannot_be_exported(config)
+    ends = (
+        decoding.eos_token_id
+        if isinstance(decoding.eos_token_id, list)
+        else [decoding.eos_token_id]
+    )
+    if len(ends) != 1:
+        raise ValueError(f"CTranslate2 has one end, got eos_token_id={decoding.eos_token_id}.")
     # The engine quantizes in place.
     model = copy.deepcopy(translator.model).float().cpu()
+    _rule_out(model.lm_head, left_out_of_odds(decoding))
     spec = _empty_spec(config)
     loader = AiaynLoader()
     loader.set_encoder(spec.encoder, model.model.encoder)
@@ -106,21 +137,27 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(vocabulary(target, size))
-    spec.config.bos_token = source.bos_token or source.eos_token  # unused: it adds none
-    spec.config.eos_token = source.eos_token
-    spec.config.unk_token = source.unk_token
+    spec.config.eos_token = token_name(target, ends[0])
+    # Unused: it adds no beginning, and is given tokens that it knows.
+    spec.config.bos_token = target.bos_token or spec.config.eos_token
+    spec.config.unk_token = target.unk_token or spec.config.eos_token
     spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     for half in ("encoder", "decoder"):
         encodings = getattr(spec, half).position_encodings.encodings
         spec.config.add_attribute(POSITIONS_FIELD.format(half=half), len(encodings))
-    spec.validate()
-    spec.optimize(quantization=quantization)
-    spec.save(str(folder))
-    # How long translations may be, and what they never contain: the engine is told at each call.
-    translator.model.generation_config.save_pretrained(folder)
-    source.save_pretrained(folder / SOURCE_TOKENIZER_FOLDER)
-    target.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+    hashes = [vocabulary_sha256(source), vocabulary_sha256(target)]
+    spec.config.add_attribute(VOCABULARIES_FIELD, hashes)
+    return spec
+
+
+def _rule_out(projection: nn.Linear, ids: Sequence[int]) -> None:
+    """Take ids out of what a softmax shares out; the engine only passes over them."""
+    if not ids:
+        return
+    if projection.bias is None:
+        projection.bias = nn.Parameter(torch.zeros(projection.out_features))
+    projection.bias.data[list(ids)] = IMPOSSIBLE
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:
@@ -136,11 +173,8 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The token of each id; ids beyond the tokenizer's get names that no text has."""
-    return [
-        tokenizer.convert_ids_to_tokens(index) if index < len(tokenizer) else f"<unused {index}>"
-        for index in range(size)
-    ]
+    """The name of each id."""
+    return [token_name(tokenizer, index) for index in range(size)]
 
 
 @dataclass(frozen=True)
@@ -174,7 +208,7 @@ def compare_engines(
     Args:
         ours: One translator.
         theirs: Another with the same vocabulary.
-        texts: Sentences.
+        texts: Sentences, at least one.
         options: How to search.
 
     Returns:

@@ -71,8 +71,8 @@ def read_pickled(path: str | Path) -> dict[str, Any]:
         if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(
                 f"{path} holds {forbidden[1]}, which is more than tensors and settings, and is not "
-                "read: a pickle can run what is in it. Save the weights alone, by "
-                "torch.save(model.state_dict(), file)."
+                "read: a pickle can run what is in it. Save it again where it was trained, with "
+                "what is of use here: the weights and settings that it has, under the same names."
             ) from error
         raise OSError(f"{path}: damaged, or no checkpoint that torch.save wrote.") from error
     except PermissionError:

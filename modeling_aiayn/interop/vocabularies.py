@@ -117,7 +117,14 @@ def moses_tokenizer(
 
     Raises:
         OSError: The file cannot be read.
+        ValueError: It is of the first version of subword-nmt's format.
     """
+    codes = list(read_lines(bpe_codes))
+    if codes and not codes[0].startswith("#version: 0.2") and len(codes[0].split()) == 2:
+        raise ValueError(
+            f"{bpe_codes} must begin with '#version: 0.2', got {codes[0][:80]!r}: older codes of "
+            "subword-nmt cut words in another way."
+        )
     # subword-nmt marks pieces that go on, and the library those that end a word.
     vocabulary = {}
     for index, token in enumerate(tokens):
@@ -130,7 +137,7 @@ def moses_tokenizer(
     with tempfile.TemporaryDirectory() as folder:
         entries, merges = Path(folder) / "vocab.json", Path(folder) / "merges.txt"
         entries.write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")
-        merges.write_text("\n".join([*read_lines(bpe_codes), ""]), "utf-8")
+        merges.write_text("\n".join([*codes, ""]), "utf-8")
         return FSMTTokenizer(
             langs=[language, language],
             src_vocab_file=str(entries),

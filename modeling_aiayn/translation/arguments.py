@@ -1,12 +1,17 @@
 """What the scripts that translate are told."""
 
+import gzip
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
+
+from datasets import Dataset
 
 from ..command_line import default_device
-from ..corpus import stream_lines
+from ..corpus import parse_columns, read_rows, stream_lines
 from .translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -111,6 +116,42 @@ class ModelOrHypotheses(TranslatorArguments):
 
 
 @dataclass
+class PairArguments:
+    """What to score on, and where to put the outcome."""
+
+    file: str = field(
+        metadata={
+            "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
+            "data/test for data/test.en and data/test.de; each plain or .gz."
+        }
+    )
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    columns: str | None = field(
+        default=None,
+        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
+    )
+    moses: bool = field(
+        default=False,
+        metadata={"help": "Also BLEU of lower-cased Moses tokens, as papers on Multi30k print it."},
+    )
+    scores: str | None = field(default=None, metadata={"help": "A JSON file for the scores."})
+    translations: str | None = field(
+        default=None, metadata={"help": "A file for the translations."}
+    )
+
+    def rows(self) -> Dataset:
+        """The file's rows, those with an empty side too.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is not what it should be.
+        """
+        columns = parse_columns(self.columns)
+        return read_rows(self.file, self.source_lang, self.target_lang, columns)
+
+
+@dataclass
 class TextArguments:
     """What to translate, and where to put it."""
 
@@ -118,7 +159,9 @@ class TextArguments:
     input: str | None = field(
         default=None, metadata={"help": "A file of sentences, plain or .gz; default: stdin."}
     )
-    output: str | None = field(default=None, metadata={"help": "A file; default: stdout."})
+    output: str | None = field(
+        default=None, metadata={"help": "A file, plain or .gz; default: stdout."}
+    )
     prefixes: str | None = field(
         default=None, metadata={"help": "A file: what each translation begins with."}
     )
@@ -147,6 +190,18 @@ class TextArguments:
     def is_dialogue(self) -> bool:
         """Whether somebody types sentences and waits for each translation."""
         return self.text is None and self.input is None and sys.stdin.isatty()
+
+    def opened_output(self) -> AbstractContextManager[BinaryIO]:
+        """Where translations go: stdout, or a file, compressed where its name ends in .gz.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self.output is None:
+            return nullcontext(sys.stdout.buffer)
+        opened: Any = gzip.open if self.output.endswith(".gz") else open
+        file: BinaryIO = opened(self.output, "wb")
+        return file
 
     def lines(self) -> Iterator[str]:
         """The sentences.

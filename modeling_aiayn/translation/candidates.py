@@ -133,7 +133,7 @@ def best_candidates(
     packed = torch.stack((best, *places)).cpu()  # [3, N, count]
     found = packed[0].tolist()
     # What is no number ranks first.
-    _refuse_nan(first for first, *_ in found)
+    refuse_nan(first for first, *_ in found)
     rows = zip(found, *packed[1:].long().tolist(), strict=True)
     return [
         [each for each in map(Candidate, *row) if each.log_probability > -torch.inf]
@@ -142,7 +142,15 @@ def best_candidates(
     ]
 
 
-def _refuse_nan(scores: Iterable[float]) -> None:
+def refuse_nan(scores: Iterable[float]) -> None:
+    """Refuse what a model with broken weights, or too large numbers, gives for scores.
+
+    Args:
+        scores: Log-probabilities.
+
+    Raises:
+        ValueError: One is NaN.
+    """
     if any(map(math.isnan, scores)):
         raise ValueError(
             "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
@@ -191,6 +199,7 @@ def drawn_candidates(
     shares = (values / options.temperature).softmax(-1)  # [N, k, V]
     if options.top_k:
         shares[..., options.top_k :] = 0.0
+        shares /= shares.sum(-1, keepdim=True)
     # The token that crosses top_p is still in.
     shares = shares.masked_fill(shares.cumsum(-1) - shares >= options.top_p, 0.0)
     reached = shares.cumsum(-1)
@@ -201,7 +210,7 @@ def drawn_candidates(
     scores = (log_probabilities[..., None] + values.gather(-1, drawn))[..., 0]
     picked = tokens.gather(-1, drawn)[..., 0]
     packed = torch.stack((scores, picked)).tolist()  # [2, N, k]
-    _refuse_nan(score for row in packed[0] for score in row)
+    refuse_nan(score for row in packed[0] for score in row)
     return [
         [
             Candidate(score, parent, int(token))

@@ -8,7 +8,8 @@ import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..generation import beyond_source
-from .engine import SourceSentence, suppressed_tokens
+from ..tokenization import vocabulary_sha256
+from .engine import SourceSentence, length_limit, suppressed_tokens
 from .hypotheses import Hypothesis
 from .options import SearchOptions
 from .penalties import normalized_score
@@ -16,6 +17,8 @@ from .penalties import normalized_score
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # In the exported config.json: how many tokens a half has positions for.
 POSITIONS_FIELD = "{half}_positions"
+# And which vocabularies it was exported with.
+VOCABULARIES_FIELD = "vocabulary_sha256"
 
 
 class CTranslate2Engine:
@@ -24,7 +27,6 @@ class CTranslate2Engine:
     Its beam search ends with as many finished hypotheses as beams, where ours goes on while a
     better one is possible; both rank them alike. Where tokens are forced or ruled out it counts
     shares of what is left, so those hypotheses are scored once more, by what the model gives them.
-    And it has one limit of length for a batch, which its longest source sets.
 
     Args:
         folder: What `export_ctranslate2` wrote.
@@ -35,6 +37,7 @@ class CTranslate2Engine:
 
     Raises:
         OSError: The folder is none of CTranslate2's.
+        ValueError: Its tokenizers are not the exported model's.
     """
 
     def __init__(
@@ -54,6 +57,11 @@ class CTranslate2Engine:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         exported = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+        found = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
+        if exported.get(VOCABULARIES_FIELD, found) != found:
+            raise ValueError(
+                f"{folder}: its tokenizers are not those that it was exported with. Export it anew."
+            )
         self.positions = {
             half: exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
         }
@@ -62,6 +70,18 @@ class CTranslate2Engine:
         self.suppressed = self._tokens(
             target_tokenizer, [[id_] for id_ in suppressed_tokens(decoding)]
         )
+
+    def check(self, options: SearchOptions, with_phrases: bool) -> None:
+        """Refuse what the engine does not have.
+
+        Args:
+            options: How to search.
+            with_phrases: Whether translations are to contain phrases.
+
+        Raises:
+            ValueError: As `refuse_what_the_engine_lacks`.
+        """
+        refuse_what_the_engine_lacks(options, with_phrases)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
@@ -78,13 +98,25 @@ class CTranslate2Engine:
         Raises:
             ValueError: The engine does not have what is asked for.
         """
-        refuse_what_the_engine_lacks(sentences, options)
-        offset = options.max_length_offset
-        offset = self.beyond_source if offset is None else offset
-        longest = max(len(sentence.input_ids) for sentence in sentences)
-        limit = max(1, int(options.max_length_factor * longest) + offset)
-        # One that is cut there has its end behind it.
-        limit = min(limit, (self.positions["decoder"] or limit + 1) - 1)
+        self.check(options, any(sentence.phrases for sentence in sentences))
+        limits = [
+            length_limit(sentence, options, self.beyond_source, self.positions["decoder"])
+            for sentence in sentences
+        ]
+        found: dict[int, list[Hypothesis]] = {}
+        # The engine has one limit for all that it is given at a time.
+        for limit in sorted(set(limits)):
+            alike = [index for index, its in enumerate(limits) if its == limit]
+            ranked = self._search_alike([sentences[index] for index in alike], options, limit)
+            found |= zip(alike, ranked, strict=True)
+        return [found[index] for index in range(len(sentences))]
+
+    def _search_alike(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions, limit: int
+    ) -> list[list[Hypothesis]]:
+        """The nbest of sentences that have one limit."""
+        # One that is cut has its end behind it.
+        cut = max(1, limit - 1)
         results = self.translator.translate_batch(
             self._tokens(self.source_tokenizer, [sentence.input_ids for sentence in sentences]),
             self._tokens(self.target_tokenizer, [sentence.prefix for sentence in sentences]),
@@ -93,8 +125,8 @@ class CTranslate2Engine:
             # Any but 0, at which it ends with the first hypothesis: the ranking is ours.
             length_penalty=1,
             no_repeat_ngram_size=options.no_repeat_ngram_size,
-            min_decoding_length=min(options.min_length, limit),
-            max_decoding_length=limit,
+            min_decoding_length=min(options.min_length, cut),
+            max_decoding_length=cut,
             max_input_length=0,
             suppress_sequences=self.suppressed or None,
             return_scores=True,
@@ -130,7 +162,7 @@ class CTranslate2Engine:
     def _tokens(
         tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]
     ) -> list[list[str]]:
-        return [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sequences]
+        return [[token_name(tokenizer, index) for index in ids] for ids in sequences]
 
     def _ranked(
         self,
@@ -154,10 +186,19 @@ class CTranslate2Engine:
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 
 
-def refuse_what_the_engine_lacks(
-    sentences: Sequence[SourceSentence], options: SearchOptions
-) -> None:
+def token_name(tokenizer: PreTrainedTokenizerBase, index: int) -> str:
+    """An id's name in an exported vocabulary; one without a token has a name that no text has."""
+    size = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
+    name = tokenizer.convert_ids_to_tokens(index) if index < size else None
+    return name or f"<unused {index}>"
+
+
+def refuse_what_the_engine_lacks(options: SearchOptions, with_phrases: bool = False) -> None:
     """Name the first thing asked for that CTranslate2 does not have, or not as we do.
+
+    Args:
+        options: How to search.
+        with_phrases: Whether translations are to contain phrases.
 
     Raises:
         ValueError: There is one.
@@ -165,7 +206,7 @@ def refuse_what_the_engine_lacks(
     lacking = {
         "do_sample": options.do_sample,
         "coverage_penalty": options.coverage_penalty,
-        "required phrases": any(sentence.phrases for sentence in sentences),
+        "required phrases": with_phrases,
     }
     for name, is_asked in lacking.items():
         if is_asked:

@@ -13,7 +13,13 @@ from ..generation import beyond_source
 from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .beam_decoder import StepModel
-from .candidates import Candidate, Restrictions, best_candidates, drawn_candidates
+from .candidates import (
+    Candidate,
+    Restrictions,
+    best_candidates,
+    drawn_candidates,
+    refuse_nan,
+)
 from .ensemble import Ensemble
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions
@@ -49,6 +55,9 @@ class Engine(Protocol):
 
     positions: dict[str, int | None]
 
+    def check(self, options: SearchOptions, with_phrases: bool) -> None:
+        """Refuse options that do not fit each other or the engine, before anything is read."""
+
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
@@ -76,6 +85,28 @@ def positions_of(models: Sequence[AiaynForConditionalGeneration]) -> dict[str, i
     return found
 
 
+def length_limit(
+    sentence: SourceSentence, options: SearchOptions, beyond_source: int, positions: int | None
+) -> int:
+    """How many tokens a translation may have, `</s>` counted.
+
+    Args:
+        sentence: What is translated; there is room for what its translation must have.
+        options: How to search.
+        beyond_source: The offset where options have none.
+        positions: How many the decoder has positions for. None: any number.
+
+    Returns:
+        The limit.
+    """
+    offset = options.max_length_offset
+    offset = beyond_source if offset is None else offset
+    limit = int(options.max_length_factor * len(sentence.input_ids)) + offset
+    given = len(sentence.prefix) + sum(map(len, sentence.phrases))
+    limit = max(limit, given + 1)
+    return min(limit, positions or limit)
+
+
 def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
     """Ids that a model never generates: suppress_tokens, and bad_words_ids of one id each.
 
@@ -98,6 +129,42 @@ def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
     return sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
 
 
+def left_out_of_odds(generation_config: GenerationConfig) -> list[int]:
+    """Ids that have no share of the probability, where a model counts shares of what is left.
+
+    Args:
+        generation_config: The model's; renormalize_logits says so, as OPUS-MT's do.
+
+    Returns:
+        The ids.
+    """
+    return suppressed_tokens(generation_config) if generation_config.renormalize_logits else []
+
+
+def refuse_what_the_decoder_lacks(generation_config: GenerationConfig) -> None:
+    """Name the first thing of a generation config that generate() does and no option here does.
+
+    Args:
+        generation_config: The model's.
+
+    Raises:
+        ValueError: There is one.
+    """
+    for name in ("repetition_penalty", "encoder_repetition_penalty"):
+        if getattr(generation_config, name) not in (None, 1.0):
+            raise ValueError(_lacking(generation_config, name))
+    for name in ("forced_bos_token_id", "begin_suppress_tokens", "sequence_bias"):
+        if getattr(generation_config, name) is not None:
+            raise ValueError(_lacking(generation_config, name))
+
+
+def _lacking(generation_config: GenerationConfig, name: str) -> str:
+    return (
+        f"The generation config says {name}={getattr(generation_config, name)!r}, which this "
+        "decoder does not have. Use model.generate(), or take it out."
+    )
+
+
 class TorchEngine:
     """Our own decoder loop; several models vote by the mean of their probabilities.
 
@@ -115,13 +182,28 @@ class TorchEngine:
         self.beyond_source = beyond_source(models[0].generation_config)
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
+        refuse_what_the_decoder_lacks(models[0].generation_config)
         self.suppressed = suppressed_tokens(models[0].generation_config)
+        self.left_out = left_out_of_odds(models[0].generation_config)
         self.positions = positions_of(models)
         size = models[0].lm_head.out_features
         if self.suppressed and not 0 <= self.suppressed[0] <= self.suppressed[-1] < size:
             raise ValueError(
                 f"suppress_tokens and bad_words_ids must be in [0, {size}), got {self.suppressed}."
             )
+
+    def check(self, options: SearchOptions, with_phrases: bool) -> None:
+        """Refuse options that do not fit each other.
+
+        Args:
+            options: How to search.
+            with_phrases: Whether translations are to contain phrases.
+
+        Raises:
+            ValueError: Phrases are to be found without beams.
+        """
+        if with_phrases and (options.do_sample or options.num_beams < 2):
+            raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
 
     @torch.inference_mode()
     def search(
@@ -149,7 +231,9 @@ class TorchEngine:
             max(search.max_length for search in searches),
             options.coverage_penalty > 0,
         )
-        batch = _Batch(searches, self.config.decoder_start_token_id, options, self.suppressed)
+        batch = _Batch(
+            searches, self.config.decoder_start_token_id, options, self.suppressed, self.left_out
+        )
         while not batch.is_done:
             batch.advance(ensemble)
         return [search.finished[: options.nbest] for search in searches]
@@ -166,6 +250,9 @@ class TorchEngine:
 
         Returns:
             The log-probability of each, in nats.
+
+        Raises:
+            ValueError: The model's scores are no numbers.
         """
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
@@ -178,9 +265,11 @@ class TorchEngine:
                 for model in self.models
             ]
         )  # [models, N, T, V]
-        picked = votes.gather(-1, labels[None, ..., None].expand(len(votes), -1, -1, 1))[..., 0]
-        mean = picked.logsumexp(0) - torch.tensor(float(len(votes))).log()
-        totals: list[float] = (mean * is_real).sum(-1).tolist()
+        mean = votes.logsumexp(0)  # of what a logarithm's shift leaves as it is
+        mean[..., self.left_out] = -torch.inf
+        picked = mean.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        totals: list[float] = picked.masked_fill(is_real == 0, 0.0).sum(-1).tolist()
+        refuse_nan(totals)
         return totals
 
     def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -192,13 +281,7 @@ class TorchEngine:
         return ids.to(device), pad_sequence(mask, batch_first=True).to(device)
 
     def _search_of(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
-        offset = options.max_length_offset
-        limit = int(options.max_length_factor * len(sentence.input_ids)) + (
-            self.beyond_source if offset is None else offset
-        )
-        given = [*sentence.prefix, *(token for phrase in sentence.phrases for token in phrase)]
-        limit = max(limit, len(given) + 1)
-        limit = min(limit, self.positions["decoder"] or limit)
+        limit = length_limit(sentence, options, self.beyond_source, self.positions["decoder"])
         shared = (options, self.eos_token_ids, limit, sentence.prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
@@ -216,10 +299,12 @@ class _Batch:
         start_token_id: int,
         options: SearchOptions,
         suppressed: list[int],
+        left_out: list[int],
     ) -> None:
         self.searches = searches
         self.options = options
         self.suppressed = suppressed
+        self.left_out = left_out
         # A search ranks twice as many continuations as it has beams, as generate() does.
         ends = len(searches[0].eos_token_ids)
         self.count = (1 + ends) * options.width
@@ -233,6 +318,8 @@ class _Batch:
     def advance(self, ensemble: Ensemble) -> None:
         tokens, parents, log_probabilities = self._rows(ensemble.source_mask.device)
         logits = ensemble.step(tokens, parents)
+        if self.left_out:
+            logits[..., self.left_out] = -torch.inf
         restrictions = self._restrictions()
         if self.options.do_sample:
             chances = [

@@ -60,11 +60,17 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
         The pairs with a column "translation".
 
     Raises:
-        ValueError: There are not as many translations as pairs.
+        ValueError: There are not as many translations as pairs, or they have columns beside them.
     """
     if len(translations) != len(pairs):
         raise ValueError(
             f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
+        )
+    filled = [line for line in translations if line]
+    if filled and all("\t" in line for line in filled):
+        raise ValueError(
+            "Translations must be text alone, got columns between tabs: translate without --nbest, "
+            "--scores and --alignment."
         )
     return pairs.add_column("translation", translations)
 

@@ -1,5 +1,7 @@
 """Models and tokenizers of a folder or repository, whole and fit to translate."""
 
+import copy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
     if not getattr(model, "_hf_peft_config_loaded", False):
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
 
     modules: dict[str, Any] = dict(model.named_modules())
     adapters = {name: each for name, each in modules.items() if isinstance(each, BaseTunerLayer)}
@@ -63,8 +66,16 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
             layer.weight = nn.Parameter(layer.weight.detach().clone())
         model.config.tie_word_embeddings = False
     for name, adapter in adapters.items():
-        adapter.merge()
+        if not adapter.disable_adapters:
+            adapter.merge()
         model.set_submodule(name, adapter.get_base_layer())
+    for name, module in modules.items():
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            # A layer that was trained whole, beside the adapters.
+            trained = module.unload_and_optionally_merge_module(
+                merge=not module.disable_adapters, safe_merge=False, adapter_names=None
+            )
+            model.set_submodule(name, trained)
     model._hf_peft_config_loaded = False
     del model.peft_config
     # By them saving would give the weights an adapter's names.
@@ -72,7 +83,7 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
 
 
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """The model, in float32 where it is kept in float16 on a CPU, which cannot compute in that.
+    """A copy in float32 of what is kept in float16 on a CPU, which cannot compute in that.
 
     The decoder finds that float16 holds its weights, and keeps them so (packing.py).
 
@@ -80,11 +91,24 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
         model: A model.
 
     Returns:
-        The same.
+        The copy, or where there is no need of one the model itself.
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
-        return model.float()
+        return copy.deepcopy(model).float()
     return model
+
+
+def require_ctranslate2() -> None:
+    """Refuse to go on without the engine's package.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    if find_spec("ctranslate2") is None:
+        raise ModuleNotFoundError(
+            "The engine needs the package ctranslate2, which is the extra 'ctranslate2' of "
+            "modeling_aiayn: install it."
+        )
 
 
 def load_target_tokenizer(

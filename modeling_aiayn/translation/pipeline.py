@@ -3,6 +3,7 @@
 Importing `modeling_aiayn.translation` registers it.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -42,9 +43,13 @@ class AiaynTranslationPipeline(Pipeline):
             target_tokenizer = load_target_tokenizer(
                 self.model.name_or_path, self.model.config, trust_remote_code=False
             )
-        # In place: what the pipeline has is this too.
-        merge_adapters(self.model)
-        self.translator = Translator(computable(self.model), self.tokenizer, target_tokenizer)
+        model = self.model
+        if getattr(model, "_hf_peft_config_loaded", False):
+            # What a caller has given keeps its adapters.
+            model = copy.deepcopy(model)
+            merge_adapters(model)
+        self.model: Any = computable(model)
+        self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 
     def _sanitize_parameters(
         self, **search_options: Any

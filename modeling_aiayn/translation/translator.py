@@ -17,7 +17,13 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER, as_unicode, decode_lines, vo
 from .batching import batches_by_length, pools
 from .engine import Engine, SourceSentence, TorchEngine, positions_of
 from .hypotheses import Hypothesis
-from .loading import HUB_HINT, computable, load_model, load_target_tokenizer
+from .loading import (
+    HUB_HINT,
+    computable,
+    load_model,
+    load_target_tokenizer,
+    require_ctranslate2,
+)
 from .options import SearchOptions
 from .penalties import normalized_score
 from .progress import TranslationBar
@@ -181,12 +187,9 @@ class Translator:
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
-        try:
-            from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"{error}. The engine is an extra: pip install 'modeling_aiayn[ctranslate2]'."
-            ) from error
+        require_ctranslate2()
+        from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
+
         require_directory(folder, HUB_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
             raise FileNotFoundError(
@@ -243,6 +246,7 @@ class Translator:
         Returns:
             As many translations in the order of the texts, each one line.
         """
+        _refuse_one_text(texts)
         texts = list(texts)
         with TranslationBar(len(texts), show_progress) as bar:
             found = self.stream(
@@ -280,24 +284,39 @@ class Translator:
                 length.
             report: Called after each batch with its sentences and target tokens.
 
-        Yields:
+        Returns:
             The nbest translations of each text, best first, in the order of the texts.
 
         Raises:
-            ValueError: There are fewer prefixes or phrases than texts, or the options do not fit
-                each other.
+            ValueError: The options do not fit each other or the engine; or, as texts come, one is
+                no text, or there are fewer prefixes or phrases than texts.
         """
         options = options or SearchOptions()
-        if phrases is not None and (options.do_sample or options.num_beams < 2):
-            raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
-        for pool in pools(enumerate(_rows(texts, prefixes, phrases)), pool_size):
+        self.engine.check(options, phrases is not None)
+        _refuse_one_text(texts)
+        rows = enumerate(_rows(texts, prefixes, phrases))
+        limits = (batch_size, max_tokens_per_batch)
+        return self._translations(pools(rows, pool_size), options, limits, report)
+
+    def _translations(
+        self,
+        pools_: Iterable[Sequence[tuple[int, Row]]],
+        options: SearchOptions,
+        limits: tuple[int, int],
+        report: Callable[[int, int], object] | None,
+    ) -> Iterator[list[Translation]]:
+        for pool in pools_:
             sentences = self._sentences(pool)
             found = [[Translation(text, "", 0.0, 0.0, ())] for _, (text, *_) in pool]
-            filled = [index for index, (_, (text, *_)) in enumerate(pool) if text.strip()]
+            filled = [
+                index
+                for index, (_, (text, *_)) in enumerate(pool)
+                if text.strip() and self._has_room_for_phrases(sentences[index])
+            ]
             lengths = [len(sentences[index].input_ids) for index in filled]
             if report and len(filled) < len(pool):
                 report(len(pool) - len(filled), 0)
-            for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+            for batch in batches_by_length(lengths, *limits):
                 indices = [filled[position] for position in batch]
                 hypotheses = self.engine.search([sentences[index] for index in indices], options)
                 for index, best in zip(indices, hypotheses, strict=True):
@@ -343,9 +362,14 @@ class Translator:
         options = options or SearchOptions()
         names = [f"Line {number}" for number in range(1, len(texts) + 1)]
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
-        limit = min(MAX_TARGET_TOKENS, self._positions["decoder"] or MAX_TARGET_TOKENS)
         ids = [
-            tuple(self._cut(self.target_tokenizer(as_unicode(target)).input_ids, name, limit))
+            tuple(
+                self._cut(
+                    self.target_tokenizer(as_unicode(target)).input_ids,
+                    name,
+                    self.max_target_tokens,
+                )
+            )
             for name, target in zip(names, targets, strict=True)
         ]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
@@ -363,6 +387,11 @@ class Translator:
         return min(MAX_SOURCE_TOKENS, self._positions["encoder"] or MAX_SOURCE_TOKENS)
 
     @property
+    def max_target_tokens(self) -> int:
+        """The longest target that may be given: 2,048 tokens, or as many as there are positions."""
+        return min(MAX_TARGET_TOKENS, self._positions["decoder"] or MAX_TARGET_TOKENS)
+
+    @property
     def _positions(self) -> dict[str, int | None]:
         # To make an engine takes time and memory, and models know theirs.
         return positions_of(self.models) if self.models else self.engine.positions
@@ -375,25 +404,46 @@ class Translator:
             name: What to call it in the warning that it was cut.
 
         Returns:
-            Ids, the last of which is eos.
+            Ids, the last of which is eos where the model's sources have one.
         """
         ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
 
-    @staticmethod
-    def _cut(ids: list[int], name: str, limit: int) -> list[int]:
-        if len(ids) > limit:
-            logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
-            ids = [*ids[: limit - 1], ids[-1]]
-        return ids
+    def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
+        if len(ids) <= limit:
+            return ids
+        logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
+        ends = (self.source_tokenizer.eos_token_id, self.target_tokenizer.eos_token_id)
+        return [*ids[: limit - 1], ids[-1]] if ids[-1] in ends else ids[:limit]
+
+    def _has_room_for_phrases(self, sentence: SourceSentence) -> bool:
+        number = sum(map(len, sentence.phrases))
+        has_room = number < self.max_target_tokens
+        if not has_room:
+            logger.warning(
+                "Line %d: not translated, for its phrases have %d tokens, and a translation at "
+                "most %d.",
+                sentence.number + 1,
+                number,
+                self.max_target_tokens,
+            )
+        return has_room
 
     def _sentences(self, pool: Sequence[tuple[int, Row]]) -> list[SourceSentence]:
         """What the engine translates of some rows, whose texts are split into sub-words at once."""
         texts = [as_unicode(text) for _, (text, _, _) in pool]
+        for (number, (text, _, _)), whole in zip(pool, texts, strict=True):
+            if text.strip() != whole:
+                logger.warning("Line %d: what is no character is U+FFFD here.", number + 1)
         return [
             SourceSentence(
                 self._cut(ids, f"Line {number + 1}", self.max_source_tokens),
-                self._target_ids(prefix),
+                # With room for its end.
+                self._cut(
+                    self._target_ids(prefix),
+                    f"Line {number + 1}, prefix",
+                    self.max_target_tokens - 1,
+                ),
                 [ids for ids in map(self._target_ids, phrases) if ids],
                 number,
             )
@@ -417,6 +467,13 @@ class Translator:
         ]
 
 
+def _refuse_one_text(texts: Iterable[str]) -> None:
+    if isinstance(texts, str | bytes):
+        raise ValueError(
+            f"Texts must be several, got a {type(texts).__name__}: put it into a list."
+        )
+
+
 def _rows(
     texts: Iterable[str], prefixes: Iterable[str] | None, phrases: Iterable[Sequence[str]] | None
 ) -> Iterator[Row]:
@@ -431,4 +488,6 @@ def _rows(
                 f"for none: line {number} is not in all of them."
             )
         text, *rest = row
+        if not isinstance(text, str):
+            raise ValueError(f"Line {number} must be a str, got {type(text).__name__}.")
         yield text, "" if prefixes is None else rest.pop(0), rest.pop() if rest else ()
