@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .dropout import drop
@@ -36,7 +37,7 @@ def scaled_dot_product_attention(
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
 
     Departs from the paper: masked scores get the dtype's minimum, not minus infinity, so a row in
-    which everything is padding stays finite.
+    which everything is padding stays finite (`eager_attention_forward` has float16's room for it).
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # [B, H, T, S]
     if attention_mask is not None:
@@ -68,6 +69,9 @@ def eager_attention_forward(
     Returns:
         The attended values, [B, T, H, K], and the attention weights, [B, H, T, S].
     """
+    if attention_mask is not None and attention_mask.dtype == torch.float16:
+        # A score below the dtype's minimum would be minus infinity, and a row of them not finite.
+        attention_mask = attention_mask.clamp(min=torch.finfo(torch.float16).min / 2)
     attended, weights = scaled_dot_product_attention(query, key, value, attention_mask, dropout)
     return attended.transpose(1, 2), weights  # [B, T, H, K], [B, H, T, S]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from .losses import IGNORED_LABEL, label_smoothed_cross_entropy, mean_over_step
+from .losses import IGNORED_LABEL, check_share, label_smoothed_cross_entropy, mean_over_step
 
 # Logits of a chunk: 16 MiB in float32, which stay in a CPU's last cache from pass to pass.
 LOGITS_IN_CHUNK = 2**22
@@ -81,7 +81,11 @@ def chunked_cross_entropy(
 
     Returns:
         The loss in nats per token, []; 0 where there is no target token at all.
+
+    Raises:
+        ValueError: There is no such share.
     """
+    check_share(label_smoothing)
     is_real = labels.to(hidden_states.device) != IGNORED_LABEL
     total: Tensor = _SummedCrossEntropy.apply(  # type: ignore[no-untyped-call] # torch's
         hidden_states[is_real],

@@ -51,6 +51,8 @@ BASE_MODELS = {
 
 # A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
 MISSPELT_SIMILARITY = 0.8
+# Of the library's, which resemble a field and are none.
+FOREIGN_TOKENS = {"sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"}
 
 
 @strict
@@ -168,11 +170,17 @@ class AiaynConfig(PreTrainedConfig):
         """Refuse what resembles a field; the library passes other keywords of its own."""
         names = [field.name for field in fields(self)]
         for keyword in keywords.keys() - self.attribute_map.keys():
+            if keyword in FOREIGN_TOKENS:
+                continue
             similar = difflib.get_close_matches(keyword, names, n=1, cutoff=MISSPELT_SIMILARITY)
             if similar:
                 raise ValueError(
                     f"AiaynConfig has no field {keyword!r}, did you mean {similar[0]!r}?"
                 )
+
+    @classmethod
+    def _own_names(cls) -> set[str]:
+        return {field.name for field in fields(cls)} | cls.attribute_map.keys()
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
@@ -184,9 +192,12 @@ class AiaynConfig(PreTrainedConfig):
             push_to_hub: Whether to push it to the Hub too.
             **kwargs: As for PreTrainedConfig.save_pretrained.
         """
+        # What a folder cannot be loaded with is refused where it is written.
+        self._refuse_misspelt(dict.fromkeys(self.to_dict().keys() - self._own_names()))
         # Entries with a "--" lead to the repository that this config came from.
         own = getattr(self, "auto_map", None) or {}
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
+        self.architectures = self.architectures or []
         head = next(iter(self.architectures), "AiaynModel")
         base = BASE_MODELS.get(head, "AiaynModel")
         self.auto_map["AutoModel"] = f"modeling_aiayn.{base}"

@@ -19,14 +19,18 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
 
     Returns:
         The states that are left, [...].
+
+    Raises:
+        ValueError: There is no such share.
     """
     if not training or rate == 0:
         return states
     threshold = round(rate * 2**16)
     is_ours = states.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not is_ours or threshold in (0, 2**16):
+    if not is_ours or not 0 < threshold < 2**16:
         return functional.dropout(states, rate)
-    words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device)
+    words.random_(-(2**63), None)
     draws = words.view(torch.int16)[: states.numel()].view(states.shape)
     kept = (draws >= threshold - 2**15).to(states.dtype)
     return states * kept.mul_(2**16 / (2**16 - threshold))

@@ -106,13 +106,20 @@ class FiniteGenerationMixin(GenerationMixin):
         return generation_config
 
     def generate(
-        self, *args: Any, logits_processor: Sequence[LogitsProcessor] | None = None, **kwargs: Any
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Decode as every model of the library does.
 
         Args:
-            *args: As for GenerationMixin.generate.
+            inputs: As for GenerationMixin.generate.
+            generation_config: As there.
             logits_processor: As there.
+            *args: As there.
             **kwargs: As there.
 
         Returns:
@@ -123,7 +130,7 @@ class FiniteGenerationMixin(GenerationMixin):
         """
         watch = NonFiniteScores()
         processors = LogitsProcessorList([*(logits_processor or []), watch])
-        output = super().generate(*args, logits_processor=processors, **kwargs)
+        output = super().generate(inputs, generation_config, processors, *args, **kwargs)
         if watch.seen is not None and watch.seen:
             raise ValueError(
                 "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "

@@ -29,7 +29,11 @@ def label_smoothed_cross_entropy(
 
     Returns:
         The loss in nats per token, []; 0 where there is no target token at all.
+
+    Raises:
+        ValueError: There is no such share.
     """
+    check_share(label_smoothing)
     total = functional.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten().to(logits.device),
@@ -38,6 +42,20 @@ def label_smoothed_cross_entropy(
         reduction="sum",
     )
     return mean_over_step(total, labels, num_items_in_batch)
+
+
+def check_share(label_smoothing: float) -> None:
+    """Refuse a share that is none.
+
+    Raises:
+        ValueError: It is not between 0 and 1.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}.")
+
+
+# The library's names for what a classifier learns.
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def classification_loss(
@@ -62,8 +80,12 @@ def classification_loss(
         The loss, [].
 
     Raises:
-        ValueError: There is not one label for each text, or for each score.
+        ValueError: There is not one label for each text, or for each score; or no such problem.
     """
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, got {problem_type!r}."
+        )
     labels = labels.to(logits.device)
     is_single = problem_type == "single_label_classification"
     if labels.numel() != (logits.size(0) if is_single else logits.numel()):
@@ -80,6 +102,8 @@ def classification_loss(
         is_regression = problem_type == "regression"
         loss = functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
         total = loss(logits.float(), targets, reduction="sum")
+        if num_items_in_batch is None:
+            num_items_in_batch = labels.numel()  # -100 is a number like others here
     return mean_over_step(total, labels, num_items_in_batch)
 
 

@@ -138,10 +138,10 @@ def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Ten
     """
     if mask is None:
         mask = hidden_states.new_ones(hidden_states.shape[:2])
-    is_real = mask.bool()[..., None]  # [B, S, 1]
+    is_real = mask.to(hidden_states.device).bool()[..., None]  # [B, S, 1]
     if pooling == "mean":
-        total = hidden_states.masked_fill(~is_real, 0.0).sum(1)  # [B, D]
-        return total / is_real.sum(1).clamp(min=1)
+        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=torch.float32)  # [B, D]
+        return (total / is_real.sum(1).clamp(min=1)).to(hidden_states.dtype)
     lowest = torch.finfo(hidden_states.dtype).min
     highest = hidden_states.masked_fill(~is_real, lowest).amax(1)  # [B, D]
     return highest.masked_fill(~is_real.any(1), 0.0)
@@ -203,6 +203,11 @@ class AiaynPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     # Which half the input embedding belongs to.
     _input_half = "encoder"
+
+    def __init__(self, config: AiaynConfig, *args: Any, **kwargs: Any) -> None:
+        # What from_pretrained is told in place of a field is not looked at by the library.
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
@@ -326,7 +331,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: Source and target have vocabularies of their own.
         """
-        if self.config.decoder_vocab_size is not None:
+        if self.config.decoder_vocab_size is not None and len(self._stacks()) > 1:
             raise ValueError(
                 "resize_token_embeddings needs one vocabulary for source and target, got "
                 f"vocab_size={self.config.vocab_size} and "
@@ -337,14 +342,18 @@ class AiaynPreTrainedModel(PreTrainedModel):
             new_num_tokens, pad_to_multiple_of, mean_resizing
         )
         size = embedding.weight.size(0)
-        for stack in self.modules():
-            if isinstance(stack, AiaynStack):
-                if stack.embed_tokens.weight.size(0) != size:  # the other half, tied to nothing
-                    stack.embed_tokens = self._get_resized_embeddings(
-                        stack.embed_tokens, size, mean_resizing=mean_resizing
-                    )
-                stack.embed_tokens.num_embeddings = size
+        if self.config.decoder_vocab_size is not None and self._input_half == "decoder":
+            self.config.decoder_vocab_size = size
+        for stack in self._stacks():
+            if stack.embed_tokens.weight.size(0) != size:  # the other half, tied to nothing
+                stack.embed_tokens = self._get_resized_embeddings(
+                    stack.embed_tokens, size, mean_resizing=mean_resizing
+                )
+            stack.embed_tokens.num_embeddings = size
         return embedding
+
+    def _stacks(self) -> list["AiaynStack"]:
+        return [module for module in self.modules() if isinstance(module, AiaynStack)]
 
     @property
     def attention_function(self) -> AttentionFunction:
@@ -477,7 +486,7 @@ class AiaynStack(AiaynPreTrainedModel):
             self._check_lengths(batch_size, past_length + length, attention_mask)
         if position_ids is None:
             position_ids = positions_of(attention_mask, past_length, like=inputs_embeds)
-        encodings = self.embed_positions(position_ids).to(inputs_embeds.dtype)
+        encodings = self.embed_positions(position_ids).to(inputs_embeds)
         hidden_states = inputs_embeds * self.embed_scale + encodings
         return drop(hidden_states, self.config.dropout, self.training)
 
@@ -591,7 +600,7 @@ class AiaynDecoder(AiaynStack):
     """
 
     _can_record_outputs = {
-        "hidden_states": DecoderLayer,
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
     }
@@ -648,11 +657,11 @@ class AiaynDecoder(AiaynStack):
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
 
         Raises:
-            ValueError: Not exactly one of input_ids and inputs_embeds was given, or no
-                encoder_hidden_states where there is a source.
+            ValueError: Not exactly one of input_ids and inputs_embeds was given; or see
+                `check_source`.
         """
-        if self.has_source and encoder_hidden_states is None:
-            raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
+        if self.has_source:
+            check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
         self.refuse_missing_attentions(kwargs.get("output_attentions"))
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
@@ -689,6 +698,38 @@ class AiaynDecoder(AiaynStack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states),
             past_key_values=past_key_values if use_cache else None,
+        )
+
+
+def check_source(
+    encoder_hidden_states: Tensor | None,
+    encoder_attention_mask: Tensor | None,
+    past_key_values: Cache | None,
+) -> None:
+    """Refuse what a decoder cannot read a source from.
+
+    Args:
+        encoder_hidden_states: The encoder's output, [B, S, D].
+        encoder_attention_mask: 1 for real source tokens, [B, S], or a ready one.
+        past_key_values: Keys and values of earlier steps, of targets and of sources.
+
+    Raises:
+        ValueError: There is no output, the mask is another source's, or the cache has no place for
+            a source.
+    """
+    if encoder_hidden_states is None:
+        raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
+    shape = encoder_hidden_states.shape[:2]
+    mask = encoder_attention_mask
+    if mask is not None and mask.dim() == 2 and mask.shape != shape:
+        raise ValueError(
+            "The source's mask must have one entry for each of the encoder's states, got a mask of "
+            f"shape {tuple(mask.shape)} for states of shape {tuple(shape)}."
+        )
+    if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+        raise ValueError(
+            "A decoder with a source needs an EncoderDecoderCache, got a "
+            f"{type(past_key_values).__name__}: EncoderDecoderCache(cache, DynamicCache())."
         )
 
 
@@ -932,7 +973,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
         if not skip_logits:
             logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
         if labels is not None:
-            check_labels(labels, self.lm_head.out_features)
+            check_labels(labels, self.config.decoder_vocab_size or self.config.vocab_size)
             counted = (labels, num_items_in_batch, smoothing)
             if logits is None:
                 loss = head_loss(self.lm_head, hidden_states, *counted)
@@ -1202,7 +1243,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         if not skip_logits:
             logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
         if targets is not None:
-            check_labels(targets, self.lm_head.out_features)
+            check_labels(targets, self.config.decoder_vocab_size or self.config.vocab_size)
             counted = (targets, num_items_in_batch, smoothing)
             if logits is None:
                 loss = head_loss(self.lm_head, hidden_states, *counted)

@@ -6,7 +6,11 @@ import pytest
 import torch
 from conftest import small_model
 
-from modeling_aiayn.attention import MultiHeadAttention, scaled_dot_product_attention
+from modeling_aiayn.attention import (
+    MultiHeadAttention,
+    eager_attention_forward,
+    scaled_dot_product_attention,
+)
 
 B, T, S, D, H, K = 2, 5, 7, 12, 3, 4
 
@@ -197,3 +201,15 @@ def test_sdpa_gives_the_same_outputs_and_gradients(batch, overrides):
     torch.testing.assert_close(sdpa.logits, eager.logits, atol=1e-5, rtol=1e-5)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_row_of_padding_stays_finite_where_its_scores_are_low_in_float16():
+    """The dtype's minimum and such a score together are minus infinity."""
+    query = torch.full((1, 1, 2, 4), 30.0, dtype=torch.float16)
+    value = torch.randn(1, 1, 3, 4).half()
+    lowest = torch.finfo(torch.float16).min
+    mask = torch.tensor([[[[lowest] * 3, [0.0, 0.0, lowest]]]], dtype=torch.float16)
+    key = torch.full((1, 1, 3, 4), -1.0, dtype=torch.float16)
+    attended, weights = eager_attention_forward(torch.nn.Module(), query, key, value, mask)
+    assert attended.isfinite().all()
+    torch.testing.assert_close(weights[0, 0, 1], torch.tensor([0.5, 0.5, 0.0]).half())

@@ -207,3 +207,24 @@ def test_second_derivatives_are_refused_and_not_zero(batch):
     (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
     gradient.square().sum().backward()
     assert weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("share", [1.5, -0.1])
+def test_a_smoothing_that_is_none_is_refused(share):
+    model = small_model().train()
+    ids = torch.tensor([[5, 6, 2]])
+    for count in (None, torch.tensor(3)):
+        with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\], got {share}"):
+            model(ids, labels=ids, num_items_in_batch=count, smoothing=share)
+
+
+def test_new_tokens_may_be_trained_by_an_adapter():
+    """PEFT puts a wrapper in the place of a tied head that has no size of its own."""
+    tokens = LoraConfig(r=3, target_modules=["q_proj"], trainable_token_indices=[4, 5])
+    adapted = get_peft_model(small_model(), tokens)
+    ids = torch.tensor([[5, 6, 2]])
+    loss = adapted(input_ids=ids, labels=ids).loss
+    loss.backward()
+    assert loss.isfinite()
+    grown = [name for name, each in adapted.named_parameters() if each.grad is not None]
+    assert any("trainable_tokens" in name for name in grown)

@@ -265,6 +265,9 @@ def test_a_start_in_half_precision_is_trained_in_float32_and_a_table_has_its_len
     small_model(vocab_size=len(tokenizer), **learned).half().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
+    slip = ClassifierArguments(start_from=str(tmp_path), config_overrides="{dropuot: 0.2}")
+    with pytest.raises(ValueError, match="no field 'dropuot', did you mean 'dropout'"):
+        build_classifier(slip, train, 20)
     start = ClassifierArguments(start_from=str(tmp_path))
     model, _ = build_classifier(start, train, 20)
     assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30

@@ -199,3 +199,14 @@ def test_decoder_s_view_has_the_decoder_s_numbers(decoder_vocab_size, expected):
     assert (view.num_hidden_layers, view.num_attention_heads, view.vocab_size) == (3, 2, expected)
     assert config.get_text_config() is config
     assert config.decoder_vocab_size == decoder_vocab_size
+
+
+def test_a_config_that_could_not_be_loaded_is_not_saved(tmp_path):
+    config = small_config()
+    config.encoder_layerdrop = 0.1
+    with pytest.raises(ValueError, match="no field 'encoder_layerdrop', did you mean 'encoder_lay"):
+        config.save_pretrained(tmp_path)
+    del config.encoder_layerdrop
+    config.sep_token_id, config.architectures = 5, None
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).sep_token_id == 5

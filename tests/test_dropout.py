@@ -55,3 +55,9 @@ def test_rates_that_round_to_the_ends_are_torch_s():
     ours = drop(states, 0.999999)
     torch.manual_seed(8)
     assert torch.equal(ours, torch.nn.functional.dropout(states, 0.999999))
+
+
+@pytest.mark.parametrize("rate", [1.5, -0.5])
+def test_a_share_that_is_none_is_refused(rate):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        drop(torch.ones(4), rate)

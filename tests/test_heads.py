@@ -15,6 +15,8 @@ from modeling_aiayn import (
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
 )
+from modeling_aiayn.losses import classification_loss
+from modeling_aiayn.modeling_aiayn import pool_states
 
 IDS = torch.tensor([[5, 6, 7, 2, 1, 1], [9, 10, 11, 12, 13, 2]])
 
@@ -308,3 +310,32 @@ def test_continuous_batching_is_refused():
         model.generate_batch([[5, 6, 7]])
     with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
         model.generate(torch.tensor([[5, 6, 7]]), cache_implementation="paged")
+
+
+def test_long_texts_have_a_mean_in_half_precision_too():
+    states = torch.full((1, 4000, 3), 20.0, dtype=torch.float16)
+    pooled = pool_states(states, None, "mean")
+    assert pooled.dtype == torch.float16
+    torch.testing.assert_close(pooled, states[:, 0])
+
+
+def test_a_problem_of_another_name_is_refused():
+    with pytest.raises(
+        ValueError, match=r"problem_type must be one of regression, .* 'Regression'"
+    ):
+        classification_loss(torch.ones(2, 1), torch.ones(2), "Regression")
+
+
+def test_a_number_may_be_what_stands_for_no_label_elsewhere():
+    logits, labels = torch.zeros(2, 1), torch.tensor([-100.0, 0.0])
+    assert classification_loss(logits, labels, "regression").item() == 5000.0
+
+
+def test_one_half_of_two_vocabularies_takes_new_tokens():
+    classifier = small_model(AiaynForSequenceClassification, decoder_vocab_size=29)
+    assert classifier.resize_token_embeddings(35).num_embeddings == 35
+    assert (classifier.config.vocab_size, classifier.config.decoder_vocab_size) == (35, 29)
+    writer = small_model(AiaynForCausalLM, decoder_vocab_size=29)
+    writer.resize_token_embeddings(33)
+    assert writer.config.decoder_vocab_size == 33
+    assert writer(torch.tensor([[5, 32]])).logits.size(-1) == 33

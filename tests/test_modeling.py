@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import small_config, small_model
 from torch.nn import functional
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
 
@@ -521,3 +521,28 @@ def test_sinusoids_have_no_limit(model):
     model.config.max_position_embeddings = 4
     source = torch.randint(4, 31, (1, 600))
     assert model(source, labels=source).loss.isfinite()
+
+
+def test_a_rate_that_overrides_the_configuration_s_is_looked_at_too(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    for name, value in (("dropout", 1.5), ("pad_token_id", 999)):
+        with pytest.raises(ValueError, match=name):
+            AiaynForConditionalGeneration.from_pretrained(tmp_path, **{name: value})
+
+
+def test_negative_indices_of_states_count_the_decoder_s_own_layers():
+    model = small_model()  # 2 layers and 3
+    ids = torch.tensor([[5, 6, 2]])
+    every = model(ids, decoder_input_ids=ids, output_hidden_states=True)
+    last = model(ids, decoder_input_ids=ids, output_hidden_states=[-1])
+    torch.testing.assert_close(last.decoder_hidden_states[-1], every.decoder_hidden_states[-1])
+
+
+def test_a_source_that_cannot_be_read_is_refused():
+    model = small_model()
+    states = BaseModelOutput(torch.randn(1, 7, 12))
+    ids = torch.tensor([[5, 6, 2]])
+    with pytest.raises(ValueError, match=r"mask of shape \(1, 5\) for states of shape \(1, 7\)"):
+        model(encoder_outputs=states, attention_mask=torch.ones(1, 5), decoder_input_ids=ids)
+    with pytest.raises(ValueError, match="needs an EncoderDecoderCache, got a DynamicCache"):
+        model(ids, decoder_input_ids=ids, past_key_values=DynamicCache())

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,23 @@ from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer
-from transformers import AutoModelForSeq2SeqLM, EarlyStoppingCallback, TrainerCallback
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 
 from modeling_aiayn.configuration_aiayn import AiaynConfig
-from modeling_aiayn.training import AiaynTrainer, checkpoints, run_folder
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.training import AiaynTrainer, checkpoints, interruption, run_folder
 from modeling_aiayn.training.checkpoints import (
     checkpoint_to_resume,
     read_manifest,
     where_best_is,
 )
+from modeling_aiayn.training.interruption import InterruptionCallback
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import is_more_patient, refuse_other_model
 
@@ -521,6 +530,8 @@ def test_another_run_s_checkpoint_is_refused(run, cut, options, message):
 def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
     with pytest.raises(ValueError, match="training data was '"):
         run("cut", data=encoded.select([*range(199), 0]))
+    with pytest.raises(ValueError, match="validation data was '"):
+        run("cut", held_out=10)
     run("other", at=5, sizes={"vocabulary_sha256": ["a", "b"]})
     with pytest.raises(ValueError, match=r"vocabulary_sha256 was \['a', 'b'\] when this run began"):
         run("other", sizes={"vocabulary_sha256": ["a", "c"]})
@@ -594,8 +605,9 @@ def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
     [
         OSError(errno.ENOSPC, "No space left on device"),
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1664 vs 1558"),
+        Exception("No space left on device (os error 28)"),  # as tokenizers have it
     ],
-    ids=["OSError", "RuntimeError"],
+    ids=["OSError", "RuntimeError", "Exception"],
 )
 def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, error):
     saves = []
@@ -807,3 +819,66 @@ def test_kill_9_at_random_instants_changes_nothing(killed, left_alone, kills, li
     assert seen["without_whole"] == 0
     assert outcome == left_alone
     assert not (folder / ".saving").exists() or not list((folder / ".saving").iterdir())
+
+
+def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeypatch):
+    ended = []
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+    try:
+        callback = InterruptionCallback()
+        callback.on_train_begin(arguments(tmp_path), TrainerState(), TrainerControl())
+        terminate()
+        terminate()
+        assert callback.received == signal.SIGTERM and not ended
+        monkeypatch.setattr(interruption, "ECHO_SECONDS", -1.0)
+        terminate()
+        assert ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
+    def rates(resume):
+        trainer = make_trainer(tmp_path, encoded, tokenizer, **(STEPS | {"max_steps": 5}))
+        halves = list(trainer.model.parameters())
+        groups = [{"params": halves[:3], "lr": 5e-4}, {"params": halves[3:], "lr": 1e-3}]
+        trainer.optimizer = torch.optim.Adam(groups)
+        trainer.train(resume_from_checkpoint=resume)
+        return [group["lr"] for group in trainer.optimizer.param_groups]
+
+    whole = rates(None)
+    assert rates(str(tmp_path / "checkpoint-4")) == pytest.approx(whole)
+
+
+def test_a_rate_that_cannot_be_changed_is_refused(run):
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
+    options = plateau | {"eval_steps": 4, "learning_rate": 1e-3}
+    run("run", at=5, **options)
+    with pytest.raises(ValueError, match="learning_rate cannot change with lr_scheduler_type"):
+        run("run", **(options | {"learning_rate": 1e-4}))
+
+
+def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path):
+    """As torchrun and schedulers send it: to the whole group of processes."""
+    pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
+    for name in ("train", "validation"):
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs)
+        (tmp_path / f"{name}.tsv").write_text(lines)
+    folder = tmp_path / "run"
+    command = [
+        *(sys.executable, ROOT / "scripts" / "train_translation.py", "--output_dir", folder),
+        *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
+        *("--preset", "tiny", "--vocab_size", 400, "--max_steps", 100_000, "--save_steps", 5),
+        *("--save_strategy", "steps", "--save_total_limit", 1, "--max_tokens_per_batch", 200),
+        *("--dataloader_num_workers", 2, "--use_cpu", "true", "--disable_tqdm", "true"),
+    ]
+    process = subprocess.Popen(
+        [*map(str, command)], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143, error
+    assert "Saved at update" in error and "Traceback" not in error

@@ -502,3 +502,30 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         reloaded = AutoTokenizer.from_pretrained(folder / "target_tokenizer")
         assert reloaded.get_vocab() == target.get_vocab()
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+
+
+def test_evaluation_for_its_loss_alone_builds_no_logits(tmp_path, encoded, tokenizer, monkeypatch):
+    asked = []
+    forward = AiaynForConditionalGeneration.forward
+
+    def record(self, *args, **kwargs):
+        asked.append(kwargs.get("skip_logits"))
+        return forward(self, *args, **kwargs)
+
+    trainer = make_trainer(tmp_path, encoded, tokenizer, predict_with_generate=False)
+    expected = trainer.evaluate()["eval_loss"]
+    monkeypatch.setattr(AiaynForConditionalGeneration, "forward", record)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+    assert asked and all(asked)
+
+
+def test_a_run_without_evaluations_has_curves_too(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer.add_callback(CurvesCallback())
+    trainer.train()
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_a_smoothing_that_is_no_share_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"label_smoothing_factor must be in \[0, 1\], got 10"):
+        arguments(tmp_path, label_smoothing_factor=10)

@@ -7,6 +7,7 @@ from datasets import Dataset
 from torch.nn import functional
 from torch.utils.data import Sampler
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
@@ -119,8 +120,13 @@ def _started_from(
     """A classifier on the encoder of a folder's model, all of which is there, in float32."""
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    theirs = AutoConfig.from_pretrained(folder, **options)
     model, loading_info = AutoModelForSequenceClassification.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True, **options, **fields
+        folder,
+        config=AiaynConfig.from_dict(theirs.to_dict() | fields),
+        dtype=torch.float32,
+        output_loading_info=True,
+        **options,
     )
     missing = sorted(
         name for name in loading_info["missing_keys"] if not name.startswith("classifier.")

@@ -178,6 +178,10 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not 0 <= self.label_smoothing_factor <= 1:
+            raise ValueError(
+                f"label_smoothing_factor must be in [0, 1], got {self.label_smoothing_factor}."
+            )
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
         sentences = self.per_device_train_batch_size

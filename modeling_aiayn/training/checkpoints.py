@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .arguments import AiaynTrainingArguments
@@ -51,7 +50,7 @@ def write_checkpoint(
         write(aside)
         seal(aside, facts)
         _rename(aside, output_dir / name)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # each library has a type of its own for a full disk
         raise _saving_failed(error, output_dir, name) from error
 
 

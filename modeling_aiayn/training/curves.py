@@ -53,7 +53,7 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 
 
 class CurvesCallback(TrainerCallback):
-    """Draws the curves into the run's folder after each evaluation."""
+    """Draws the curves into the run's folder after each evaluation, and at the end."""
 
     def on_evaluate(
         self,
@@ -63,5 +63,19 @@ class CurvesCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Draw what has been logged so far."""
+        self._draw(args, state)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Draw all of it."""
+        self._draw(args, state)
+
+    @staticmethod
+    def _draw(args: TrainingArguments, state: TrainerState) -> None:
         if state.is_world_process_zero:
             draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)

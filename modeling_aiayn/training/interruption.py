@@ -3,6 +3,8 @@
 import logging
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -14,17 +16,39 @@ from transformers.trainer_utils import IntervalStrategy
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A signal so soon after the first is the same one, come by another way.
+ECHO_SECONDS = 2.0
+# How long a dataloader's worker outlives a signal.
+WORKER_SECONDS = 120
+
+
+def outlive_signals(worker: int, then: Callable[[int], object] | None = None) -> None:
+    """Let a dataloader's worker serve the update at whose end its trainer stops.
+
+    torchrun, schedulers and terminals send a signal to workers too, and without them a trainer can
+    only fail. One that is left behind ends by an alarm.
+
+    Args:
+        worker: Its number.
+        then: What else a worker begins with.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(WORKER_SECONDS) and None)
+    if then is not None:
+        then(worker)
 
 
 class InterruptionCallback(TrainerCallback):
     """Ends training on SIGTERM or SIGINT by a checkpoint, with exit code 143 or 130.
 
     Nothing is evaluated on the way out: what was due at that update is done when the run goes on.
-    A second signal ends the process at once.
+    Another signal ends the process at once, if it is no echo of the first: launchers hand on what
+    their processes have got already.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._received_at = 0.0
         # Whether all processes are stopping for it, by a checkpoint.
         self.is_stopping = False
         # Whether the update at which the run stopped was to be evaluated.
@@ -32,11 +56,14 @@ class InterruptionCallback(TrainerCallback):
         self._former: dict[int, Any] = {}
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        logger.warning(
-            "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
-        )
-        self._restore()
+        if self.received is None:
+            self.received, self._received_at = number, time.monotonic()
+            logger.warning(
+                "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
+            )
+        elif time.monotonic() - self._received_at > ECHO_SECONDS:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._former.items():
@@ -83,10 +110,10 @@ class InterruptionCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave signals to whom they were left before; one that came late ends the process here."""
-        self._restore()
         self._exit()
 
     def _exit(self) -> None:
+        self._restore()
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received is not None:

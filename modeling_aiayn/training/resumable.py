@@ -5,14 +5,15 @@ import math
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
     Seq2SeqTrainer,
@@ -37,7 +38,7 @@ from .checkpoints import (
 )
 from .ema import EMA_FOLDER, EmaCallback
 from .failures import BatchTooLargeError, TrainingDivergedError, is_out_of_memory, worst_loss
-from .interruption import InterruptionCallback
+from .interruption import InterruptionCallback, outlive_signals
 from .meter import TokenMeter
 from .run_folder import claim_folder, forget_end
 from .sampling import LengthGroups
@@ -83,6 +84,7 @@ class ResumableTrainer(Seq2SeqTrainer):
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         self._groups: LengthGroups | None = None
         self._best_checkpoint: Path | None = None
+        self._has_another_rate = False
         self._is_saving = False
         self._log_state: dict[str, Any] = {}
         self._update_loss: Tensor | float = 0.0
@@ -118,9 +120,10 @@ class ResumableTrainer(Seq2SeqTrainer):
         if self.args.should_save:
             claim_folder(self.args.output_dir)
         folder = self._folder_to_resume(resume_from_checkpoint)
-        self._settings = run_settings(self.args, self.model.config, self.train_dataset)
+        datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
+        self._settings = run_settings(self.args, self.model.config, datasets)
         self._log_state = {}
-        self._best_checkpoint = None
+        self._best_checkpoint, self._has_another_rate = None, False
         if self.args.should_save:
             forget_end(self.args)
         if folder is not None:
@@ -145,6 +148,8 @@ class ResumableTrainer(Seq2SeqTrainer):
         refuse_changes(before, self._settings)
         path = folder / LOG_STATE_FILE.format(process=self.args.process_index)
         self._log_state = json.loads(path.read_text("utf-8"))
+        rate = before.get("free", {}).get("learning_rate", self.args.learning_rate)
+        self._has_another_rate = rate != self.args.learning_rate
         patience = self.args.early_stopping_patience
         if is_more_patient(patience, before.get("free", {}).get("early_stopping_patience", 0)):
             self._log_state["stopped_early"] = False
@@ -157,6 +162,16 @@ class ResumableTrainer(Seq2SeqTrainer):
             self._best_checkpoint = where_best_is(
                 folder, Path(state.best_model_checkpoint), renamed
             )
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """As the library's, whose workers outlive the signals that their trainer stops at.
+
+        Returns:
+            The batches.
+        """
+        loader: DataLoader[Any] = super().get_train_dataloader()
+        loader.worker_init_fn = partial(outlive_signals, then=loader.worker_init_fn)
+        return loader
 
     def length_groups(self, lengths: list[int]) -> LengthGroups:
         """The sampler of batches of like length, which hears of its epoch when the run goes on.
@@ -295,7 +310,9 @@ class ResumableTrainer(Seq2SeqTrainer):
         """
         try:
             super().save_model(output_dir, _internal_call)
-        except SafetensorError as error:
+        except OSError:
+            raise
+        except Exception as error:  # each library has a type of its own for a full disk
             folder = output_dir or self.args.output_dir
             raise OSError(f"Could not save the model in {folder}: {error}.") from error
 
@@ -388,8 +405,13 @@ class ResumableTrainer(Seq2SeqTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As saved, but at this run's learning rate, which may be another."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not isinstance(self.lr_scheduler, LambdaLR):
+        if checkpoint is None or not self._has_another_rate:
             return
+        if not isinstance(self.lr_scheduler, LambdaLR):
+            raise ValueError(
+                f"learning_rate cannot change with lr_scheduler_type "
+                f"{self.args.lr_scheduler_type!r}, whose state holds the rate that it has come to."
+            )
         rate = self.args.learning_rate
         scheduler = self.lr_scheduler
         scheduler.base_lrs = [rate] * len(scheduler.base_lrs)

@@ -32,21 +32,21 @@ _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_n
 
 
 def run_settings(
-    args: AiaynTrainingArguments, config: PreTrainedConfig, dataset: Any
+    args: AiaynTrainingArguments, config: PreTrainedConfig, datasets: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """What a checkpoint notes of its run.
 
     Args:
         args: The run's arguments.
         config: The model's configuration, with its vocabularies' hashes.
-        dataset: The training data.
+        datasets: Training and validation data, by these names.
 
     Returns:
         Values by name: "fixed", "free", and the model's as "model".
     """
     return {
         "fixed": {name: _plain(getattr(args, name)) for name in FIXED}
-        | {"training data": data_sha256(dataset)},
+        | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()},
         "free": {name: _plain(getattr(args, name)) for name in FREE},
         "model": model_settings(config),
     }

@@ -27,6 +27,7 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
+from .interruption import outlive_signals
 from .progress import ProgressBar
 from .resumable import ResumableTrainer
 from .schedule import noam_schedule
@@ -111,6 +112,7 @@ class AiaynTrainer(ResumableTrainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=outlive_signals,
             **batches,
         )
 
@@ -158,26 +160,37 @@ class AiaynTrainer(ResumableTrainer):
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Score and translate a batch, and count its target tokens.
 
         Args:
             model: The model, or what wraps it.
             inputs: A batch.
+            prediction_loss_only: Whether the loss is all that is asked for: then it is computed
+                without a batch's logits, as in training.
             *args: As for Seq2SeqTrainer.
             **kwargs: As for Seq2SeqTrainer.
 
         Returns:
             Loss, generated ids, labels.
         """
+        if prediction_loss_only:
+            inputs = inputs | {"skip_logits": True}
         if self.args.world_size > 1 and "labels" in inputs:
             inputs = inputs | {"labels": self._without_repeats(inputs["labels"])}
         generation_config = self.model.generation_config
         # The library writes its own defaults, a limit of 20 tokens among them, into this one.
         self.model.generation_config = copy.deepcopy(generation_config)
         try:
-            loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
+            loss, generated, labels = super().prediction_step(
+                model, inputs, prediction_loss_only, *args, **kwargs
+            )
         finally:
             self.model.generation_config = generation_config
         if loss is not None:
