@@ -166,19 +166,19 @@ def positions_of(attention_mask: Tensor | None, past_length: int | Tensor, like:
     """Positions counted over real tokens, so that padding on the left moves nothing.
 
     Args:
-        attention_mask: 1 for real tokens, [B, past_length + T]; or None, or a ready 4D mask, where
-            every token counts.
+        attention_mask: 1 for real tokens, [B, past_length + T], or longer for a cache of fixed
+            length; or None, or a ready 4D mask, where every token counts.
         past_length: Tokens that the cache holds.
         like: Embeddings of the tokens to place, [B, T, D].
 
     Returns:
         Position ids, [B, T] or [1, T].
     """
-    length = like.size(1)
+    index = torch.arange(like.size(1), device=like.device) + past_length  # [T]
     if attention_mask is None or attention_mask.dim() != 2:
-        return (torch.arange(length, device=like.device) + past_length)[None]  # [1, T]
+        return index[None]  # [1, T]
     positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]
-    return positions[:, -length:].clamp(min=0)  # [B, T]
+    return positions[:, index].clamp(min=0)  # [B, T]
 
 
 def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
@@ -797,6 +797,7 @@ class AiaynModel(AiaynPreTrainedModel):
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
@@ -811,6 +812,7 @@ class AiaynModel(AiaynPreTrainedModel):
             past_key_values: Keys and values of earlier steps.
             inputs_embeds: Rows of the embedding matrix in the place of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
+            decoder_position_ids: Positions of the target, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
             **kwargs: What the library passes to every model.
 
@@ -832,6 +834,7 @@ class AiaynModel(AiaynPreTrainedModel):
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
             use_cache=use_cache,
             **kwargs,
         )
@@ -990,6 +993,29 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+    def prepare_inputs_for_generation(
+        self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """A step's inputs, with positions counted where targets are padded.
+
+        For a static cache the library makes the mask of tokens, which says so, into one of scores.
+
+        Args:
+            *args: As for GenerationMixin.
+            decoder_attention_mask: 1 for real target tokens, [B, T].
+            **kwargs: As for GenerationMixin.
+
+        Returns:
+            What forward takes.
+        """
+        mask = decoder_attention_mask
+        if mask is not None and mask.dim() == 2:
+            kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            *args, decoder_attention_mask=mask, **kwargs
+        )
+        return inputs
 
     @staticmethod
     def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:

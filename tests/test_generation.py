@@ -265,21 +265,27 @@ def test_beam_search_leaves_the_source_s_keys_and_values_alone(model, monkeypatc
     assert {id(cache) for cache in moved} == {id(output.past_key_values.self_attention_cache)}
 
 
-def test_prefixes_of_unequal_length_go_on_as_each_alone(model):
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_prefixes_of_unequal_length_go_on_as_each_alone(model, num_beams, cache):
     """decoder_input_ids, padded on the left, with their mask."""
     prefix = torch.tensor([[1, 0, 20], [0, 21, 22], [1, 1, 0]])
-    settings = {"max_new_tokens": 4, "eos_token_id": None}
+    settings = {"max_new_tokens": 4, "eos_token_id": None, "num_beams": num_beams}
+    settings |= {"output_logits": True, "return_dict_in_generate": True}
     together = model.generate(
         SOURCES,
         decoder_input_ids=prefix,
         decoder_attention_mask=(prefix != 1).long(),
         decoder_start_token_id=[1, 0, 1],
+        cache_implementation=cache,
         **settings,
     )
     for row, source in enumerate(SOURCES):
         own = prefix[row][prefix[row] != 1][None]
         alone = model.generate(source[None], decoder_input_ids=own, **settings)
-        assert together[row, -4:].tolist() == alone[0, -4:].tolist()
+        assert together.sequences[row, -4:].tolist() == alone.sequences[0, -4:].tolist()
+        beams = slice(row * num_beams, (row + 1) * num_beams)
+        torch.testing.assert_close(together.logits[0][beams], alone.logits[0])
 
 
 def test_threads_share_a_model(model):

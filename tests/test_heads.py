@@ -7,7 +7,11 @@ import pytest
 import torch
 from conftest import small_model
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    StaticCache,
+)
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 from modeling_aiayn import (
@@ -199,6 +203,18 @@ def test_language_model_goes_on_from_padded_prompts_as_from_each_alone(cache):
     for row, prompt in enumerate(prompts):
         alone = model.generate(prompt[prompt != 1][None], max_new_tokens=5, eos_token_id=None)
         assert together[row, 4:].tolist() == alone[0, -5:].tolist()
+
+
+def test_a_mask_may_be_as_long_as_a_static_cache():
+    model = language_model()
+    cache = StaticCache(model.config, max_cache_len=12)
+    mask = torch.zeros(2, 12)
+    mask[:, :6] = IDS != 1
+    model(IDS[:, :3], attention_mask=mask[:, :3], past_key_values=cache)
+    found = model(IDS[:, 3:], attention_mask=mask, past_key_values=cache).logits
+    expected = model(IDS, attention_mask=mask[:, :6]).logits[:, 3:]
+    is_real = IDS[:, 3:] != 1
+    torch.testing.assert_close(found[is_real], expected[is_real])
 
 
 def test_positions_may_be_given():
