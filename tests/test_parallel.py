@@ -22,12 +22,18 @@ MODES = ["ddp", "fsdp", "tp"]
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+# Its --cpu has MPI alone for more than one process; a script joins them by --use_cpu.
+ACCELERATE = [
+    *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+    *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+    *("--main_process_port", "0"),
+]
 
 
-def launch(*arguments, **environment):
+def launch(*arguments, launcher=TORCHRUN, **environment):
     """Run a program as two processes; one thread each, as there are two cores."""
     return subprocess.run(
-        [*TORCHRUN, *map(str, arguments)],
+        [*launcher, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         timeout=300,
         capture_output=True,
@@ -153,7 +159,8 @@ def test_two_processes_stop_on_one_s_signal_and_go_on_exactly(trained, batches):
     assert found == {f"checkpoint-{number}" for number in numbers}
 
 
-def test_the_training_script_runs_as_two_processes(tmp_path):
+@pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
+def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
     """30 pairs are no multiple of two batches of 8: two rows are there twice, and do not count."""
     for name in ("train", "validation"):
         rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
@@ -167,6 +174,7 @@ def test_the_training_script_runs_as_two_processes(tmp_path):
         *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
         *("--generation_max_length", "4", "--report_to", "none"),
         *("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "8"),
+        launcher=launcher,
         TMPDIR=str(tmp_path / "temporary"),
     )
     assert done.returncode == 0, done.stderr
