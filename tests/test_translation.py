@@ -3,12 +3,14 @@
 import logging
 import math
 import re
+import shutil
 
 import pytest
 import torch
 from conftest import small_model
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
@@ -216,6 +218,22 @@ def test_layers_that_were_trained_whole_beside_an_adapter_are_taken(tmp_path, fo
     merged.model.save_pretrained(tmp_path / "merged")
     tokenizer.save_pretrained(tmp_path / "merged")
     assert Translator.from_pretrained(tmp_path / "merged")(texts, num_beams=1) == expected
+
+
+def test_an_adapter_on_a_model_that_lacks_a_weight_is_refused(tmp_path, folder, tokenizer):
+    base = shutil.copytree(folder, tmp_path / "base")
+    model = AutoModelForSeq2SeqLM.from_pretrained(base)
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3))
+    model.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    assert Translator.from_pretrained(tmp_path / "adapter")(["We see."])
+    weights = load_file(base / "model.safetensors")
+    del weights["model.decoder.layers.0.fc1.weight"]
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"base: the weight model.decoder.layers.0.fc1.weight is m"
+    ):
+        Translator.from_pretrained(tmp_path / "adapter")
 
 
 @pytest.mark.parametrize("is_disabled", [False, True])

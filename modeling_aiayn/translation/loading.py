@@ -1,6 +1,7 @@
 """Models and tokenizers of a folder or repository, whole and fit to translate."""
 
 import copy
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..configuration_aiayn import AiaynConfig
 from ..model_folders import refuse_unfit_weights, require_model_folder
@@ -36,12 +38,28 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         # The library follows an adapter's file to its model.
         require_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+    base = _base_of_adapter(path, **options)
     model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-        path, use_safetensors=True, output_loading_info=True, **options
+        base or path, use_safetensors=True, output_loading_info=True, **options
     )
-    refuse_unfit_weights(path, model, loading_info)
+    refuse_unfit_weights(base or path, model, loading_info)
+    if base is not None:
+        # Loaded with its model, an adapter would hide what that lacks.
+        found = model.load_adapter(str(path), adapter_kwargs={"local_files_only": not hub})
+        refuse_unfit_weights(path, model, found.to_dict())
     merge_adapters(model)
     return model
+
+
+def _base_of_adapter(
+    path: str | Path, local_files_only: bool = True, revision: str | None = None, **_: Any
+) -> str | None:
+    """The model that an adapter's folder or repository names; None: there is one in it."""
+    where = {"local_files_only": local_files_only, "revision": revision}
+    config = find_adapter_config_file(str(path), **where)
+    if config is None or (Path(config).parent / CONFIG_NAME).is_file():
+        return None
+    return str(json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"])
 
 
 def merge_adapters(model: AiaynForConditionalGeneration) -> None:
