@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -97,15 +97,20 @@ def earlier_save_aside(folder: Path, is_pushed: bool) -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit):
-        if not (is_pushed and has_whole_weights(folder)):
-            for path in saved_files(folder):
-                path.unlink()
-            for path, hidden in aside.items():
-                hidden.replace(path)
+        if is_pushed and has_whole_weights(folder):
+            delete(aside.values())
+            raise
+        delete(saved_files(folder))
+        for path, hidden in aside.items():
+            hidden.replace(path)
         raise
-    finally:
-        for hidden in aside.values():
-            hidden.unlink(missing_ok=True)
+    delete(aside.values())
+
+
+def delete(paths: Iterable[Path]) -> None:
+    """Delete files."""
+    for path in paths:
+        path.unlink()
 
 
 def has_whole_weights(folder: Path) -> bool:
@@ -140,7 +145,8 @@ def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Ten
         mask = hidden_states.new_ones(hidden_states.shape[:2])
     is_real = mask.to(hidden_states.device).bool()[..., None]  # [B, S, 1]
     if pooling == "mean":
-        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=torch.float32)  # [B, D]
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=wide)  # [B, D]
         return (total / is_real.sum(1).clamp(min=1)).to(hidden_states.dtype)
     lowest = torch.finfo(hidden_states.dtype).min
     highest = hidden_states.masked_fill(~is_real, lowest).amax(1)  # [B, D]

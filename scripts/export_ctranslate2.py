@@ -14,7 +14,7 @@ from modeling_aiayn.corpus import read_lines
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
-from modeling_aiayn.translation.loading import require_ctranslate2
+from modeling_aiayn.translation.loading import require_package
 from modeling_aiayn.translation.options import SearchOptions
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     arguments, options, export = parse_arguments(
         __doc__, TranslatorArguments, SearchOptions, ExportArguments
     )
-    require_ctranslate2()
+    require_package("ctranslate2", "ctranslate2")
     from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
     from modeling_aiayn.translation.ctranslate2_engine import refuse_what_the_engine_lacks
 

@@ -32,23 +32,23 @@ def main() -> None:
     translator.engine.check(options, text.phrases is not None)
     align = choice and aligner(translator, choice)
     phrases = text.phrases and (line.split("\t") for line in stream_lines(text.phrases))
-    bar = TranslationBar(is_shown=not text.is_dialogue)
-    found = translator.stream(
-        lines,
-        options,
-        prefixes=prefixes,
-        phrases=phrases,
-        **arguments.batch_options,
-        pool_size=1 if text.is_dialogue else POOL_SIZE,
-        report=bar.report,
-    )
     # Flags that are wrong are known now: an earlier output is not emptied for them.
     with ExitStack() as stack:
         output = stack.enter_context(text.opened_output())
-        stack.enter_context(bar)
+        bar = stack.enter_context(TranslationBar(is_shown=not text.is_dialogue))
+        found = translator.stream(
+            lines,
+            options,
+            prefixes=prefixes,
+            phrases=phrases,
+            **arguments.batch_options,
+            pool_size=1 if text.is_dialogue else POOL_SIZE,
+            report=bar.report,
+        )
         for line in translation_lines(found, options.nbest, text.scores, align):
             output.write(f"{line}\n".encode())
-            output.flush()
+            if not text.is_compressed:  # what is flushed line by line is hardly any smaller
+                output.flush()
         if not bar.sentences:
             logger.warning("There is nothing to translate.")
 

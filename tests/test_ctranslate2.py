@@ -290,7 +290,7 @@ def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
 def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="the extra 'ctranslate2' of modeling_aiayn"):
+    with pytest.raises(ModuleNotFoundError, match="extra 'ctranslate2' of modeling_aiayn has"):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
 
 
@@ -321,3 +321,29 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     )
     assert code == 0, err
     assert len(out.splitlines()) == 1
+
+
+def test_an_export_ends_where_the_model_does(tokenizer, tmp_path):
+    """At the generation config's end, whatever the tokenizer's is; and at a limit of one token."""
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[5] = 4.0
+    model.generation_config.eos_token_id = model.config.eos_token_id = 5
+    translator = Translator(model, tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    shortest = {"max_length_factor": 0.0, "max_length_offset": 1}
+    for options in (SearchOptions(num_beams=1), SearchOptions(num_beams=1, **shortest)):
+        ours, theirs = (
+            [best.token_ids for best, *_ in each.stream(["We see."], options)]
+            for each in (translator, other)
+        )
+        assert theirs == ours
+        assert ours[0].count(5) == 1 and ours[0][-1] == 5
+
+
+def test_what_neither_engine_has_is_refused_before_a_folder_is_there(tokenizer, tmp_path):
+    model = small_model(vocab_size=len(tokenizer))
+    model.generation_config.repetition_penalty = 1.2
+    with pytest.raises(ValueError, match=r"says repetition_penalty=1\.2"):
+        export_ctranslate2(Translator(model, tokenizer), tmp_path / "ct2", "float32")
+    assert not (tmp_path / "ct2").exists()

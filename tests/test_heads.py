@@ -333,6 +333,8 @@ def test_long_texts_have_a_mean_in_half_precision_too():
     pooled = pool_states(states, None, "mean")
     assert pooled.dtype == torch.float16
     torch.testing.assert_close(pooled, states[:, 0])
+    exact = torch.rand(2, 7, 3, dtype=torch.float64)
+    torch.testing.assert_close(pool_states(exact, None, "mean"), exact.mean(1), rtol=0, atol=1e-15)
 
 
 def test_a_problem_of_another_name_is_refused():

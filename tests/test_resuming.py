@@ -348,6 +348,13 @@ def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
     assert not is_finished(auto)
 
 
+def test_a_run_that_failed_leaves_signals_as_they_were(run):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="diverged"):
+        run("run", kind=NotANumber)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_an_evaluation_of_training_data_is_one(run):
     trainer = run("run")
     expected = trainer.evaluate(trainer.eval_dataset)["eval_loss"]
@@ -833,6 +840,15 @@ def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeyp
         monkeypatch.setattr(interruption, "ECHO_SECONDS", -1.0)
         terminate()
         assert ended
+        callback.on_train_begin(arguments(tmp_path), TrainerState(), TrainerControl())
+        # Another process's signal, for which all stop; then this one's own.
+        monkeypatch.setattr(interruption, "agreed_signal", lambda *_: signal.SIGTERM)
+        callback.on_step_end(arguments(tmp_path), TrainerState(epoch=0.5), TrainerControl())
+        assert callback.is_stopping
+        terminate()
+        assert len(ended) == 1
+        with pytest.raises(SystemExit):
+            callback.on_train_end(arguments(tmp_path), TrainerState(), TrainerControl())
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -858,7 +874,8 @@ def test_a_rate_that_cannot_be_changed_is_refused(run):
         run("run", **(options | {"learning_rate": 1e-4}))
 
 
-def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path):
+@pytest.mark.parametrize("batches", ["--max_tokens_per_batch", "--per_device_train_batch_size"])
+def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path, batches):
     """As torchrun and schedulers send it: to the whole group of processes."""
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
     for name in ("train", "validation"):
@@ -869,7 +886,7 @@ def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path):
         *(sys.executable, ROOT / "scripts" / "train_translation.py", "--output_dir", folder),
         *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
         *("--preset", "tiny", "--vocab_size", 400, "--max_steps", 100_000, "--save_steps", 5),
-        *("--save_strategy", "steps", "--save_total_limit", 1, "--max_tokens_per_batch", 200),
+        *("--save_strategy", "steps", "--save_total_limit", 1, batches, 200),
         *("--dataloader_num_workers", 2, "--use_cpu", "true", "--disable_tqdm", "true"),
     ]
     process = subprocess.Popen(

@@ -185,7 +185,7 @@ def test_nothing_in_gives_nothing_out_and_says_so(run, model_folder, caplog):
     assert "nothing to translate" in caplog.text
 
 
-def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
+def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkeypatch):
     (tmp_path / "pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\nWe see.\tWir sehen.\n")
     code, out, _ = run(
         "evaluate_translation.py",
@@ -204,6 +204,9 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path):
     assert again.splitlines() == out.splitlines()[: len(again.splitlines())]
     code, more, _ = run("evaluate_translation.py", *files, "--moses", "true")
     assert code == 0 and more.startswith(again) and "bleu_moses" in more
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    code, _, err = run("evaluate_translation.py", *files, "--moses", "true")
+    assert code == 1 and "needs the package sacremoses, which the extra 'interop'" in err
     (tmp_path / "columns.txt").write_text("Der Hund.\t-0.5\nWir.\t-0.7\n")
     wrong = ("--hypotheses", tmp_path / "columns.txt", *files[2:])
     code, _, err = run("evaluate_translation.py", *wrong)

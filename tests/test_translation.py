@@ -242,9 +242,13 @@ def test_a_pipeline_leaves_the_model_that_it_is_given(folder, tokenizer, is_disa
     texts = [text for text in TEXTS if text.strip()]
     ids = tokenizer(texts, padding=True, return_tensors="pt")
     torch.manual_seed(0)
-    model.add_adapter(
-        LoraConfig(target_modules=["q_proj", "fc1"], r=3, lora_alpha=30, init_lora_weights=False)
-    )
+    sizes = {"r": 3, "lora_alpha": 30, "init_lora_weights": False}
+    whole = ["final_layer_norm"]
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], modules_to_save=whole, **sizes))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "modules_to_save" in name:
+                parameter.mul_(3.0)
     if is_disabled:
         model.disable_adapters()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -492,3 +496,33 @@ def test_scores_that_are_no_numbers_are_refused_in_scoring_too(tokenizer):
         model.model.decoder.layers[0].fc1.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="non-finite scores"):
         translator.score(["We see."], ["Ja."])
+
+
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "num_beams": 1}], ids=str)
+def test_what_is_given_stays_though_the_model_never_says_it(tokenizer, sampling):
+    model = small_model(vocab_size=len(tokenizer))
+    given = tokenizer("Der Hund", add_special_tokens=False).input_ids
+    model.generation_config.suppress_tokens = given
+    model.generation_config.renormalize_logits = True
+    translator = Translator(model, tokenizer)
+    options = SearchOptions(max_length_factor=0.0, max_length_offset=9, **sampling)
+    ((best, *_),) = translator.stream(["We see."], options, prefixes=["Der Hund"])
+    assert list(best.token_ids[: len(given)]) == given
+    assert not {*best.token_ids[len(given) :]} & {*given}
+    (forced,) = translator.engine.score([translator.encode("We see.")], [best.token_ids])
+    assert best.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+def test_rows_that_an_adapter_trained_are_taken(tmp_path, folder, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    rows = {"embed_tokens": [*range(4, 200)]}
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, trainable_token_indices=rows))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "trainable_tokens_delta" in name:
+                parameter.mul_(-2.0)
+    texts = [text for text in TEXTS if text.strip()]
+    ids = tokenizer(texts, padding=True, return_tensors="pt")
+    expected = decode_lines(tokenizer, model.generate(**ids, num_beams=1).tolist())
+    translate = pipeline("aiayn-translation", model=model, tokenizer=tokenizer, device="cpu")
+    assert [each["translation_text"] for each in translate(texts, num_beams=1)] == expected

@@ -23,16 +23,19 @@ from ..translation.ctranslate2_engine import (
     POSITIONS_FIELD,
     SOURCE_TOKENIZER_FOLDER,
     VOCABULARIES_FIELD,
-    token_name,
 )
-from ..translation.engine import left_out_of_odds
+from ..translation.engine import (
+    RULED_OUT,
+    left_out_of_odds,
+    refuse_what_the_decoder_lacks,
+    sole_end,
+    suppressed_tokens,
+)
 from ..translation.options import SearchOptions
 from .importing import new_folder, refuse_used
 
 # Positions that the folder has encodings for: the engine looks them up and knows no others.
 POSITIONS = 2048
-# Bias of an id that has no share of a softmax, and is a number in float16 too.
-IMPOSSIBLE = -1e4
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int16")
 
 
@@ -118,13 +121,8 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     """The engine's form of a model and its vocabularies."""
     config, decoding = translator.model.config, translator.model.generation_config
     refuse_what_cannot_be_exported(config)
-    ends = (
-        decoding.eos_token_id
-        if isinstance(decoding.eos_token_id, list)
-        else [decoding.eos_token_id]
-    )
-    if len(ends) != 1:
-        raise ValueError(f"CTranslate2 has one end, got eos_token_id={decoding.eos_token_id}.")
+    refuse_what_the_decoder_lacks(decoding)
+    suppressed_tokens(decoding)  # which it refuses if one is of several ids
     # The engine quantizes in place.
     model = copy.deepcopy(translator.model).float().cpu()
     _rule_out(model.lm_head, left_out_of_odds(decoding))
@@ -137,7 +135,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(vocabulary(target, size))
-    spec.config.eos_token = token_name(target, ends[0])
+    spec.config.eos_token = target.convert_ids_to_tokens(sole_end(decoding))
     # Unused: it adds no beginning, and is given tokens that it knows.
     spec.config.bos_token = target.bos_token or spec.config.eos_token
     spec.config.unk_token = target.unk_token or spec.config.eos_token
@@ -157,7 +155,7 @@ def _rule_out(projection: nn.Linear, ids: Sequence[int]) -> None:
         return
     if projection.bias is None:
         projection.bias = nn.Parameter(torch.zeros(projection.out_features))
-    projection.bias.data[list(ids)] = IMPOSSIBLE
+    projection.bias.data[list(ids)] -= RULED_OUT
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:
@@ -173,8 +171,11 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The name of each id."""
-    return [token_name(tokenizer, index) for index in range(size)]
+    """The token of each id; ids without one get names that no text has."""
+    known = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
+    found = tokenizer.convert_ids_to_tokens(list(range(min(known, size))))
+    found += [None] * (size - len(found))
+    return [token or f"<unused {index}>" for index, token in enumerate(found)]
 
 
 @dataclass(frozen=True)

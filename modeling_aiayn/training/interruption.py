@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT: save at the end of the update, and stop."""
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -18,22 +19,19 @@ logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A signal so soon after the first is the same one, come by another way.
 ECHO_SECONDS = 2.0
-# How long a dataloader's worker outlives a signal.
-WORKER_SECONDS = 120
 
 
-def outlive_signals(worker: int, then: Callable[[int], object] | None = None) -> None:
+def leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
     """Let a dataloader's worker serve the update at whose end its trainer stops.
 
-    torchrun, schedulers and terminals send a signal to workers too, and without them a trainer can
-    only fail. One that is left behind ends by an alarm.
+    torchrun and terminals send a signal to all of a trainer's group, and without its workers it can
+    only fail. In groups of their own they end when the trainer says so, or is gone.
 
     Args:
         worker: Its number.
         then: What else a worker begins with.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(WORKER_SECONDS) and None)
+    os.setpgrp()
     if then is not None:
         then(worker)
 
@@ -47,10 +45,10 @@ class InterruptionCallback(TrainerCallback):
     """
 
     def __init__(self) -> None:
+        # What this process has received, and what any of them has, for which all are stopping.
         self.received: int | None = None
         self._received_at = 0.0
-        # Whether all processes are stopping for it, by a checkpoint.
-        self.is_stopping = False
+        self._agreed: int | None = None
         # Whether the update at which the run stopped was to be evaluated.
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
@@ -62,10 +60,16 @@ class InterruptionCallback(TrainerCallback):
                 "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
             )
         elif time.monotonic() - self._received_at > ECHO_SECONDS:
-            self._restore()
+            self.restore()
             signal.raise_signal(number)
 
-    def _restore(self) -> None:
+    @property
+    def is_stopping(self) -> bool:
+        """Whether all processes are stopping, by a checkpoint."""
+        return self._agreed is not None
+
+    def restore(self) -> None:
+        """Leave signals to whom they were left before."""
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}
@@ -74,7 +78,7 @@ class InterruptionCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Watch for signals; only a process's main thread can."""
-        self.received, self.is_stopping = None, False
+        self.received = self._agreed = None
         if threading.current_thread() is threading.main_thread():
             self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
@@ -82,9 +86,8 @@ class InterruptionCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Where a process has received a signal, have all of them save and stop."""
-        self.received = agreed_signal(self.received, args)
+        self._agreed = agreed_signal(self.received, args)
         self.is_evaluation_due = False
-        self.is_stopping = self.received is not None
         if not self.is_stopping:
             return
         is_epoch_end = state.epoch == int(state.epoch)
@@ -109,15 +112,16 @@ class InterruptionCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave signals to whom they were left before; one that came late ends the process here."""
+        """A signal that came late ends the process here."""
         self._exit()
 
     def _exit(self) -> None:
-        self._restore()
-        if self.received == signal.SIGINT:
+        self.restore()
+        number = self._agreed or self.received
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
+        if number is not None:
+            raise SystemExit(128 + number)
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:

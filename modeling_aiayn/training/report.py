@@ -130,10 +130,13 @@ def _is_users_own(path: Path) -> bool:
 
 def _kept(trainer: AiaynTrainer) -> str:
     """Which of its weights a run leaves."""
-    args, best = trainer.args, trainer.state.best_metric
-    if not args.load_best_model_at_end or best is None:
+    args, state = trainer.args, trainer.state
+    if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return "the last weights"
-    return f"the checkpoint with the best validation {args.metric_for_best_model} ({best:.2f})"
+    best = f"the checkpoint with the best validation {args.metric_for_best_model}"
+    # A better one may not have been saved.
+    is_its = state.best_model_checkpoint.endswith(f"-{state.best_global_step}")
+    return f"{best} ({state.best_metric:.2f})" if is_its else f"{best} of those saved"
 
 
 def _seconds(log_history: list[dict[str, Any]]) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -38,7 +39,7 @@ from .checkpoints import (
 )
 from .ema import EMA_FOLDER, EmaCallback
 from .failures import BatchTooLargeError, TrainingDivergedError, is_out_of_memory, worst_loss
-from .interruption import InterruptionCallback, outlive_signals
+from .interruption import InterruptionCallback, leave_group
 from .meter import TokenMeter
 from .run_folder import claim_folder, forget_end
 from .sampling import LengthGroups
@@ -124,14 +125,17 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._settings = run_settings(self.args, self.model.config, datasets)
         self._log_state = {}
         self._best_checkpoint, self._has_another_rate = None, False
-        if self.args.should_save:
-            forget_end(self.args)
         if folder is not None:
             self._go_on_from(folder)
         elif self.args.should_save:
             set_other_branches_aside(Path(self.args.output_dir), None, 0)
+        if self.args.should_save:
+            forget_end(self.args)
         self._started = time.perf_counter() - self._log_state.get("seconds", 0.0)
-        return super().train(None if folder is None else str(folder), *args, **kwargs)
+        try:
+            return super().train(None if folder is None else str(folder), *args, **kwargs)
+        finally:
+            self._interruption.restore()
 
     def _folder_to_resume(self, given: str | os.PathLike[str] | bool | None) -> Path | None:
         if given is True:
@@ -159,18 +163,16 @@ class ResumableTrainer(Seq2SeqTrainer):
             output_dir = Path(self.args.output_dir)
             renamed = set_other_branches_aside(output_dir, folder, state.global_step)
         if state.best_model_checkpoint is not None:
-            self._best_checkpoint = where_best_is(
-                folder, Path(state.best_model_checkpoint), renamed
-            )
+            best = where_best_is(folder, Path(state.best_model_checkpoint), renamed)
+            # The first process has renamed, and knows.
+            [self._best_checkpoint] = broadcast_object_list([best])
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """As the library's, whose workers outlive the signals that their trainer stops at.
-
-        Returns:
-            The batches.
-        """
-        loader: DataLoader[Any] = super().get_train_dataloader()
-        loader.worker_init_fn = partial(outlive_signals, then=loader.worker_init_fn)
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """As the library's, whose workers are not what a signal to the trainer's group ends."""
+        loader: DataLoader[Any] = super()._get_dataloader(*args, **kwargs)
+        # What accelerate puts around a loader iterates over the one in it.
+        inner = getattr(loader, "base_dataloader", loader)
+        inner.worker_init_fn = partial(leave_group, then=inner.worker_init_fn)
         return loader
 
     def length_groups(self, lengths: list[int]) -> LengthGroups:

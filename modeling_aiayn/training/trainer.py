@@ -27,7 +27,7 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
-from .interruption import outlive_signals
+from .interruption import leave_group
 from .progress import ProgressBar
 from .resumable import ResumableTrainer
 from .schedule import noam_schedule
@@ -112,7 +112,7 @@ class AiaynTrainer(ResumableTrainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=outlive_signals,
+            worker_init_fn=leave_group,
             **batches,
         )
 
@@ -180,7 +180,7 @@ class AiaynTrainer(ResumableTrainer):
         Returns:
             Loss, generated ids, labels.
         """
-        if prediction_loss_only:
+        if prediction_loss_only and self.compute_loss_func is None:
             inputs = inputs | {"skip_logits": True}
         if self.args.world_size > 1 and "labels" in inputs:
             inputs = inputs | {"labels": self._without_repeats(inputs["labels"])}

@@ -12,6 +12,7 @@ from datasets import Dataset
 
 from ..command_line import default_device
 from ..corpus import parse_columns, read_rows, stream_lines
+from .loading import require_package
 from .translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -140,6 +141,10 @@ class PairArguments:
         default=None, metadata={"help": "A file for the translations."}
     )
 
+    def __post_init__(self) -> None:
+        if self.moses:
+            require_package("sacremoses", "interop")
+
     def rows(self) -> Dataset:
         """The file's rows, those with an empty side too.
 
@@ -191,6 +196,11 @@ class TextArguments:
         """Whether somebody types sentences and waits for each translation."""
         return self.text is None and self.input is None and sys.stdin.isatty()
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the output is a .gz file."""
+        return self.output is not None and self.output.endswith(".gz")
+
     def opened_output(self) -> AbstractContextManager[BinaryIO]:
         """Where translations go: stdout, or a file, compressed where its name ends in .gz.
 
@@ -199,7 +209,7 @@ class TextArguments:
         """
         if self.output is None:
             return nullcontext(sys.stdout.buffer)
-        opened: Any = gzip.open if self.output.endswith(".gz") else open
+        opened: Any = gzip.open if self.is_compressed else open
         file: BinaryIO = opened(self.output, "wb")
         return file
 

@@ -9,7 +9,13 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..generation import beyond_source
 from ..tokenization import vocabulary_sha256
-from .engine import SourceSentence, length_limit, suppressed_tokens
+from .engine import (
+    SourceSentence,
+    length_limit,
+    refuse_what_the_decoder_lacks,
+    sole_end,
+    suppressed_tokens,
+)
 from .hypotheses import Hypothesis
 from .options import SearchOptions
 from .penalties import normalized_score
@@ -54,8 +60,6 @@ class CTranslate2Engine:
             )
         except RuntimeError as error:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
         exported = json.loads((Path(folder) / "config.json").read_text("utf-8"))
         found = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
         if exported.get(VOCABULARIES_FIELD, found) != found:
@@ -65,11 +69,15 @@ class CTranslate2Engine:
         self.positions = {
             half: exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
         }
-        decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        self.beyond_source = beyond_source(decoding)
-        self.suppressed = self._tokens(
-            target_tokenizer, [[id_] for id_ in suppressed_tokens(decoding)]
+        self.source_tokens, self.target_tokens = (
+            exported_tokens(Path(folder), side) for side in ("source", "target")
         )
+        self.target_ids = {token: index for index, token in enumerate(self.target_tokens)}
+        decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        refuse_what_the_decoder_lacks(decoding)
+        self.end = sole_end(decoding)
+        self.beyond_source = beyond_source(decoding)
+        self.suppressed = [[self.target_tokens[index]] for index in suppressed_tokens(decoding)]
 
     def check(self, options: SearchOptions, with_phrases: bool) -> None:
         """Refuse what the engine does not have.
@@ -103,23 +111,32 @@ class CTranslate2Engine:
             length_limit(sentence, options, self.beyond_source, self.positions["decoder"])
             for sentence in sentences
         ]
-        found: dict[int, list[Hypothesis]] = {}
-        # The engine has one limit for all that it is given at a time.
-        for limit in sorted(set(limits)):
-            alike = [index for index, its in enumerate(limits) if its == limit]
-            ranked = self._search_alike([sentences[index] for index in alike], options, limit)
-            found |= zip(alike, ranked, strict=True)
-        return [found[index] for index in range(len(sentences))]
+        longest = max(limits)
+        results = self._translated(sentences, options, longest)
+        # The engine has one limit for all that it is given at a time: who came to his own, again.
+        for limit in sorted({*limits} - {longest}):
+            late = [
+                index
+                for index, its in enumerate(limits)
+                if its == limit and any(len(each) >= limit for each in results[index].hypotheses)
+            ]
+            again = self._translated([sentences[index] for index in late], options, limit)
+            for index, result in zip(late, again, strict=True):
+                results[index] = result
+        is_free = not (options.min_length or options.no_repeat_ngram_size or self.suppressed)
+        return [
+            self._ranked(sentence, result, options, limit, is_free and not sentence.prefix)
+            for sentence, result, limit in zip(sentences, results, limits, strict=True)
+        ]
 
-    def _search_alike(
+    def _translated(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, limit: int
-    ) -> list[list[Hypothesis]]:
-        """The nbest of sentences that have one limit."""
+    ) -> list[ctranslate2.TranslationResult]:
         # One that is cut has its end behind it.
         cut = max(1, limit - 1)
-        results = self.translator.translate_batch(
-            self._tokens(self.source_tokenizer, [sentence.input_ids for sentence in sentences]),
-            self._tokens(self.target_tokenizer, [sentence.prefix for sentence in sentences]),
+        results: list[ctranslate2.TranslationResult] = self.translator.translate_batch(
+            [_at(self.source_tokens, sentence.input_ids) for sentence in sentences],
+            [_at(self.target_tokens, sentence.prefix) for sentence in sentences],
             beam_size=options.num_beams,
             num_hypotheses=options.num_beams,
             # Any but 0, at which it ends with the first hypothesis: the ranking is ours.
@@ -132,11 +149,7 @@ class CTranslate2Engine:
             return_scores=True,
             return_end_token=True,
         )
-        is_free = not (options.min_length or options.no_repeat_ngram_size or self.suppressed)
-        return [
-            self._ranked(sentence, result, options, is_free and not sentence.prefix)
-            for sentence, result in zip(sentences, results, strict=True)
-        ]
+        return results
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -151,33 +164,28 @@ class CTranslate2Engine:
             The log-probability of each, in nats.
         """
         results = self.translator.score_batch(
-            self._tokens(self.source_tokenizer, sources),
+            [_at(self.source_tokens, source) for source in sources],
             # The engine adds the end itself.
-            self._tokens(self.target_tokenizer, [target[:-1] for target in targets]),
+            [_at(self.target_tokens, target[:-1]) for target in targets],
             max_input_length=0,
         )
         return [sum(result.log_probs) for result in results]
-
-    @staticmethod
-    def _tokens(
-        tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]
-    ) -> list[list[str]]:
-        return [[token_name(tokenizer, index) for index in ids] for ids in sequences]
 
     def _ranked(
         self,
         sentence: SourceSentence,
         result: ctranslate2.TranslationResult,
         options: SearchOptions,
+        limit: int,
         is_free: bool,
     ) -> list[Hypothesis]:
         """The nbest of a sentence's hypotheses, by our penalties."""
-        eos = self.target_tokenizer.eos_token_id
-        found = [self.target_tokenizer.convert_tokens_to_ids(each) for each in result.hypotheses]
+        end = self.end
+        found = [[self.target_ids[token] for token in each] for each in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, found, strict=True)]
-        if not is_free or any(ids[-1:] != [eos] for ids in found):
+        if not is_free or any(ids[-1:] != [end] for ids in found):
             # One that was cut at its limit ends there, for what that costs.
-            found = [ids if ids[-1:] == [eos] else [*ids, eos] for ids in found]
+            found = [ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in found]
             totals = self.score([sentence.input_ids] * len(found), found)
         hypotheses = [
             Hypothesis(tuple(ids), total, normalized_score(total, len(ids), options))
@@ -186,11 +194,16 @@ class CTranslate2Engine:
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 
 
-def token_name(tokenizer: PreTrainedTokenizerBase, index: int) -> str:
-    """An id's name in an exported vocabulary; one without a token has a name that no text has."""
-    size = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
-    name = tokenizer.convert_ids_to_tokens(index) if index < size else None
-    return name or f"<unused {index}>"
+def _at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
+    return [tokens[index] for index in ids]
+
+
+def exported_tokens(folder: Path, side: str) -> list[str]:
+    """The token of each id in an exported model's vocabulary, of "source" or "target"."""
+    own = folder / f"{side}_vocabulary.json"
+    path = own if own.is_file() else folder / "shared_vocabulary.json"
+    tokens: list[str] = json.loads(path.read_text("utf-8"))
+    return tokens
 
 
 def refuse_what_the_engine_lacks(options: SearchOptions, with_phrases: bool = False) -> None:

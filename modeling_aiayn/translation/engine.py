@@ -1,5 +1,6 @@
 """From source ids to target ids: what Translator hands sentences to."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,11 @@ from .required_phrases import ConstrainedSearch
 
 # Finished sentences leave when they are this share of a batch: leaving copies what stays.
 LEAVING_SHARE = 0.125
+
+
+# Taken off the logit of an id that is to have no share of a softmax: a number in float16 too, so
+# that what is given stays possible.
+RULED_OUT = 1e4
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,25 @@ def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
                 "take it out of the generation config."
             )
     return sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
+
+
+def sole_end(generation_config: GenerationConfig) -> int:
+    """The id that ends a sentence, for an engine that knows one.
+
+    Args:
+        generation_config: The model's.
+
+    Returns:
+        The id.
+
+    Raises:
+        ValueError: There are several.
+    """
+    ends = generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    if len(ends) != 1:
+        raise ValueError(f"CTranslate2 has one end, got eos_token_id={ends}.")
+    return int(ends[0])
 
 
 def left_out_of_odds(generation_config: GenerationConfig) -> list[int]:
@@ -265,10 +290,13 @@ class TorchEngine:
                 for model in self.models
             ]
         )  # [models, N, T, V]
-        mean = votes.logsumexp(0)  # of what a logarithm's shift leaves as it is
-        mean[..., self.left_out] = -torch.inf
-        picked = mean.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        totals: list[float] = picked.masked_fill(is_real == 0, 0.0).sum(-1).tolist()
+        if self.left_out:
+            shares = votes.logsumexp(0)  # but for a constant
+            shares[..., self.left_out] -= RULED_OUT
+            votes = shares.log_softmax(-1)[None]
+        picked = votes.gather(-1, labels[None, ..., None].expand(len(votes), -1, -1, 1))[..., 0]
+        mean = picked.logsumexp(0) - math.log(len(votes))
+        totals: list[float] = mean.masked_fill(is_real == 0, 0.0).sum(-1).tolist()
         refuse_nan(totals)
         return totals
 
@@ -319,7 +347,7 @@ class _Batch:
         tokens, parents, log_probabilities = self._rows(ensemble.source_mask.device)
         logits = ensemble.step(tokens, parents)
         if self.left_out:
-            logits[..., self.left_out] = -torch.inf
+            logits[..., self.left_out] -= RULED_OUT
         restrictions = self._restrictions()
         if self.options.do_sample:
             chances = [

@@ -45,7 +45,9 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     refuse_unfit_weights(base or path, model, loading_info)
     if base is not None:
         # Loaded with its model, an adapter would hide what that lacks.
-        found = model.load_adapter(str(path), adapter_kwargs={"local_files_only": not hub})
+        where = {name: each for name, each in options.items() if name in ("revision", "token")}
+        where["local_files_only"] = not hub
+        found = model.load_adapter(str(path), adapter_kwargs=where)
         refuse_unfit_weights(path, model, found.to_dict())
     merge_adapters(model)
     return model
@@ -71,8 +73,8 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
     if not getattr(model, "_hf_peft_config_loaded", False):
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
 
+    _take_trained_layers(model)
     modules: dict[str, Any] = dict(model.named_modules())
     adapters = {name: each for name, each in modules.items() if isinstance(each, BaseTunerLayer)}
     tied = [*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()]
@@ -87,17 +89,24 @@ def merge_adapters(model: AiaynForConditionalGeneration) -> None:
         if not adapter.disable_adapters:
             adapter.merge()
         model.set_submodule(name, adapter.get_base_layer())
-    for name, module in modules.items():
-        if isinstance(module, AuxiliaryTrainingWrapper):
-            # A layer that was trained whole, beside the adapters.
-            trained = module.unload_and_optionally_merge_module(
-                merge=not module.disable_adapters, safe_merge=False, adapter_names=None
-            )
-            model.set_submodule(name, trained)
     model._hf_peft_config_loaded = False
     del model.peft_config
     # By them saving would give the weights an adapter's names.
     model.__dict__.pop("_weight_conversions", None)
+
+
+def _take_trained_layers(model: nn.Module) -> None:
+    """Put in place what was trained whole beside adapters: layers, or some of a layer's rows."""
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            trained = module.original_module
+            if not module.disable_adapters:
+                trained = module.unload_and_optionally_merge_module(
+                    merge=True, safe_merge=False, adapter_names=None
+                )
+            model.set_submodule(name, trained)
 
 
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
@@ -116,16 +125,20 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
     return model
 
 
-def require_ctranslate2() -> None:
-    """Refuse to go on without the engine's package.
+def require_package(name: str, extra: str) -> None:
+    """Refuse to begin what a package is missing for.
+
+    Args:
+        name: The package.
+        extra: Which of our extras has it.
 
     Raises:
         ModuleNotFoundError: It is not installed.
     """
-    if find_spec("ctranslate2") is None:
+    if find_spec(name) is None:
         raise ModuleNotFoundError(
-            "The engine needs the package ctranslate2, which is the extra 'ctranslate2' of "
-            "modeling_aiayn: install it."
+            f"This needs the package {name}, which the extra {extra!r} of modeling_aiayn has: "
+            "install it."
         )
 
 

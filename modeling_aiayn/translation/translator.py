@@ -22,7 +22,7 @@ from .loading import (
     computable,
     load_model,
     load_target_tokenizer,
-    require_ctranslate2,
+    require_package,
 )
 from .options import SearchOptions
 from .penalties import normalized_score
@@ -187,7 +187,7 @@ class Translator:
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
-        require_ctranslate2()
+        require_package("ctranslate2", "ctranslate2")
         from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
 
         require_directory(folder, HUB_HINT)
