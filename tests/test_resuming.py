@@ -874,10 +874,12 @@ def test_a_rate_that_cannot_be_changed_is_refused(run):
         run("run", **(options | {"learning_rate": 1e-4}))
 
 
-@pytest.mark.parametrize("batches", ["--max_tokens_per_batch", "--per_device_train_batch_size"])
+@pytest.mark.parametrize(
+    "batches", [("--max_tokens_per_batch", 200), ("--per_device_train_batch_size", 8)], ids=str
+)
 def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path, batches):
-    """As torchrun and schedulers send it: to the whole group of processes."""
-    pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
+    """As torchrun sends it: to the whole group. Workers start at each epoch, of which one is long."""
+    pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 3000, seed=1)]
     for name in ("train", "validation"):
         lines = "".join(f"{source}\t{target}\n" for source, target in pairs)
         (tmp_path / f"{name}.tsv").write_text(lines)
@@ -886,7 +888,7 @@ def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path, batche
         *(sys.executable, ROOT / "scripts" / "train_translation.py", "--output_dir", folder),
         *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
         *("--preset", "tiny", "--vocab_size", 400, "--max_steps", 100_000, "--save_steps", 5),
-        *("--save_strategy", "steps", "--save_total_limit", 1, batches, 200),
+        *("--save_strategy", "steps", "--save_total_limit", 1, *batches),
         *("--dataloader_num_workers", 2, "--use_cpu", "true", "--disable_tqdm", "true"),
     ]
     process = subprocess.Popen(
