@@ -23,12 +23,12 @@ from ..translation.ctranslate2_engine import (
     POSITIONS_FIELD,
     SOURCE_TOKENIZER_FOLDER,
     VOCABULARIES_FIELD,
+    sole_end,
 )
 from ..translation.engine import (
     RULED_OUT,
     left_out_of_odds,
     refuse_what_the_decoder_lacks,
-    sole_end,
     suppressed_tokens,
 )
 from ..translation.options import SearchOptions

@@ -63,19 +63,7 @@ class CurvesCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Draw what has been logged so far."""
-        self._draw(args, state)
-
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
-        """Draw all of it."""
-        self._draw(args, state)
-
-    @staticmethod
-    def _draw(args: TrainingArguments, state: TrainerState) -> None:
         if state.is_world_process_zero:
             draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)
+
+    on_train_end = on_evaluate

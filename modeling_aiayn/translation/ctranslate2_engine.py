@@ -13,7 +13,6 @@ from .engine import (
     SourceSentence,
     length_limit,
     refuse_what_the_decoder_lacks,
-    sole_end,
     suppressed_tokens,
 )
 from .hypotheses import Hypothesis
@@ -192,6 +191,25 @@ class CTranslate2Engine:
             for ids, total in zip(found, totals, strict=True)
         ]
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
+
+
+def sole_end(generation_config: GenerationConfig) -> int:
+    """The id that ends a sentence, for an engine that knows one.
+
+    Args:
+        generation_config: The model's.
+
+    Returns:
+        The id.
+
+    Raises:
+        ValueError: There are several.
+    """
+    ends = generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    if len(ends) != 1:
+        raise ValueError(f"CTranslate2 has one end, got eos_token_id={ends}.")
+    return int(ends[0])
 
 
 def _at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:

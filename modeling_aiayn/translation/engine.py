@@ -135,25 +135,6 @@ def suppressed_tokens(generation_config: GenerationConfig) -> list[int]:
     return sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
 
 
-def sole_end(generation_config: GenerationConfig) -> int:
-    """The id that ends a sentence, for an engine that knows one.
-
-    Args:
-        generation_config: The model's.
-
-    Returns:
-        The id.
-
-    Raises:
-        ValueError: There are several.
-    """
-    ends = generation_config.eos_token_id
-    ends = ends if isinstance(ends, list) else [ends]
-    if len(ends) != 1:
-        raise ValueError(f"CTranslate2 has one end, got eos_token_id={ends}.")
-    return int(ends[0])
-
-
 def left_out_of_odds(generation_config: GenerationConfig) -> list[int]:
     """Ids that have no share of the probability, where a model counts shares of what is left.
 
