@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingA
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import AiaynForConditionalGeneration
-from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
@@ -529,3 +529,16 @@ def test_a_run_without_evaluations_has_curves_too(tmp_path, encoded, tokenizer):
 def test_a_smoothing_that_is_no_share_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"label_smoothing_factor must be in \[0, 1\], got 10"):
         arguments(tmp_path, label_smoothing_factor=10)
+
+
+@pytest.mark.parametrize(("method", "stays"), [("fork", False), ("forkserver", True)])
+def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypatch, method, stays):
+    """Forked workers have its files open; others open them by their names."""
+    at_exit = []
+    monkeypatch.setattr(prepared_data.multiprocessing, "get_start_method", lambda: method)
+    monkeypatch.setattr(prepared_data.atexit, "register", lambda *call, **_: at_exit.append(call))
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    prepared_data._remove(folder)
+    assert folder.is_dir() == stays
+    assert [call[1] for call in at_exit] == ([folder] if stays else [])
