@@ -35,7 +35,6 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import (
     ALL_ATTENTION_FUNCTIONS,
     LoadStateDictConfig,
-    slice_logits_to_keep,
 )
 from transformers.processing_utils import Unpack
 from transformers.utils import (
@@ -187,6 +186,26 @@ def positions_of(attention_mask: Tensor | None, past_length: int | Tensor, like:
     return positions[:, index].clamp(min=0)  # [B, T]
 
 
+def kept_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Select the positions that get logits, as transformers 5.22 and later do.
+
+    Args:
+        hidden_states: States, [B, T, D].
+        logits_to_keep: The number of last positions, 0 for all; or positions, [P] or [B, P]; or a
+            boolean mask, [B, T].
+
+    Returns:
+        States, [B, P, D]; [P, D] for a mask.
+    """
+    if isinstance(logits_to_keep, int):
+        return hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states
+    if logits_to_keep.ndim == 1:
+        return hidden_states[:, logits_to_keep]
+    if logits_to_keep.dtype == torch.bool:
+        return hidden_states[logits_to_keep]
+    return hidden_states.take_along_dim(logits_to_keep[..., None], dim=1)
+
+
 def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
     """config, or a copy that says whether the model has both halves: generate() asks for it."""
     if config.is_encoder_decoder != is_encoder_decoder:
@@ -237,7 +256,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
             **kwargs: As for PreTrainedModel.
         """
         folder = Path(save_directory)
-        writes = self.should_save_on_this_rank(is_main_process)
+        writes = is_main_process
         # An adapter and a variant are saved beside the weights; offloaded ones are read from there.
         is_beside = getattr(self, "_hf_peft_config_loaded", False) or kwargs.get("variant")
         is_offloaded = "disk" in getattr(self, "hf_device_map", {}).values()
@@ -597,6 +616,16 @@ class AiaynEncoder(AiaynStack):
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
+def _recorded_decoder_layers() -> OutputRecorder:
+    """Hidden states by negative index count the decoder's layers, where the library can do that.
+
+    The field is new in transformers 5.23; older versions do not look at it.
+    """
+    recorder = OutputRecorder(DecoderLayer)
+    recorder.num_hidden_layers_key = "decoder_layers"
+    return recorder
+
+
 class AiaynDecoder(AiaynStack):
     """Figure 1, right: N decoder layers over the embedded target so far.
 
@@ -606,7 +635,7 @@ class AiaynDecoder(AiaynStack):
     """
 
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
+        "hidden_states": _recorded_decoder_layers(),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
     }
@@ -980,7 +1009,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, FiniteGenerationMixin)
         hidden_states = outputs.last_hidden_state
         loss = logits = None
         if not skip_logits:
-            logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+            logits = self.lm_head(kept_positions(hidden_states, logits_to_keep))
         if labels is not None:
             check_labels(labels, self.config.decoder_vocab_size or self.config.vocab_size)
             counted = (labels, num_items_in_batch, smoothing)
@@ -1273,7 +1302,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, FiniteGenerationMixin):
         hidden_states = outputs.last_hidden_state
         loss = logits = None
         if not skip_logits:
-            logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+            logits = self.lm_head(kept_positions(hidden_states, logits_to_keep))
         if targets is not None:
             check_labels(targets, self.config.decoder_vocab_size or self.config.vocab_size)
             counted = (targets, num_items_in_batch, smoothing)

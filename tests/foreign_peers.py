@@ -311,6 +311,18 @@ def fairseq_layer(layer: str, half: str, width: int, inner: int) -> dict:
     return shapes | norm_shapes(f"{layer}.final_layer_norm", width)
 
 
+def unused_fairseq_weights(layers: int, width: int, inner: int) -> dict:
+    """What fairseq 0.12.2 allocates for a fused kernel and saves, and never computes with."""
+    shapes = {"in_proj": (3 * width, width), "out_proj": (width, width)}
+    shapes |= {"fc1": (inner, width), "fc2": (width, inner)}
+    unused = {}
+    for n in range(layers):
+        for name, shape in shapes.items():
+            unused[f"encoder.layers.{n}.{name}_weight"] = torch.full(shape, torch.nan)
+            unused[f"encoder.layers.{n}.{name}_bias"] = torch.full(shape[:1], torch.nan)
+    return unused
+
+
 def fairseq_checkpoint(
     depths: tuple[int, int] = (2, 3),
     width: int = 12,
@@ -344,6 +356,7 @@ def fairseq_checkpoint(
         state[f"{half}.version"] = torch.tensor([3.0])
         if not learned:
             state[f"{half}.embed_positions._float_tensor"] = torch.zeros(1)
+    state |= unused_fairseq_weights(depths[0], width, inner[0])
     options = argparse.Namespace(
         arch="transformer",
         encoder_layers=depths[0],

@@ -162,6 +162,8 @@ def test_the_script_averages_what_it_is_told(run, evaluated, tmp_path):
     assert code == 0 and f"checkpoint-{best}\n" in out
     saved = load_file(tmp_path / "b" / "model.safetensors")
     assert {weight.dtype for weight in saved.values()} == {torch.float16}
+    # Trainers start in the configuration's dtype.
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "b").dtype == torch.float32
     for wrong, message in (
         (("--run", evaluated[0]), "Give one of last, best and checkpoints."),
         (("--last", 2), "last and best need a run"),

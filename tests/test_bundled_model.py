@@ -3,9 +3,11 @@
 import gzip
 
 import pytest
+import torch
 from conftest import MULTI30K, ROOT
 from safetensors import safe_open
 from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
@@ -48,6 +50,10 @@ def test_it_is_small_half_precision_and_has_no_code():
     assert {path.suffix for path in files} == {".safetensors", ".json", ".md"}
     with safe_open(FOLDER / "model.safetensors", "pt") as weights:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
+
+
+def test_trainers_start_in_float32():
+    assert AutoModelForSeq2SeqLM.from_pretrained(FOLDER).dtype == torch.float32
 
 
 def test_its_card_names_data_licence_and_scores():

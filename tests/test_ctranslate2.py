@@ -209,6 +209,10 @@ def test_an_export_with_another_vocabulary_is_refused(tokenizer, tmp_path):
         Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
 
 
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="CTranslate2's int8 and int16 scores are less exact on processors without AVX-512",
+)
 @pytest.mark.parametrize("quantization", ["int8", "int16"])
 def test_quantized_weights_are_close_and_ours_are_left_alone(quantization, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer), d_model=24)

@@ -52,6 +52,9 @@ FAIRSEQ_NAMES = NameTable(
     left_out={
         r"(en|de)coder\.version": "the format's number",
         r"(en|de)coder\.embed_positions\.(_float_tensor|weights)": "sinusoids are computed",
+        r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)": (
+            "fairseq 0.12 saves them for a fused kernel and does not use them"
+        ),
     },
 )
 # fairseq's Dictionary begins with <s>, <pad>, </s> and <unk>; a decoder starts from </s>.

@@ -175,7 +175,9 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
             shutil.copyfile(source, output / name)
     if dtype is not None:
         average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
-        config = json.loads((output / CONFIG_NAME).read_text("utf-8")) | {"dtype": dtype}
+        # The configuration's dtype is the one that a model is loaded and fine-tuned in: training in
+        # half precision ruins it.
+        config = json.loads((output / CONFIG_NAME).read_text("utf-8")) | {"dtype": "float32"}
         (output / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     save_file(average, output / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
     shutil.copymode(output / CONFIG_NAME, output / SAFE_WEIGHTS_NAME)

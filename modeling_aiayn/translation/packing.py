@@ -40,11 +40,19 @@ def linear_function(weight: Tensor, bias: Tensor | None, is_packed: bool = True)
     if is_packed and weight.device.type == "cpu":
         if is_kept_in_halves(weight):
             return _of_halves(weight, bias)
-        # torch leaves it unannotated.
-        has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        if has_kernels and weight.dtype in (torch.float32, torch.bfloat16):
+        if has_packed_kernel(weight.dtype):
             return _laid_out(weight, bias)
     return partial(functional.linear, weight=weight, bias=bias)
+
+
+def has_packed_kernel(dtype: torch.dtype) -> bool:
+    """Whether this processor multiplies by packed weights of dtype; bf16 needs AVX-512."""
+    # torch leaves both questions unannotated.
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def is_kept_in_halves(weight: Tensor) -> bool:
