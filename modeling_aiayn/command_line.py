@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import distributed
 from transformers import AutoConfig, HfArgumentParser
 
-from .model_folders import require_model_folder
+from .loading import check_model_folder
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +60,6 @@ def _flags_of(path: str) -> list[str]:
     return flags
 
 
-def mapping_of(flag: str, text: str | None) -> dict[str, Any]:
-    """A flag's YAML mapping.
-
-    Args:
-        flag: The flag's name.
-        text: What was given.
-
-    Returns:
-        The mapping; an empty one where nothing was given.
-
-    Raises:
-        ValueError: It is none.
-    """
-    try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
-    return found
-
-
 def default_device(device: str | None) -> str:
     """The device that a flag names, or a GPU where there is one.
 
@@ -102,7 +80,7 @@ def default_device(device: str | None) -> str:
         raise ValueError(f"device must be one that torch knows, got {device!r}.") from error
 
 
-def require_head(folder: str, head: str) -> None:
+def check_head(folder: str, head: str) -> None:
     """Refuse a folder that holds no model with a head.
 
     Args:
@@ -113,7 +91,7 @@ def require_head(folder: str, head: str) -> None:
         OSError: There is no such folder, or no model in it.
         ValueError: The model is another one.
     """
-    require_model_folder(folder)
+    check_model_folder(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     heads = config.architectures or ["none"]
     if head not in heads:

@@ -8,7 +8,7 @@ import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from .model_folders import require_directory
+from .loading import check_directory
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
         ValueError: It lacks what a model needs, or its card is not filled.
     """
     folder = Path(folder)
-    require_directory(folder)
+    check_directory(folder)
     files = sorted(path for pattern in PUBLISHED for path in folder.glob(pattern))
     for pattern in NEEDED:
         if not any(path.match(pattern) for path in files):

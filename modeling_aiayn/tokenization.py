@@ -163,12 +163,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return _wrap(tokenizer, ends_texts=False)
 
 
-def as_unicode(text: str) -> str:
+def clean_text(text: str) -> str:
     """Stripped text in which a lone surrogate, which is no character, is U+FFFD."""
-    return without_surrogates(text.strip())
+    return replace_surrogates(text.strip())
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Text in which a lone surrogate, which is no character, is U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from modeling_aiayn.command_line import parse_arguments, require_head, run_script
+from modeling_aiayn.command_line import check_head, parse_arguments, run_script
 from modeling_aiayn.corpus import stream_lines
-from modeling_aiayn.model_folders import refuse_unfit_weights
-from modeling_aiayn.tokenization import without_surrogates
+from modeling_aiayn.loading import check_weights
+from modeling_aiayn.tokenization import replace_surrogates
 
 
 @dataclass
@@ -31,7 +31,7 @@ class ClassifyArguments:
             raise ValueError("Give either --text or --input, not both.")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
-        require_head(self.model, "AiaynForSequenceClassification")
+        check_head(self.model, "AiaynForSequenceClassification")
 
 
 def main() -> None:
@@ -42,13 +42,13 @@ def main() -> None:
     model, loading_info = AutoModelForSequenceClassification.from_pretrained(
         arguments.model, output_loading_info=True, **loading
     )
-    refuse_unfit_weights(arguments.model, model, loading_info)
+    check_weights(arguments.model, model, loading_info)
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
     texts = arguments.text or stream_lines(arguments.input or sys.stdin.buffer)
     # Texts are cut to what the classifier was trained on.
     options = {"truncation": True, "max_length": classify.model.config.max_position_embeddings}
     # The library takes a generator for a stream, and no other iterator.
-    stream = (without_surrogates(text) for text in texts)
+    stream = (replace_surrogates(text) for text in texts)
     for found in classify(stream, batch_size=arguments.batch_size, **options):
         sys.stdout.write(f"{found['label']}\t{found['score']:.4f}\n")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from modeling_aiayn.command_line import default_device, parse_arguments, require_head, run_script
+from modeling_aiayn.command_line import check_head, default_device, parse_arguments, run_script
 from modeling_aiayn.language_model.completion import complete
-from modeling_aiayn.model_folders import refuse_unfit_weights
+from modeling_aiayn.loading import check_weights
 
 
 @dataclass
@@ -37,7 +37,7 @@ class CompletionArguments:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
             raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature}.")
-        require_head(self.model, "AiaynForCausalLM")
+        check_head(self.model, "AiaynForCausalLM")
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     model, loading_info = AutoModelForCausalLM.from_pretrained(
         arguments.model, output_loading_info=True, **options
     )
-    refuse_unfit_weights(arguments.model, model, loading_info)
+    check_weights(arguments.model, model, loading_info)
     model.eval().to(default_device(arguments.device))
     set_seed(arguments.seed)
     sampling = {"do_sample": False}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_lines, without_empty
+from modeling_aiayn.metrics import moses_bleu
 from modeling_aiayn.translation.arguments import ModelOrHypotheses, PairArguments
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
@@ -20,7 +21,6 @@ from modeling_aiayn.translation.evaluation import (
     score_translations,
     with_translations,
 )
-from modeling_aiayn.translation.metrics import moses_bleu
 from modeling_aiayn.translation.options import SearchOptions
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_lines
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.loading import check_package
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.arguments import TranslatorArguments
-from modeling_aiayn.translation.loading import require_package
 from modeling_aiayn.translation.options import SearchOptions
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     arguments, options, export = parse_arguments(
         __doc__, TranslatorArguments, SearchOptions, ExportArguments
     )
-    require_package("ctranslate2", "ctranslate2")
+    check_package("ctranslate2", "ctranslate2")
     from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
     from modeling_aiayn.translation.ctranslate2_engine import refuse_what_the_engine_lacks
 

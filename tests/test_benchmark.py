@@ -2,18 +2,18 @@
 
 import pytest
 import torch
+import training_speed
 from conftest import small_config
 from torch.utils.flop_counter import FlopCounterMode
-
-from modeling_aiayn import AiaynForConditionalGeneration
-from modeling_aiayn.training import benchmark
-from modeling_aiayn.training.benchmark import (
+from training_speed import (
     contenders,
     memory_table,
     product_rate,
     speed_table,
     training_flops,
 )
+
+from modeling_aiayn import AiaynForConditionalGeneration
 
 
 def test_products_are_those_that_torch_counts():
@@ -62,7 +62,7 @@ def test_memory_is_of_a_process_of_its_own(monkeypatch):
         calls.append(command[2].splitlines()[-1])
         return f"noise\n{100.0 * len(calls)}\n"
 
-    monkeypatch.setattr(benchmark.subprocess, "check_output", measure)
+    monkeypatch.setattr(training_speed.subprocess, "check_output", measure)
     lines = memory_table(16, 50, 4).splitlines()
     assert calls[0] == "print(peak_megabytes('ours', 'none', 16, 50, 4))"
     assert calls[-1] == "print(peak_megabytes('sdpa', 'model', 16, 50, 4))"
@@ -74,8 +74,8 @@ def test_memory_is_of_a_process_of_its_own(monkeypatch):
 @pytest.mark.parametrize("loss", ["none", "model"])
 def test_the_peak_is_this_process_s(monkeypatch, name, loss):
     monkeypatch.setattr(
-        benchmark.AiaynConfig,
+        training_speed.AiaynConfig,
         "from_preset",
         lambda preset, vocab_size: small_config(vocab_size=vocab_size),
     )
-    assert benchmark.peak_megabytes(name, loss, 16, 50, 4) > 100
+    assert training_speed.peak_megabytes(name, loss, 16, 50, 4) > 100

@@ -1,11 +1,10 @@
 """The decoding benchmark measures what it says; how fast anything is, it does not assert."""
 
+import decoding_speed
 import pytest
 import torch
 from conftest import small_config, small_model
-
-from modeling_aiayn.translation import Translator, benchmark
-from modeling_aiayn.translation.benchmark import (
+from decoding_speed import (
     NEW_TOKENS,
     DecodingContender,
     cast_copy,
@@ -17,10 +16,12 @@ from modeling_aiayn.translation.benchmark import (
     whole_file,
 )
 
+from modeling_aiayn.translation import Translator
+
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    monkeypatch.setattr(benchmark, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(decoding_speed, "PAUSE_SECONDS", 0.0)
 
 
 def test_all_contenders_make_as_many_tokens(tokenizer):
@@ -95,7 +96,7 @@ def test_the_script_prints_a_table_of_each_case(run, tmp_path, monkeypatch):
         lambda name, vocab_size: small_config(vocab_size=vocab_size, encoder_attention_heads=2),
     )
     code, out, err = run(
-        *("benchmark_decoding.py", "--file", tmp_path / "pairs.tsv", "--rounds", 1),
+        *("../benchmarks/benchmark_decoding.py", "--file", tmp_path / "pairs.tsv", "--rounds", 1),
         *("--train_file", tmp_path / "pairs.tsv", "--vocab_size", 300, "--batches", 2),
         *("--beams", 2, "--dtypes", "float32"),
     )

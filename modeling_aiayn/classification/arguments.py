@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..model_folders import require_directory
+from ..loading import check_directory
 from ..training.arguments import TRANSLATION_FLAGS, AiaynTrainingArguments, refuse_flags
 
 
@@ -120,4 +120,4 @@ class ClassifierArguments:
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
             if getattr(self, name) != type(self).__dataclass_fields__[name].default:
                 raise ValueError(f"start_from has its own sizes and words: {name} is not for it.")
-        require_directory(self.start_from)
+        check_directory(self.start_from)

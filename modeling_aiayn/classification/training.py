@@ -16,12 +16,12 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
 from ..training.progress import ProgressBar
 from ..training.resumable import ResumableTrainer
+from ..training.setup import parse_mapping
 from .arguments import ClassifierArguments
 
 
@@ -94,7 +94,7 @@ def build_classifier(
         "label2id": {name: number for number, name in enumerate(names)},
         "num_labels": len(names),
     }
-    overrides = mapping_of("config_overrides", arguments.config_overrides)
+    overrides = parse_mapping("config_overrides", arguments.config_overrides)
     for name in (*classes, "vocab_size", "vocabulary_sha256"):
         if name in overrides:
             raise ValueError(f"config_overrides: {name} is read off the training texts.")

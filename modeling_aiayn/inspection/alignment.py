@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenization import as_unicode, decode_lines
+from ..tokenization import clean_text, decode_lines
 from ..translation import Translator
 from ..translation.translator import Translation
 from .attention_weights import AttentionMaps, attention_maps
@@ -218,7 +218,7 @@ def align(
     Returns:
         The links by each of them.
     """
-    source, target = as_unicode(source), as_unicode(target)
+    source, target = clean_text(source), clean_text(target)
     source_words, target_words = words or (source.split(), target.split())
     maps = attention_maps(translator, source, target)
     words_of = words_of_maps(translator, source, target, (source_words, target_words), maps)
@@ -245,7 +245,7 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
     def links(translation: Translation) -> str:
         if not translation.text:
             return ""
-        source = as_unicode(translation.source)
+        source = clean_text(translation.source)
         # The very tokens: the text might be cut into others.
         maps = attention_maps(translator, source, translation.token_ids)
         limit = len(maps.source_tokens)

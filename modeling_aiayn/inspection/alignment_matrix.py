@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..tokenization import as_unicode
+from ..tokenization import clean_text
 from ..translation import Translator
 from .alignment import AttentionChoice, Links, words_of_maps
 from .alignment_scores import GoldPair
@@ -30,7 +30,7 @@ def word_attention_maps(translator: Translator, pair: GoldPair) -> AttentionMaps
     Raises:
         ValueError: A word is not in its sentence.
     """
-    source, target = as_unicode(pair.source), as_unicode(pair.target)
+    source, target = clean_text(pair.source), clean_text(pair.target)
     maps = attention_maps(translator, source, target)
     of_source, of_target = words_of_maps(translator, source, target, pair.words, maps)
     words = [list(side) for side in pair.words]

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from ..command_line import default_device
-from ..model_folders import refuse_unfit_weights
+from ..loading import check_weights
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.arguments import TranslatorArguments
 from ..translation.options import SearchOptions
@@ -130,7 +130,7 @@ def load_maps(
     loaded, loading_info = TEXT_MODELS[architecture].from_pretrained(
         model.model[0], dtype=model.dtype, output_loading_info=True, **options_of_load
     )
-    refuse_unfit_weights(model.model[0], loaded, loading_info)
+    check_weights(model.model[0], loaded, loading_info)
     tokenizer = AutoTokenizer.from_pretrained(model.model[0], **options_of_load)
     return text_attention_maps(loaded.to(default_device(model.device)), tokenizer, text)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..modeling_aiayn import shift_right
-from ..tokenization import as_unicode
+from ..tokenization import clean_text
 from ..translation import Translator
 from ..translation.options import SearchOptions
 from .token_words import Tokens, merge_words, tokens_of_ids
@@ -181,7 +181,7 @@ def _target_ids(
         raise ValueError(f"There is no search with a target: {', '.join(search_options)}.")
     if not isinstance(target, str):
         return list(target)
-    ids: list[int] = translator.target_tokenizer(as_unicode(target)).input_ids
+    ids: list[int] = translator.target_tokenizer(clean_text(target)).input_ids
     return ids
 
 
@@ -267,7 +267,7 @@ def text_attention_maps(
             f"model, got {type(model).__name__}. For a translator there is attention_maps."
         )
     max_length = max_length or model.config.max_position_embeddings
-    ids = tokenizer(as_unicode(text)).input_ids
+    ids = tokenizer(clean_text(text)).input_ids
     if len(ids) > max_length:
         logger.warning("The text: cut from %d to %d tokens.", len(ids), max_length)
         is_ended = ids[-1] == tokenizer.eos_token_id

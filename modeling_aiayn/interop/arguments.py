@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..command_line import mapping_of
+from ..training.setup import parse_mapping
 from .annotated import read_annotated
 from .fairseq import FairseqText, read_fairseq
 from .foreign_model import ForeignModel
@@ -107,7 +107,7 @@ class SourceArguments:
             return read_opennmt(path)
         if self.system == "fairseq":
             return read_fairseq(path, FairseqText(**self._given(TEXT_OPTIONS)))
-        config = mapping_of("config", self.config)
+        config = parse_mapping("config", self.config)
         if self.system == "torch":
             return read_torch_transformer(path, self._torch_names(), config)
         dictionaries = (self.source_dictionary, self.target_dictionary)
@@ -117,7 +117,7 @@ class SourceArguments:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _torch_names(self) -> TorchNames:
-        given = mapping_of("names", self.names)
+        given = parse_mapping("names", self.names)
         known = [each.name for each in fields(TorchNames)]
         for name in given:
             if name not in known:

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from ..checks import check_readable
-from ..model_folders import refuse_unfit_weights, require_model_folder
+from ..loading import check_model_folder, check_weights
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 
 
@@ -54,7 +54,7 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
         ValueError: The configuration is of another model, or weights are missing or not finite.
     """
     folder = Path(source)
-    require_model_folder(folder)
+    check_model_folder(folder)
     found, _ = model_class.config_class.get_config_dict(folder)
     if found.get("model_type") != model_class.config_class.model_type:
         raise ValueError(
@@ -80,7 +80,7 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
     # Sinusoids are computed, and fairseq's files do not hold them.
     missing = loading_info["missing_keys"]
     learned = [name for name in missing if not name.endswith("embed_positions.weight")]
-    refuse_unfit_weights(folder, model, loading_info | {"missing_keys": learned})
+    check_weights(folder, model, loading_info | {"missing_keys": learned})
     return model
 
 

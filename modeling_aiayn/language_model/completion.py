@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForCausalLM
-from ..tokenization import without_surrogates
+from ..tokenization import replace_surrogates
 
 
 @torch.inference_mode()
@@ -66,7 +66,7 @@ def encode_beginning(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]
     Raises:
         ValueError: There is no text, or it has a character that the model does not know.
     """
-    text = without_surrogates(text)
+    text = replace_surrogates(text)
     if not text:
         raise ValueError("A language model needs a text to go on with, got an empty one.")
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForCausalLM
 from ..tokenization import vocabulary_sha256
 from ..training import AiaynTrainer
+from ..training.setup import parse_mapping
 from .arguments import LanguageModelArguments
 from .texts import EncodedText
 from .windows import covering_windows
@@ -31,7 +31,7 @@ def build_language_model(
     Raises:
         ValueError: config_overrides is no YAML mapping, or says what the text says.
     """
-    overrides = mapping_of("config_overrides", arguments.config_overrides)
+    overrides = parse_mapping("config_overrides", arguments.config_overrides)
     of_text = {
         "vocab_size": len(tokenizer),
         "vocabulary_sha256": [vocabulary_sha256(tokenizer)],

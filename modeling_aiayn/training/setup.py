@@ -2,10 +2,10 @@
 
 from typing import Any
 
+import yaml
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..command_line import mapping_of
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
@@ -13,6 +13,28 @@ from .arguments import ModelArguments
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
+
+
+def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
+    """Parse the YAML mapping that a flag holds.
+
+    Args:
+        flag: The flag's name.
+        text: What was given.
+
+    Returns:
+        The mapping; an empty one where nothing was given.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        found = yaml.safe_load(text or "{}")
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
+    return found
 
 
 def build_tokenizers(
@@ -55,7 +77,7 @@ def build_config(model: ModelArguments, **fields: Any) -> AiaynConfig:
     Raises:
         ValueError: config_overrides is no YAML mapping, or there is no such preset.
     """
-    overrides = mapping_of("config_overrides", model.config_overrides)
+    overrides = parse_mapping("config_overrides", model.config_overrides)
     return AiaynConfig.from_preset(model.preset, **fields, **overrides)
 
 

@@ -23,8 +23,8 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..losses import IGNORED_LABEL
+from ..metrics import TranslationScores
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
-from ..translation.metrics import TranslationScores
 from .arguments import AiaynTrainingArguments
 from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
 from .interruption import leave_group

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from ..command_line import default_device
 from ..corpus import parse_columns, read_rows, stream_lines
-from .loading import require_package
+from ..loading import check_package
 from .translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -143,7 +143,7 @@ class PairArguments:
 
     def __post_init__(self) -> None:
         if self.moses:
-            require_package("sacremoses", "interop")
+            check_package("sacremoses", "interop")
 
     def rows(self) -> Dataset:
         """The file's rows, those with an empty side too.

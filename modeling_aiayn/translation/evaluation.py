@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from .metrics import TranslationScores
+from ..metrics import TranslationScores
 from .translator import Translator
 
 # Bootstrap resamples behind an interval of confidence.

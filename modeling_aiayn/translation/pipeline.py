@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from ..loading import computable, load_target_tokenizer, merge_adapters
 from ..tokenization import decode_lines
 from .engine import SourceSentence
-from .loading import computable, load_target_tokenizer, merge_adapters
 from .options import SearchOptions
 from .translator import Translator
 

@@ -11,19 +11,19 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..model_folders import require_directory
-from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import TARGET_TOKENIZER_FOLDER, as_unicode, decode_lines, vocabulary_sha256
-from .batching import batches_by_length, pools
-from .engine import Engine, SourceSentence, TorchEngine, positions_of
-from .hypotheses import Hypothesis
-from .loading import (
+from ..loading import (
     HUB_HINT,
+    check_directory,
+    check_package,
     computable,
     load_model,
     load_target_tokenizer,
-    require_package,
 )
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..tokenization import TARGET_TOKENIZER_FOLDER, clean_text, decode_lines, vocabulary_sha256
+from .batching import batches_by_length, pools
+from .engine import Engine, SourceSentence, TorchEngine, positions_of
+from .hypotheses import Hypothesis
 from .options import SearchOptions
 from .penalties import normalized_score
 from .progress import TranslationBar
@@ -187,10 +187,10 @@ class Translator:
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
-        require_package("ctranslate2", "ctranslate2")
+        check_package("ctranslate2", "ctranslate2")
         from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
 
-        require_directory(folder, HUB_HINT)
+        check_directory(folder, HUB_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
             raise FileNotFoundError(
                 f"{folder}: no exported model. Export one with scripts/export_ctranslate2.py."
@@ -365,7 +365,7 @@ class Translator:
         ids = [
             tuple(
                 self._cut(
-                    self.target_tokenizer(as_unicode(target)).input_ids,
+                    self.target_tokenizer(clean_text(target)).input_ids,
                     name,
                     self.max_target_tokens,
                 )
@@ -406,7 +406,7 @@ class Translator:
         Returns:
             Ids, the last of which is eos where the model's sources have one.
         """
-        ids: list[int] = self.source_tokenizer(as_unicode(text)).input_ids
+        ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
@@ -431,7 +431,7 @@ class Translator:
 
     def _sentences(self, pool: Sequence[tuple[int, Row]]) -> list[SourceSentence]:
         """What the engine translates of some rows, whose texts are split into sub-words at once."""
-        texts = [as_unicode(text) for _, (text, _, _) in pool]
+        texts = [clean_text(text) for _, (text, _, _) in pool]
         for (number, (text, _, _)), whole in zip(pool, texts, strict=True):
             if text.strip() != whole:
                 logger.warning("Line %d: what is no character is U+FFFD here.", number + 1)
@@ -456,7 +456,7 @@ class Translator:
         """Ids of a part of a translation."""
         if not text.strip():
             return []
-        ids: list[int] = self.target_tokenizer(as_unicode(text), add_special_tokens=False).input_ids
+        ids: list[int] = self.target_tokenizer(clean_text(text), add_special_tokens=False).input_ids
         return ids
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:

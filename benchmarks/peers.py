@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from ..configuration_aiayn import AiaynConfig
-from ..losses import IGNORED_LABEL
+from modeling_aiayn import AiaynConfig
+from modeling_aiayn.losses import IGNORED_LABEL
 
 
 class TorchTransformer(nn.Module):

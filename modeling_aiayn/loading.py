@@ -2,22 +2,86 @@
 
 import copy
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ..configuration_aiayn import AiaynConfig
-from ..model_folders import refuse_unfit_weights, require_model_folder
-from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import TARGET_TOKENIZER_FOLDER
+from .configuration_aiayn import AiaynConfig
+from .modeling_aiayn import AiaynForConditionalGeneration
+from .tokenization import TARGET_TOKENIZER_FOLDER
 
 HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
+
+
+def check_directory(folder: str | Path, hint: str = "") -> None:
+    """Refuse a name that is no folder's: the libraries would take it for a repository's.
+
+    Args:
+        folder: The name.
+        hint: What else a user may have meant by it, a sentence.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"No such directory: {folder}. {hint}".rstrip())
+
+
+def check_model_folder(
+    folder: str | Path, configurations: Sequence[str] = (CONFIG_NAME,), hint: str = ""
+) -> None:
+    """Refuse what is no folder with a model in it.
+
+    Args:
+        folder: Its name.
+        configurations: Files of which a model's folder has one at least.
+        hint: As for `check_directory`.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no model in it.
+    """
+    check_directory(folder, hint)
+    if not any(Path(folder, name).is_file() for name in configurations):
+        raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
+
+
+def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
+    """Refuse a model of which a part was not read or is no number: what it says would be noise.
+
+    Args:
+        path: Where the model came from.
+        model: The model.
+        loading_info: What from_pretrained says of its loading.
+
+    Raises:
+        ValueError: A weight is missing, is not the model's, or is not finite.
+    """
+    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
+        if loading_info[kind]:
+            first, *others = sorted(loading_info[kind])
+            more = f" and {len(others)} others" if others else ""
+            raise ValueError(
+                f"{path}: the weight {first}{more} {trouble}. A model must have all of its "
+                "weights and no others: save it again from where it was trained."
+            )
+    for name, weight in model.state_dict().items():
+        if not weight.is_meta and not weight.isfinite().all():
+            raise ValueError(
+                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
+                "checkpoint of this training."
+            )
 
 
 def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
@@ -37,18 +101,18 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     """
     if not hub:
         # The library follows an adapter's file to its model.
-        require_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
     base = _base_of_adapter(path, **options)
     model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
         base or path, use_safetensors=True, output_loading_info=True, **options
     )
-    refuse_unfit_weights(base or path, model, loading_info)
+    check_weights(base or path, model, loading_info)
     if base is not None:
         # Loaded with its model, an adapter would hide what that lacks.
         where = {name: each for name, each in options.items() if name in ("revision", "token")}
         where["local_files_only"] = not hub
         found = model.load_adapter(str(path), adapter_kwargs=where)
-        refuse_unfit_weights(path, model, found.to_dict())
+        check_weights(path, model, found.to_dict())
     merge_adapters(model)
     return model
 
@@ -125,7 +189,7 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
     return model
 
 
-def require_package(name: str, extra: str) -> None:
+def check_package(name: str, extra: str) -> None:
     """Refuse to begin what a package is missing for.
 
     Args:

@@ -1,6 +1,6 @@
 """Measure training beside MarianMTModel and nn.Transformer: tokens per second, products, memory.
 
-    python scripts/benchmark_training.py --file data/multi30k/train --rounds 5
+    python benchmarks/benchmark_training.py --file data/multi30k/train --rounds 5
 
 All contenders take their updates in turn in one process; rates are the median update's, of real
 tokens.
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 from tqdm import tqdm
+from training_speed import contenders, memory_table, product_rate, speed_table
 
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.training.benchmark import contenders, memory_table, product_rate, speed_table
 from modeling_aiayn.training.data import encode_pairs
 
 PRECISIONS = ("bfloat16", "float32")

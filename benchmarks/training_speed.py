@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peers import TorchTransformer, marian
 from torch import Tensor
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -26,12 +27,9 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from ..configuration_aiayn import AiaynConfig
-from ..losses import IGNORED_LABEL
-from ..modeling_aiayn import AiaynForConditionalGeneration
-from .arguments import AiaynTrainingArguments
-from .peers import TorchTransformer, marian
-from .trainer import AiaynTrainer
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.losses import IGNORED_LABEL
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 
 # What people begin with: the examples of the library, and its length-grouped batches.
 PEER_BATCH_SIZE = 64

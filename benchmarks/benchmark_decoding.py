@@ -1,6 +1,6 @@
 """Measure decoding beside generate(), MarianMTModel and CTranslate2: target tokens per second.
 
-python scripts/benchmark_decoding.py --file data/multi30k/test_2016_flickr --train_file \
+python benchmarks/benchmark_decoding.py --file data/multi30k/test_2016_flickr --train_file \
     data/multi30k/train --model runs/multi30k
 
 Base size with random weights, 32 tokens from each sentence; with --model also the whole file, from
@@ -10,12 +10,7 @@ text to text, by that model. All take their turns in one run; medians are compar
 import sys
 from dataclasses import dataclass, field
 
-from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
-from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import read_pairs
-from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.benchmark import (
+from decoding_speed import (
     cast_copy,
     decoding_contenders,
     decoding_table,
@@ -23,6 +18,12 @@ from modeling_aiayn.translation.benchmark import (
     measure,
     whole_file,
 )
+
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.translation import Translator
 
 
 @dataclass

@@ -18,19 +18,18 @@ from typing import Any
 
 import ctranslate2
 import torch
+from peers import marian
 from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..configuration_aiayn import AiaynConfig
-from ..interop.ctranslate2_export import export_ctranslate2
-from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..training.peers import marian
-from .engine import SourceSentence, TorchEngine
-from .loading import computable
-from .options import SearchOptions
-from .packing import linear_function
-from .translator import Translator
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
+from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
+from modeling_aiayn.loading import computable
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.packing import linear_function
 
 # Target tokens that each sentence gets, whatever the weights.
 NEW_TOKENS = 32
