@@ -1,0 +1,148 @@
+"""Files and folders that are there whole or not at all, whenever the process is killed.
+
+Everything is written under another name first, forced to disk, and renamed in one step.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Beside a folder that is being written: holds it until it is complete, and folders being deleted.
+UNFINISHED_FOLDER = ".unfinished"
+
+
+def write_file(path: Path, content: str) -> None:
+    """Write a text file in UTF-8; a kill leaves the file as it was before.
+
+    Args:
+        path: The file; an existing one is replaced.
+        content: The text.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(content, "utf-8")
+    force_to_disk(unfinished)
+    unfinished.replace(path)
+    force_to_disk(path.parent)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Write a new folder; it gets its name only once the block has ended without an error.
+
+    Args:
+        folder: The folder to create; it must not exist, or be empty.
+
+    Yields:
+        An empty folder of the same name to write into, `unfinished_path(folder)`.
+
+    Raises:
+        FileExistsError: The folder is not empty.
+        OSError: The folder cannot be written.
+    """
+    check_unused(folder)
+    unfinished = unfinished_path(folder)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        for path in (*unfinished.rglob("*"), unfinished):
+            force_to_disk(path)
+        unfinished.replace(folder)
+        force_to_disk(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _remove_if_empty(unfinished.parent)
+
+
+@contextmanager
+def replaced_files(folder: Path) -> Iterator[Path]:
+    """Write files into a folder, replacing those of the same names after the block has ended.
+
+    Args:
+        folder: The folder; created if it is missing.
+
+    Yields:
+        An empty folder to write into.
+
+    Raises:
+        OSError: A file cannot be written; the folder is then as it was before.
+    """
+    unfinished = folder / UNFINISHED_FOLDER / "files"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+        for path in files:
+            force_to_disk(path)
+        for path in files:
+            target = folder / path.relative_to(unfinished)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        force_to_disk(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _remove_if_empty(unfinished.parent)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder; a kill leaves it whole or gone.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        OSError: The folder cannot be renamed.
+    """
+    doomed = unfinished_path(folder.with_name(f"deleted-{folder.name}"))
+    shutil.rmtree(doomed, ignore_errors=True)
+    doomed.parent.mkdir(exist_ok=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+    _remove_if_empty(doomed.parent)
+
+
+def unfinished_path(folder: Path) -> Path:
+    """Where `new_folder` keeps a folder until it is complete."""
+    return folder.parent / UNFINISHED_FOLDER / folder.name
+
+
+def check_unused(folder: Path) -> None:
+    """Check that a folder can be created.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        FileExistsError: A file has its name, or the folder is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on disk.
+
+    Args:
+        path: The file or folder.
+
+    Raises:
+        OSError: The disk reports an error.
+    """
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
