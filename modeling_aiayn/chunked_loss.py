@@ -1,8 +1,8 @@
-"""Section 5.4's loss from hidden states, without the logits of a whole batch.
+"""Section 5.4: the loss of a language head, with or without the logits of the whole batch.
 
 A batch of 8,192 tokens has 300 million logits at a vocabulary of 37,000, and a plain computation
-keeps them several times over. Here the output projection, the loss and their gradients are computed
-for a few positions at a time, and for real targets alone.
+keeps several copies of them. `chunked_cross_entropy` computes the output projection, the loss and
+their gradients for a few positions at a time, and skips positions without a target.
 """
 
 from typing import Any, TypeGuard
@@ -11,50 +11,95 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from .losses import IGNORED_LABEL, check_share, label_smoothed_cross_entropy, mean_over_step
+from .losses import (
+    IGNORED_LABEL,
+    check_label_smoothing_factor,
+    check_labels,
+    label_smoothed_cross_entropy,
+    mean_over_step,
+)
 
-# Logits of a chunk: 16 MiB in float32, which stay in a CPU's last cache from pass to pass.
+# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU.
 LOGITS_IN_CHUNK = 2**22
 
 
-def head_loss(
+def score_tokens(
     head: nn.Module,
     hidden_states: Tensor,
-    labels: Tensor,
+    labels: Tensor | None = None,
     num_items_in_batch: Tensor | int | None = None,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """The loss under an output projection, in chunks where that is a linear layer and no more.
-
-    An adapter, a quantised or a distributed projection is called as it is, and builds its logits.
+    label_smoothing_factor: float = 0.0,
+    logits_to_keep: int | Tensor = 0,
+    skip_logits: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Compute logits and, for labels, the loss of a language head.
 
     Args:
         head: The output projection, from [B, T, D] to [B, T, V].
         hidden_states: The decoder's output, [B, T, D].
-        labels: Target ids, [B, T]; -100 where there is none.
-        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
-        label_smoothing: Share spread evenly over all V entries.
+        labels: Target ids, [B, T]; -100 at positions without a target. None: no loss.
+        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
+        label_smoothing_factor: Share of each target that is spread evenly over all V entries.
+        logits_to_keep: Positions that get logits, as for `select_positions`.
+        skip_logits: Return no logits. The loss is then computed in chunks, unless the head is
+            adapted, quantised or distributed, and must be called to give the right logits.
 
     Returns:
-        The loss in nats per token, [].
+        Logits, [B, T, V], or None if skipped, and the loss in nats per token, [], or None.
+
+    Raises:
+        ValueError: A label is outside the vocabulary, or label_smoothing_factor is not in [0, 1].
     """
-    if is_plain_linear(head):
-        weight, bias = head.weight, head.bias
-        return chunked_cross_entropy(
-            hidden_states, weight, bias, labels, num_items_in_batch, label_smoothing
+    if skip_logits and labels is None:
+        return None, None
+    if skip_logits and is_plain_linear(head):
+        check_labels(labels, head.weight.size(0))
+        loss = chunked_cross_entropy(
+            hidden_states,
+            head.weight,
+            head.bias,
+            labels,
+            num_items_in_batch,
+            label_smoothing_factor,
         )
-    return label_smoothed_cross_entropy(
-        head(hidden_states), labels, num_items_in_batch, label_smoothing
-    )
+        return None, loss
+    if not skip_logits:
+        hidden_states = select_positions(hidden_states, logits_to_keep)
+    logits = head(hidden_states)  # [B, T, V]
+    if labels is None:
+        return logits, None
+    check_labels(labels, logits.size(-1))
+    loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing_factor)
+    return None if skip_logits else logits, loss
+
+
+def select_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Select the positions that get logits, as transformers 5.22 and later do.
+
+    Args:
+        hidden_states: States, [B, T, D].
+        logits_to_keep: The number of last positions, 0 for all; or positions, [P] or [B, P]; or a
+            boolean mask, [B, T].
+
+    Returns:
+        States, [B, P, D]; [P, D] for a mask.
+    """
+    if isinstance(logits_to_keep, int):
+        return hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states
+    if logits_to_keep.ndim == 1:
+        return hidden_states[:, logits_to_keep]
+    if logits_to_keep.dtype == torch.bool:
+        return hidden_states[logits_to_keep]
+    return hidden_states.take_along_dim(logits_to_keep[..., None], dim=1)
 
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether calling module is a product with its weight, and nothing hooks into the call."""
+    """Whether calling module only multiplies by its weight: no adapter, hook or distribution."""
     return (
         type(module) is nn.Linear
         and not isinstance(module.weight, DTensor)
         and not (module._forward_hooks or module._forward_pre_hooks)
-        and not hasattr(module, "_hf_hook")  # accelerate fetches the weight when it is called
+        and not hasattr(module, "_hf_hook")  # accelerate loads the weight in the call
     )
 
 
@@ -64,35 +109,36 @@ def chunked_cross_entropy(
     bias: Tensor | None,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
-    label_smoothing: float = 0.0,
+    label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """`label_smoothed_cross_entropy` of the projected hidden states.
+    """Compute `label_smoothed_cross_entropy` of the projected hidden states, chunk by chunk.
 
-    The gradients are computed beside the loss and kept: memory grows with B T D and with V D, not
-    with B T V. Under autocast products are in its dtype, the loss and sums over chunks in float32.
+    The gradients are computed together with the loss and kept. So memory grows with B T D and V D,
+    not with B T V. Under autocast, matrix products use its dtype; the loss and the sums over chunks
+    are float32.
 
     Args:
         hidden_states: The decoder's output, [B, T, D].
         weight: The output projection, [V, D].
-        bias: Its bias, [V], if it has one.
-        labels: Target ids, [B, T]; -100 where there is none.
-        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
-        label_smoothing: Share spread evenly over all V entries.
+        bias: Its bias, [V], or None.
+        labels: Target ids, [B, T]; -100 at positions without a target.
+        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
+        label_smoothing_factor: Share of each target that is spread evenly over all V entries.
 
     Returns:
-        The loss in nats per token, []; 0 where there is no target token at all.
+        The loss in nats per token, []; 0 if there is no target token.
 
     Raises:
-        ValueError: There is no such share.
+        ValueError: label_smoothing_factor is not between 0 and 1.
     """
-    check_share(label_smoothing)
-    is_real = labels.to(hidden_states.device) != IGNORED_LABEL
+    check_label_smoothing_factor(label_smoothing_factor)
+    is_real = labels.to(hidden_states.device) != IGNORED_LABEL  # [B, T]
     total: Tensor = _SummedCrossEntropy.apply(  # type: ignore[no-untyped-call] # torch's
         hidden_states[is_real],
         weight,
         bias,
         labels.to(hidden_states.device)[is_real],
-        label_smoothing,
+        label_smoothing_factor,
         _product_dtype(hidden_states),
         torch.is_grad_enabled(),
     )
@@ -107,7 +153,7 @@ def _product_dtype(hidden_states: Tensor) -> torch.dtype:
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Summed loss of N positions; forward leaves its gradients for backward to scale."""
+    """Summed loss of N positions. forward computes the gradients; backward only scales them."""
 
     @staticmethod
     def forward(
@@ -116,11 +162,11 @@ class _SummedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        label_smoothing: float,
+        label_smoothing_factor: float,
         dtype: torch.dtype,
         is_grad_enabled: bool,
     ) -> Tensor:
-        of_states, of_weight, of_bias = gradients = [
+        states_grad, weight_grad, bias_grad = gradients = [
             torch.zeros_like(tensor, dtype=torch.float32)
             if tensor is not None and is_needed and is_grad_enabled
             else None
@@ -129,63 +175,63 @@ class _SummedCrossEntropy(torch.autograd.Function):
         projection = weight.to(dtype)
         total = states.new_zeros((), dtype=torch.float32)
         size = max(1, LOGITS_IN_CHUNK // weight.size(0))
-        # One room for all chunks: memory that is new each time would cost as much as it is used.
+        # All chunks share these buffers, because allocating large tensors anew is slow.
         products = states.new_empty(min(size, len(states)), weight.size(0), dtype=dtype)
-        wide_products = products.float()  # the same room where products are in float32
-        needs_room = of_weight is not None and dtype != torch.float32
-        wide_weight = weight.new_empty(weight.shape if needs_room else 0, dtype=torch.float32)
+        wide_products = products.float()  # the same buffer if products are float32
+        needs_buffer = weight_grad is not None and dtype != torch.float32
+        wide_weight = weight.new_empty(weight.shape if needs_buffer else 0, dtype=torch.float32)
         for start in range(0, len(states), size):
             chunk = slice(start, start + size)
             inputs = states[chunk].to(dtype)
-            of_logits = torch.mm(inputs, projection.T, out=products[: len(inputs)])
-            logits = wide_products[: len(inputs)].copy_(of_logits)  # [C, V]
+            narrow = torch.mm(inputs, projection.T, out=products[: len(inputs)])  # [C, V]
+            logits = wide_products[: len(inputs)].copy_(narrow)  # [C, V]
             if bias is not None:
                 logits += bias
-            total += _loss_and_gradient(logits, labels[chunk], label_smoothing)
-            of_logits.copy_(logits)
-            if of_states is not None:
-                of_states[chunk] = of_logits @ projection
-            if of_weight is not None:
-                _add_product(of_weight, of_logits.T, inputs, wide_weight)
-            if of_bias is not None:
-                of_bias += logits.sum(0)
+            total += _loss_and_gradient(logits, labels[chunk], label_smoothing_factor)
+            logits_grad = narrow.copy_(logits)  # [C, V]
+            if states_grad is not None:
+                states_grad[chunk] = logits_grad @ projection
+            if weight_grad is not None:
+                _add_product(weight_grad, logits_grad.T, inputs, wide_weight)
+            if bias_grad is not None:
+                bias_grad += logits.sum(0)
         ctx.save_for_backward(*gradients)
         ctx.dtypes = [None if t is None else t.dtype for t in (states, weight, bias)]
         return total
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, total_grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             raise ValueError(
-                "The loss in chunks keeps its gradients, and nothing to differentiate them by. For "
-                "second derivatives take logits, and label_smoothed_cross_entropy of them."
+                "The loss in chunks has no second derivatives. Compute the logits, and pass them "
+                "to label_smoothed_cross_entropy."
             )
         gradients = (
-            None if gradient is None else (gradient * of_total).to(dtype)
+            None if gradient is None else (gradient * total_grad).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return (*gradients, None, None, None, None)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, room: Tensor) -> None:
-    """Add left @ right to total, in float32; room, of total's shape, widens a narrower product."""
+def _add_product(total: Tensor, left: Tensor, right: Tensor, buffer: Tensor) -> None:
+    """Add left @ right to total in float32. buffer has the shape of total, for narrower dtypes."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
-        total += room.copy_(left @ right)
+        total += buffer.copy_(left @ right)
 
 
-def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """The summed loss of logits, [C, V], which are overwritten with its gradient."""
+def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing_factor: float) -> Tensor:
+    """Return the summed loss of logits, [C, V], and overwrite the logits with its gradient."""
     picked = logits.gather(-1, labels[:, None])  # [C, 1]
-    target = (1 - label_smoothing) * picked
-    if label_smoothing:
-        target += label_smoothing * logits.mean(-1, keepdim=True)
-    # Softmax, less the smoothed target: in place, with one exponential for loss and gradient.
-    highest = logits.amax(-1, keepdim=True)
+    target = (1 - label_smoothing_factor) * picked  # [C, 1]
+    if label_smoothing_factor:
+        target += label_smoothing_factor * logits.mean(-1, keepdim=True)
+    # The gradient is softmax minus the smoothed target. One exponential serves loss and gradient.
+    highest = logits.amax(-1, keepdim=True)  # [C, 1]
     normaliser = logits.sub_(highest).exp_().sum(-1, keepdim=True)
     loss = normaliser.log() + highest - target
-    logits.mul_(normaliser.reciprocal()).sub_(label_smoothing / logits.size(-1))
-    gold = torch.full_like(picked, label_smoothing - 1)
+    logits.mul_(normaliser.reciprocal()).sub_(label_smoothing_factor / logits.size(-1))
+    gold = torch.full_like(picked, label_smoothing_factor - 1)
     logits.scatter_add_(-1, labels[:, None], gold)
     return loss.sum()

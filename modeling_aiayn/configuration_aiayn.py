@@ -1,4 +1,4 @@
-"""The numbers of Table 3, and what makes them a valid Transformer."""
+"""Table 3: the sizes of the Transformer, and the checks that they fit each other."""
 
 import copy
 import difflib
@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# What a saved folder tells the auto classes, where this package is not installed.
+# Entries of config.json by which auto classes find the code in a folder without this package.
 AUTO_MAP = {
     "AutoConfig": "configuration_aiayn.AiaynConfig",
     "AutoModel": "modeling_aiayn.AiaynModel",
@@ -41,7 +41,7 @@ AUTO_MAP = {
     "AutoModelForSequenceClassification": "modeling_aiayn.AiaynForSequenceClassification",
 }
 
-# What AutoModel opens a head's folder as, where that is not the whole model.
+# The base model that AutoModel opens for a saved head, if it is not AiaynModel.
 BASE_MODELS = {
     "AiaynForSequenceClassification": "AiaynEncoderModel",
     "AiaynEncoderModel": "AiaynEncoderModel",
@@ -49,9 +49,9 @@ BASE_MODELS = {
     "AiaynDecoderModel": "AiaynDecoderModel",
 }
 
-# A keyword this similar to a field is a slip of the hand, not an attribute of the library's own.
+# A keyword this similar to a field counts as a misspelt field.
 MISSPELT_SIMILARITY = 0.8
-# Of the library's, which resemble a field and are none.
+# Attributes of transformers that resemble a field and are allowed.
 FOREIGN_TOKENS = {"sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"}
 
 
@@ -60,8 +60,8 @@ class AiaynConfig(PreTrainedConfig):
     """Configuration of the Transformer; the defaults are the base model of Table 3.
 
     Args:
-        vocab_size: Entries of the vocabulary, shared by source and target (section 5.1).
-        decoder_vocab_size: Entries of the target vocabulary where it is another one; None: shared.
+        vocab_size: Vocabulary size, shared by source and target (section 5.1).
+        decoder_vocab_size: Size of a separate target vocabulary. None: shared.
         d_model: Width of the residual stream.
         encoder_layers: Layers of the encoder, N.
         decoder_layers: Layers of the decoder, N.
@@ -82,7 +82,7 @@ class AiaynConfig(PreTrainedConfig):
         position_base: Base of the sinusoids' wavelengths.
         position_offset: Position of the first token.
         norm_first: Normalise each sub-layer's input (pre-norm) instead of its output (post-norm).
-        final_norm: Normalise the output of both stacks. None: as norm_first, which needs it.
+        final_norm: Normalise the output of both stacks. None: only with norm_first.
         layer_norm_eps: Added to the variance in layer normalisation.
         attention_bias: Give the four projections of attention a bias.
         lm_head_bias: Give the output projection a bias.
@@ -93,21 +93,21 @@ class AiaynConfig(PreTrainedConfig):
         pad_token_id: Id of `<pad>`.
         eos_token_id: Id of `</s>`.
         decoder_start_token_id: Id that the decoder starts from.
-        is_encoder_decoder: True; the library asks for it.
+        is_encoder_decoder: Whether the model has both halves; transformers reads it.
 
     Raises:
         StrictDataclassFieldValidationError: A value has the wrong type.
-        StrictDataclassClassValidationError: Values out of range, or that do not fit each other.
+        StrictDataclassClassValidationError: A value is out of range or does not fit another one.
         ValueError: A keyword looks like a misspelt field.
 
-    Departs from the paper: nothing by default; layer_norm_eps, which it does not give, is
-    Tensor2Tensor's.
+    Departs from the paper: nothing by default. The paper does not give layer_norm_eps; the default
+    is Tensor2Tensor's.
     """
 
     model_type = "aiayn"
-    # Without annotations these are the class's; with them they would be fields.
+    # No annotations here: an annotated attribute would become a field.
     keys_to_ignore_at_inference = ["past_key_values"]
-    # Each half has its own plan; the library's default is that of a decoder alone.
+    # Each stack has its own plan; the default of transformers fits a decoder alone.
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}
     attribute_map = {
         "hidden_size": "d_model",
@@ -151,23 +151,25 @@ class AiaynConfig(PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """The preset called name ("tiny", "base", "big"), with single fields overridden.
+        """Return the preset called name ("tiny", "base" or "big"), with some fields overridden.
 
         Raises:
-            ValueError: There is no such preset.
+            ValueError: No preset has this name.
         """
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {sorted(PRESETS)}, got {name!r}.")
         return cls(**(PRESETS[name] | overrides))
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._refuse_misspelt(kwargs)
+        self._check_spelling(kwargs)
+        # The hand-written attention is the default; transformers would choose "sdpa".
+        kwargs["attn_implementation"] = kwargs.get("attn_implementation") or "eager"
         super().__post_init__(**kwargs)
-        # AutoModel chooses between model and encoder by this list, and cannot take None for one.
+        # AutoModel chooses between base models by this list, which must not be None.
         self.architectures: list[str] = self.architectures or []
 
-    def _refuse_misspelt(self, keywords: dict[str, Any]) -> None:
-        """Refuse what resembles a field; the library passes other keywords of its own."""
+    def _check_spelling(self, keywords: dict[str, Any]) -> None:
+        """Reject a keyword that resembles a field; transformers passes other extra keywords."""
         names = [field.name for field in fields(self)]
         for keyword in keywords.keys() - self.attribute_map.keys():
             if keyword in FOREIGN_TOKENS:
@@ -185,54 +187,54 @@ class AiaynConfig(PreTrainedConfig):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> None:
-        """Save config.json such that the folder opens through every auto class.
+        """Save config.json so that every auto class can open the folder.
 
         Args:
             save_directory: The folder.
             push_to_hub: Whether to push it to the Hub too.
             **kwargs: As for PreTrainedConfig.save_pretrained.
         """
-        # What a folder cannot be loaded with is refused where it is written.
-        self._refuse_misspelt(dict.fromkeys(self.to_dict().keys() - self._own_names()))
-        # Entries with a "--" lead to the repository that this config came from.
+        # A config.json with such a key could not be loaded again.
+        self._check_spelling(dict.fromkeys(self.to_dict().keys() - self._own_names()))
+        # Entries with "--" name the repository that this configuration was loaded from.
         own = getattr(self, "auto_map", None) or {}
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
         self.architectures = self.architectures or []
         head = next(iter(self.architectures), "AiaynModel")
         base = BASE_MODELS.get(head, "AiaynModel")
         self.auto_map["AutoModel"] = f"modeling_aiayn.{base}"
-        if head in BASE_MODELS:  # by this list AutoModel chooses where the package is installed
+        if head in BASE_MODELS:  # AutoModel chooses by this list if the package is installed
             self.architectures = list(dict.fromkeys((head, base)))
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def get_text_config(
         self, decoder: bool | None = None, encoder: bool | None = None
     ) -> PreTrainedConfig:
-        """One half's view of this config, in which decoder_layers is num_hidden_layers and so on.
+        """Return the sizes of one half under transformers' names (num_hidden_layers and so on).
 
-        The library reads the target vocabulary's size from decoder_vocab_size, which may be None.
+        transformers reads the target's vocabulary size from decoder_vocab_size, which may be None.
 
         Args:
-            decoder: Whether to view the decoder.
-            encoder: Whether to view the encoder.
+            decoder: Whether to return the decoder's sizes.
+            encoder: Whether to return the encoder's sizes.
 
         Returns:
-            This config, or a copy with one half's numbers under the library's names.
+            This configuration, or a copy with the sizes of one half.
         """
         if decoder == encoder:
             return self
         shared = copy.copy(self)
         shared.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
-        shared.is_encoder_decoder = True  # a half alone has its own numbers too
+        shared.is_encoder_decoder = True  # otherwise the halves are not told apart
         half = super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
         half.is_encoder_decoder = self.is_encoder_decoder
         return half
 
     def validate_architecture(self) -> None:
-        """Check ranges, and that the numbers fit each other.
+        """Check that every field is in its range, and that the fields fit each other.
 
         Raises:
-            ValueError: One does not; the message names field, value and allowed range.
+            ValueError: A field is invalid. The message names it, its value and the allowed range.
         """
         super().validate_architecture()
         self._validate_ranges()
@@ -282,12 +284,12 @@ class AiaynConfig(PreTrainedConfig):
             heads = getattr(self, name)
             if self.head_dim is None and self.d_model % heads:
                 raise ValueError(
-                    f"d_model must be a multiple of {name} where head_dim is None, "
+                    f"d_model must be a multiple of {name} if head_dim is None, "
                     f"got d_model={self.d_model} and {name}={heads}."
                 )
 
     def _validate_token_range(self) -> None:
-        """Source and target both hold pad and eos, so both vocabularies must."""
+        """Check special ids against both vocabularies: source and target both use pad and eos."""
         smaller = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)

@@ -1,109 +1,94 @@
-"""Section 6.1 for the library's generate(): how long an output may be, and a watch on NaN."""
+"""Section 6.1 for generate(): the length of an output, its cache, and an error for NaN scores."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    Cache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
 
-# Section 6.1 lets an output be this much longer than its input.
+from .stacks import source_mask
+
+# Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
+# The default of transformers for models without a source.
+NEW_TOKENS = 20
 
 
-def beyond_source(generation_config: GenerationConfig) -> int:
-    """How many tokens an output may be longer than its source."""
+def max_tokens_beyond_source(generation_config: GenerationConfig) -> int:
+    """Return how many tokens longer than its source an output may be."""
     return getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
 
 
 class NonFiniteScores(LogitsProcessor):
-    """Remembers whether a score was ever NaN, without holding the device up at each step."""
+    """Records whether any score was NaN. Reading the record only once keeps an accelerator busy."""
 
     def __init__(self) -> None:
         self.seen: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Look at scores and hand them on.
-
-        Args:
-            input_ids: Output so far, [B, T].
-            scores: Scores of the next token, [B, V].
-
-        Returns:
-            The same scores, [B, V].
-        """
+        """Look at the scores of the next token, [B, V], and return them unchanged."""
         is_nan = scores.isnan().any()
         self.seen = is_nan if self.seen is None else self.seen | is_nan
         return scores
 
 
-def refuse_beyond_table(table: int | None, generation_config: GenerationConfig) -> None:
-    """Refuse to generate more than learned positions have room for, before anything is.
+class SourceRelativeLength(LogitsProcessor):
+    """Section 6.1's limit, applied to each sentence: at its maximum length only `</s>` is left.
+
+    With one limit for the whole batch, a translation would depend on the length of its neighbours.
 
     Args:
-        table: Positions of the table; None: any number.
-        generation_config: With its max_length.
-
-    Raises:
-        ValueError: max_length is more.
+        max_lengths: Maximum length of each sentence in tokens, start token included, [N].
+        eos_token_ids: Ids that end a sentence, [E].
     """
-    # One more than the table: the last token is predicted and never fed back.
-    if table is not None and generation_config.max_length > table + 1:
-        raise ValueError(
-            f"The learned position table has max_position_embeddings={table} positions, got "
-            f"max_length={generation_config.max_length}. Ask for at most {table + 1}."
-        )
+
+    def __init__(self, max_lengths: Tensor, eos_token_ids: Tensor) -> None:
+        self.max_lengths = max_lengths
+        self.eos_token_ids = eos_token_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Rule out every token but eos for rows at their limit, and keep the score of eos.
+
+        Args:
+            input_ids: Output so far, [B, T]; B is a multiple of N, the number of beams times N.
+            scores: Scores of the next token, [B, V].
+
+        Returns:
+            Scores, [B, V].
+        """
+        beams = input_ids.size(0) // self.max_lengths.size(0)
+        max_lengths = self.max_lengths.repeat_interleave(beams)  # [B]
+        at_limit = input_ids.size(1) + 1 >= max_lengths  # [B]
+        ends = scores[:, self.eos_token_ids]  # [B, E]
+        # Another processor (suppress_tokens, for example) may have ruled out eos as well.
+        is_ruled_out = ends.isneginf().all(-1, keepdim=True)  # [B, 1]
+        ending = torch.full_like(scores, -math.inf)  # [B, V]
+        ending[:, self.eos_token_ids] = ends.masked_fill(is_ruled_out, 0.0)
+        return torch.where(at_limit[:, None], ending, scores)  # [B, V]
 
 
-class FiniteGenerationMixin(GenerationMixin):
-    """The library's generate(), which ends in an error where the scores were no numbers."""
+class AiaynGenerationMixin(GenerationMixin):
+    """generate() of transformers, which here ends in an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Refuse what the library would fail at in a thread, and give prompts back for outputs.
+        """Reject continuous batching: transformers would fail in a thread and return the prompts.
 
         Raises:
-            ValueError: In any case.
+            ValueError: Always.
         """
         raise ValueError(
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
         )
-
-    def _default_new_tokens(
-        self,
-        generation_config: GenerationConfig,
-        inputs_tensor: Tensor,  # noqa: ARG002
-    ) -> int:
-        """How many tokens to generate where nobody says: the library's 20."""
-        return int(generation_config.max_length)
-
-    def _prepare_generated_length(
-        self,
-        generation_config: GenerationConfig,
-        has_default_max_length: bool,
-        has_default_min_length: bool,
-        model_input_name: str,
-        input_ids_length: int,
-        inputs_tensor: Tensor,
-    ) -> GenerationConfig:
-        """Without a length given, the model's default; only a learned table ends it before."""
-        table = self.model.decoder.embed_positions.max_length
-        if has_default_max_length and generation_config.max_new_tokens is None:
-            new_tokens = self._default_new_tokens(generation_config, inputs_tensor)
-            if table is not None and table + 1 > input_ids_length:
-                new_tokens = min(new_tokens, table + 1 - input_ids_length)
-            generation_config.max_new_tokens = new_tokens
-        generation_config = super()._prepare_generated_length(
-            generation_config,
-            has_default_max_length,
-            has_default_min_length,
-            model_input_name,
-            input_ids_length,
-            inputs_tensor,
-        )
-        refuse_beyond_table(table, generation_config)
-        return generation_config
 
     def generate(
         self,
@@ -113,60 +98,164 @@ class FiniteGenerationMixin(GenerationMixin):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Decode as every model of the library does.
+        """Generate as `GenerationMixin.generate`, which explains arguments and output.
 
-        Args:
-            inputs: As for GenerationMixin.generate.
-            generation_config: As there.
-            logits_processor: As there.
-            *args: As there.
-            **kwargs: As there.
-
-        Returns:
-            Ids, [B, T], or what return_dict_in_generate asks for.
+        Without a length the output is 20 tokens longer than the prompt, or as long as a learned
+        position table allows.
 
         Raises:
-            ValueError: The model computed scores that are no numbers.
+            ValueError: The scores are NaN, or max_length is beyond a learned position table.
         """
+        setting = self._settings(generation_config, kwargs)
+        prefix = self._prefix_length(inputs, setting, kwargs)
+        if setting("max_length") is None and setting("max_new_tokens") is None:
+            kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
+        new_tokens = setting("max_new_tokens")
+        self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
         watch = NonFiniteScores()
         processors = LogitsProcessorList([*(logits_processor or []), watch])
         output = super().generate(inputs, generation_config, processors, *args, **kwargs)
         if watch.seen is not None and watch.seen:
             raise ValueError(
-                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or the "
-                f"numbers outgrew {self.dtype}: look at the weights, or load with dtype='float32'."
+                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or "
+                f"values exceed the range of {self.dtype}. Check the weights, or load with "
+                "dtype='float32'."
             )
         return output
 
+    def _settings(
+        self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+    ) -> Callable[[str], Any]:
+        """Return a function from a setting's name to the value that generate() will use."""
 
-class SourceRelativeLength(LogitsProcessor):
-    """Section 6.1's limit for each sentence by itself: at its length only `</s>` is left.
+        def setting(name: str) -> Any:
+            if name in kwargs:
+                return kwargs[name]
+            configs = (generation_config, self.generation_config)
+            values = [getattr(config, name, None) for config in configs]
+            return values[1] if values[0] is None else values[0]
 
-    A limit for the batch would let a translation depend on the length of its neighbours.
+        return setting
 
-    Args:
-        max_lengths: Longest output of each row in tokens, start token counted, [B].
-        eos_token_ids: Ids that end a sentence, [E].
-    """
+    def _prefix_length(
+        self,
+        inputs: Tensor | None,
+        setting: Callable[[str], Any],  # noqa: ARG002
+        kwargs: dict[str, Any],
+    ) -> int:
+        """Return how many tokens the output begins with."""
+        return _input_length(inputs, kwargs)
 
-    def __init__(self, max_lengths: Tensor, eos_token_ids: Tensor) -> None:
-        self.max_lengths = max_lengths
-        self.eos_token_ids = eos_token_ids
+    def _within_positions(self, new_tokens: int, prefix: int) -> int:
+        """Reduce new_tokens to the room that a learned position table leaves behind prefix."""
+        positions = self.model.decoder.embed_positions.max_length
+        # One more than the table: the last token is predicted and never fed back.
+        if positions is None or positions + 1 <= prefix:
+            return new_tokens
+        return min(new_tokens, positions + 1 - prefix)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Leave only eos to rows at their limit, for what it costs.
+    def _check_positions(self, max_length: int) -> None:
+        positions = self.model.decoder.embed_positions.max_length
+        if positions is not None and max_length > positions + 1:
+            raise ValueError(
+                f"The learned position table has max_position_embeddings={positions} positions, "
+                f"got max_length={max_length}. Ask for at most {positions + 1}."
+            )
+
+
+class TranslationGenerationMixin(AiaynGenerationMixin):
+    """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Generate as `GenerationMixin.generate`, which explains arguments and output.
+
+        Without a length, each output is at most max_tokens_beyond_source tokens longer than its own
+        source (an argument here, or a field of the generation configuration).
+
+        Raises:
+            ValueError: The scores are NaN, or max_length is beyond a learned position table.
+        """
+        setting = self._settings(generation_config, kwargs)
+        # Decoding steps do not see the source ids any more, so padding is found here.
+        if kwargs.get("inputs_embeds") is None:
+            ids = kwargs.get("input_ids") if inputs is None else inputs
+            mask = source_mask(ids, kwargs.get("attention_mask"), self.config.pad_token_id)
+            kwargs["attention_mask"] = mask
+        beyond = setting("max_tokens_beyond_source")
+        beyond = MAX_TOKENS_BEYOND_SOURCE if beyond is None else beyond
+        kwargs.pop("max_tokens_beyond_source", None)
+        if setting("max_length") is None and setting("max_new_tokens") is None:
+            prefix = self._prefix_length(inputs, setting, kwargs)
+            new_tokens = self._within_positions(_input_length(inputs, kwargs) + beyond, prefix)
+            kwargs["max_new_tokens"] = new_tokens
+            mask, eos = kwargs.get("attention_mask"), setting("eos_token_id")
+            if mask is not None and eos is not None:
+                lengths = (prefix + mask.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
+                eos_ids = torch.as_tensor(eos, device=mask.device).reshape(-1)  # [E]
+                limit = SourceRelativeLength(lengths, eos_ids)
+                logits_processor = [*(logits_processor or []), limit]
+        return super().generate(inputs, generation_config, logits_processor, *args, **kwargs)
+
+    def _prefix_length(
+        self,
+        inputs: Tensor | None,  # noqa: ARG002
+        setting: Callable[[str], Any],
+        kwargs: dict[str, Any],
+    ) -> int:
+        """Count the target's prefix. transformers puts a start token before it if it has none."""
+        ids = kwargs.get("decoder_input_ids")
+        start = setting("decoder_start_token_id")
+        start = setting("bos_token_id") if start is None else start
+        if ids is None or start is None:
+            return 1
+        return ids.size(1) + int((ids[:, 0] != torch.as_tensor(start, device=ids.device)).all())
+
+    def prepare_inputs_for_generation(
+        self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Prepare the inputs of one step, with positions that skip padding in the target.
+
+        Positions are counted here, because for a static cache transformers turns the mask of tokens
+        into a mask of scores, which does not show padding any more.
 
         Args:
-            input_ids: Output so far, [B, T].
-            scores: Scores of the next token, [B, V].
+            *args: As for GenerationMixin.
+            decoder_attention_mask: 1 for real target tokens, [B, T].
+            **kwargs: As for GenerationMixin.
 
         Returns:
-            Scores, [B, V].
+            The arguments of forward.
         """
-        at_limit = input_ids.size(1) + 1 >= self.max_lengths  # [B]
-        ends = scores[:, self.eos_token_ids]  # [B, E]
-        # What others have ruled out, top_k for one, is all that is left.
-        is_lost = ends.isneginf().all(-1, keepdim=True)
-        ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = ends.masked_fill(is_lost, 0.0)
-        return torch.where(at_limit[:, None], ending, scores)
+        mask = decoder_attention_mask
+        if mask is not None and mask.dim() == 2:
+            kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            *args, decoder_attention_mask=mask, **kwargs
+        )
+        return inputs
+
+    @staticmethod
+    def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
+        """Reorder the keys and values of self-attention after a step of beam search.
+
+        The source's need no reordering: all beams of a sentence share them.
+        """
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
+
+
+def _input_length(inputs: Tensor | None, kwargs: dict[str, Any]) -> int:
+    """Return the length of what generate() is given: ids, embeddings or the encoder's output."""
+    for name in ("inputs_embeds", "input_ids"):
+        if inputs is None:
+            inputs = kwargs.get(name)
+    if inputs is None and kwargs.get("encoder_outputs") is not None:
+        inputs = kwargs["encoder_outputs"][0]
+    return 1 if inputs is None else inputs.size(1)  # 1: transformers starts from bos

@@ -303,3 +303,26 @@ class DecoderLayer(TransformerLayer):
             return key, value
         cache.is_updated[self.layer_idx] = True
         return cache.cross_attention_cache.update(key, value, self.layer_idx)
+
+
+def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Pool the states of each text's real tokens into one vector, for a classifier.
+
+    Args:
+        hidden_states: States, [B, S, D].
+        mask: 1 for real tokens, [B, S]. None: all tokens are real.
+        pooling: "mean" or "max".
+
+    Returns:
+        Pooled states, [B, D]; 0 for a text without a token.
+    """
+    if mask is None:
+        mask = hidden_states.new_ones(hidden_states.shape[:2])  # [B, S]
+    is_real = mask.to(hidden_states.device).bool()[..., None]  # [B, S, 1]
+    if pooling == "mean":
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=wide)  # [B, D]
+        return (total / is_real.sum(1).clamp(min=1)).to(hidden_states.dtype)  # [B, D]
+    lowest = torch.finfo(hidden_states.dtype).min
+    highest = hidden_states.masked_fill(~is_real, lowest).amax(1)  # [B, D]
+    return highest.masked_fill(~is_real.any(1), 0.0)  # [B, D]

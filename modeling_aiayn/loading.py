@@ -2,12 +2,14 @@
 
 import copy
 import json
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -15,7 +17,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    cached_file,
+)
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .configuration_aiayn import AiaynConfig
@@ -55,6 +62,44 @@ def check_model_folder(
     check_directory(folder, hint)
     if not any(Path(folder, name).is_file() for name in configurations):
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
+
+
+def check_weight_file(path: Path) -> None:
+    """Check that a file is in the safetensors format and complete.
+
+    Raises:
+        OSError: The file is damaged, incomplete or a Git LFS pointer, or cannot be read.
+    """
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except OSError:
+        raise
+    except Exception as error:  # safetensors' own type, which names neither the file nor a remedy
+        with path.open("rb") as file:
+            is_pointer = file.read(19) == b"version https://git"
+        reason = (
+            "it is a Git LFS pointer: fetch the file itself (git lfs pull)"
+            if is_pointer
+            else f"it is truncated or corrupt ({error}): copy or download it again"
+        )
+        raise OSError(f"{path} holds no safetensors weights; {reason}.") from error
+
+
+def check_weight_files(folder: Path) -> None:
+    """Check every weight file of a folder, and that its index names no file outside the folder.
+
+    Raises:
+        OSError: A weight file is damaged or incomplete, or the index names a file elsewhere.
+    """
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    if index.is_file():
+        for name in set(json.loads(index.read_text("utf-8"))["weight_map"].values()):
+            path = Path(os.path.abspath(folder / name))
+            if not path.is_relative_to(os.path.abspath(folder)):
+                raise OSError(f"{index} names a file outside the folder: {path}.")
+    for path in folder.glob("*.safetensors"):
+        check_weight_file(path)
 
 
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
@@ -102,6 +147,7 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         # The library follows an adapter's file to its model.
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+        check_weight_files(Path(path))
     base = _base_of_adapter(path, **options)
     model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
         base or path, use_safetensors=True, output_loading_info=True, **options

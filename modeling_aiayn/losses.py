@@ -1,60 +1,121 @@
-"""Section 5.4: losses as sums over real labels, divided by their number in a whole optimiser step.
+"""Section 5.4: each loss is a sum over real labels, divided by their number in an optimiser step.
 
-So neither padding nor accumulation nor the number of processes changes the objective.
+So the objective does not depend on padding, gradient accumulation or the number of processes.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.utils import TransformersKwargs, logging
 
-# What losses leave out, by the convention of torch and of transformers' collators.
+logger = logging.get_logger(__name__)
+
+# Label of positions without a target: the convention of torch and of transformers' collators.
 IGNORED_LABEL = -100
+
+
+class LossKwargs(TransformersKwargs, total=False):
+    """Keyword arguments of a language head's forward that must not be in its signature.
+
+    The Trainer of transformers treats each named argument with "label" in its name as labels, and
+    computes no evaluation loss if one of them is missing.
+
+    Args:
+        label_smoothing_factor: Share of each target that is spread over the vocabulary.
+        shift_labels: Labels that are already shifted, [B, T], for a language model.
+    """
+
+    label_smoothing_factor: float
+    shift_labels: Tensor | None
+
+
+def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
+    """Figure 1, "outputs (shifted right)": build the decoder's input for labels.
+
+    Args:
+        labels: Target ids, [B, T]; -100 at positions without a target. They are not changed.
+        start_token_id: Id put before each target.
+        pad_token_id: Id that replaces -100.
+
+    Returns:
+        Decoder input ids, [B, T].
+    """
+    shifted = functional.pad(labels[:, :-1], (1, 0), value=start_token_id)  # [B, T]
+    return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)  # [B, T]
 
 
 def label_smoothed_cross_entropy(
     logits: Tensor,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
-    label_smoothing: float = 0.0,
+    label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Section 5.4: cross-entropy against targets of which a share is spread over the vocabulary.
+    """Section 5.4: cross-entropy with label smoothing.
 
-    The sum over real target tokens is divided by their number in the whole optimiser step, so
-    neither padding nor accumulation nor the number of processes changes the objective.
+    The sum over real target tokens is divided by their number in the whole optimiser step.
 
     Args:
         logits: Scores, [B, T, V].
-        labels: Target ids, [B, T]; -100 where there is none.
-        num_items_in_batch: Real target tokens in the whole step. None: those in labels.
-        label_smoothing: Share spread evenly over all V entries.
+        labels: Target ids, [B, T]; -100 at positions without a target.
+        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
+        label_smoothing_factor: Share of each target that is spread evenly over all V entries.
 
     Returns:
-        The loss in nats per token, []; 0 where there is no target token at all.
+        The loss in nats per token, []; 0 if there is no target token.
 
     Raises:
-        ValueError: There is no such share.
+        ValueError: label_smoothing_factor is not between 0 and 1.
     """
-    check_share(label_smoothing)
+    check_label_smoothing_factor(label_smoothing_factor)
     total = functional.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten().to(logits.device),
         ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
+        label_smoothing=label_smoothing_factor,
         reduction="sum",
-    )
-    return mean_over_step(total, labels, num_items_in_batch)
+    )  # []
+    return mean_over_step(total, labels, num_items_in_batch)  # []
 
 
-def check_share(label_smoothing: float) -> None:
-    """Refuse a share that is none.
+def check_label_smoothing_factor(label_smoothing_factor: float) -> None:
+    """Check that label_smoothing_factor is between 0 and 1.
 
     Raises:
-        ValueError: It is not between 0 and 1.
+        ValueError: It is not.
     """
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}.")
+    if not 0 <= label_smoothing_factor <= 1:
+        raise ValueError(f"label_smoothing_factor must be in [0, 1], got {label_smoothing_factor}.")
 
 
-# The library's names for what a classifier learns.
+def check_labels(labels: Tensor, num_scores: int) -> None:
+    """Check that every label has a score, and warn if all labels are -100.
+
+    Labels on an accelerator are not checked, because reading them would make it wait.
+
+    Args:
+        labels: Labels, [...]; -100 at positions without a target.
+        num_scores: Number of classes, or the vocabulary size.
+
+    Raises:
+        ValueError: A label is neither -100 nor in [0, num_scores).
+    """
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    is_ignored = labels == IGNORED_LABEL  # [...]
+    is_invalid = ((labels < 0) | (labels >= num_scores)) & ~is_ignored  # [...]
+    if is_invalid.any():
+        place = is_invalid.nonzero()[0].tolist()
+        raise ValueError(
+            f"Each label must be in [0, {num_scores}) or {IGNORED_LABEL}, got "
+            f"{labels[tuple(place)].item()} at {place}. Check that the data belongs to this model."
+        )
+    if is_ignored.all():
+        logger.warning_once(
+            f"All labels of a batch are {IGNORED_LABEL} (no target), so its loss is 0."
+        )
+
+
+# The values that transformers allows for config.problem_type.
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
@@ -66,21 +127,22 @@ def classification_loss(
 ) -> Tensor:
     """Mean squared error, cross-entropy or binary cross-entropy over a whole optimiser step.
 
-    The library's own ignores num_items_in_batch for the first and the last, so that accumulation
-    would scale their gradients.
+    transformers' own loss ignores num_items_in_batch for the first and the last, so gradient
+    accumulation would scale their gradients.
 
     Args:
         logits: Scores, [B, L].
         labels: Class ids, [B]; for "regression" numbers, [B] or [B, L]; for
             "multi_label_classification" 0 or 1, [B, L].
-        problem_type: One of the library's three: those, or "single_label_classification".
-        num_items_in_batch: Labels in the whole step. None: those given.
+        problem_type: "regression", "single_label_classification" or "multi_label_classification".
+        num_items_in_batch: Labels in the whole step. None: count them in labels.
 
     Returns:
         The loss, [].
 
     Raises:
-        ValueError: There is not one label for each text, or for each score; or no such problem.
+        ValueError: problem_type is unknown, or the labels do not have one entry for each text
+            ("single_label_classification") or for each score.
     """
     if problem_type not in PROBLEM_TYPES:
         raise ValueError(
@@ -103,19 +165,19 @@ def classification_loss(
         loss = functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
         total = loss(logits.float(), targets, reduction="sum")
         if num_items_in_batch is None:
-            num_items_in_batch = labels.numel()  # -100 is a number like others here
+            num_items_in_batch = labels.numel()  # -100 is an ordinary number here
     return mean_over_step(total, labels, num_items_in_batch)
 
 
 def mean_over_step(
     total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """A sum of losses over the number of labels in the whole optimiser step; 0 if there is none.
+    """Divide a sum of losses by the number of labels in the whole optimiser step, at least 1.
 
     Args:
-        total: Sum over the real labels here, [].
-        labels: Labels, [...]; -100 where there is none.
-        num_items_in_batch: Real labels in the whole step. None: those in labels.
+        total: Sum over the real labels of this batch, [].
+        labels: Labels, [...]; -100 at positions without a target.
+        num_items_in_batch: Real labels in the whole step. None: count them in labels.
 
     Returns:
         The mean, [].
@@ -128,11 +190,14 @@ def mean_over_step(
 
 
 def infer_problem_type(labels: Tensor, num_labels: int) -> str:
-    """The library's rule: one label is regression, whole numbers are classes, else several at once.
+    """Infer config.problem_type by the rule of transformers.
+
+    One output is regression, integer labels are single classes, other labels are several classes
+    for each text.
 
     Args:
         labels: Labels, [B] or [B, L].
-        num_labels: Classes, L.
+        num_labels: Number of outputs, L.
 
     Returns:
         A value of config.problem_type.

@@ -31,7 +31,6 @@ MODEL_FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET_TOKENIZER_FOLDER}/{name}" for name in TOKENIZER_FILES),
     "attention.py",
-    "checks.py",
     "chunked_loss.py",
     "configuration_aiayn.py",
     "dropout.py",
@@ -39,6 +38,7 @@ MODEL_FILES = (
     "layers.py",
     "losses.py",
     "modeling_aiayn.py",
+    "stacks.py",
 )
 # training_args.bin may hold the token; checkpoints, logs and people's own files stay here too.
 PUBLISHED = (

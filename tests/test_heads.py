@@ -19,8 +19,8 @@ from modeling_aiayn import (
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
 )
+from modeling_aiayn.layers import pool_states
 from modeling_aiayn.losses import classification_loss
-from modeling_aiayn.modeling_aiayn import pool_states
 
 IDS = torch.tensor([[5, 6, 7, 2, 1, 1], [9, 10, 11, 12, 13, 2]])
 
@@ -172,7 +172,7 @@ def test_language_model_s_loss_is_that_of_the_next_token():
     ]
     assert output.loss.item() == pytest.approx(-torch.stack(scores).mean().item(), rel=1e-5)
     spread = -logits[:, :5].mean(-1)[IDS[:, 1:] != 1].mean()
-    smoothed = model(IDS, labels=IDS.masked_fill(IDS == 1, -100), smoothing=0.1).loss
+    smoothed = model(IDS, labels=IDS.masked_fill(IDS == 1, -100), label_smoothing_factor=0.1).loss
     assert smoothed.item() == pytest.approx((0.9 * output.loss + 0.1 * spread).item(), rel=1e-5)
 
 

@@ -26,8 +26,8 @@ HUB_SET = {
     "layers.py",
     "losses.py",
     "chunked_loss.py",
-    "checks.py",
     "generation.py",
+    "stacks.py",
     "modeling_aiayn.py",
 }
 ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names)
@@ -248,7 +248,6 @@ def test_import_registers_and_does_nothing_else(tmp_path):
     assert ast.literal_eval(output.splitlines()[-1]) == [
         "modeling_aiayn",
         "modeling_aiayn.attention",
-        "modeling_aiayn.checks",
         "modeling_aiayn.chunked_loss",
         "modeling_aiayn.configuration_aiayn",
         "modeling_aiayn.dropout",
@@ -256,5 +255,6 @@ def test_import_registers_and_does_nothing_else(tmp_path):
         "modeling_aiayn.layers",
         "modeling_aiayn.losses",
         "modeling_aiayn.modeling_aiayn",
+        "modeling_aiayn.stacks",
     ]
     assert not list(tmp_path.iterdir())

@@ -9,9 +9,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
 
 from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
-from modeling_aiayn.checks import logger
-from modeling_aiayn.losses import label_smoothed_cross_entropy
-from modeling_aiayn.modeling_aiayn import shift_right
+from modeling_aiayn.losses import label_smoothed_cross_entropy, logger, shift_right
 
 # Every option of the config that changes what the model computes, each switched on.
 OPTIONS = [
@@ -391,22 +389,24 @@ def test_label_smoothing_is_its_closed_form_and_ignores_padding():
     real = labels >= 0
     target = 0.9 * functional.one_hot(labels.clamp(min=0), 31) + 0.1 / 31
     expected = -(target * logits.log_softmax(-1)).sum(-1)[real].mean()
-    loss = label_smoothed_cross_entropy(logits, labels, label_smoothing=0.1)
+    loss = label_smoothed_cross_entropy(logits, labels, label_smoothing_factor=0.1)
     torch.testing.assert_close(loss, expected)
     wider = functional.pad(labels, (0, 3), value=-100)
     padded = functional.pad(logits, (0, 0, 0, 3), value=9.0)
     torch.testing.assert_close(
-        label_smoothed_cross_entropy(padded, wider, label_smoothing=0.1), expected
+        label_smoothed_cross_entropy(padded, wider, label_smoothing_factor=0.1), expected
     )
 
 
 def test_loss_does_not_depend_on_how_a_step_is_cut(model, batch):
-    model(**batch, smoothing=0.1).loss.backward()
+    model(**batch, label_smoothing_factor=0.1).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     for row in range(2):
         piece = {name: tensor[row : row + 1] for name, tensor in batch.items()}
-        model(**piece, smoothing=0.1, num_items_in_batch=torch.tensor(7)).loss.backward()
+        model(
+            **piece, label_smoothing_factor=0.1, num_items_in_batch=torch.tensor(7)
+        ).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-4)
 

@@ -156,7 +156,7 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     )
     losses = {}
     for smoothing in (0.0, 0.4):
-        losses[smoothing] = trainer.model(**batch, smoothing=smoothing).loss.item()
+        losses[smoothing] = trainer.model(**batch, label_smoothing_factor=smoothing).loss.item()
     assert losses[0.0] != pytest.approx(losses[0.4], rel=1e-3)
     trainer.model.train()
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.4])
@@ -179,7 +179,7 @@ def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
     labels = batch.pop("labels")
     expected = LabelSmoother(epsilon=0.1)(model(**batch), labels)
-    loss = model(**batch, labels=labels, smoothing=0.1).loss
+    loss = model(**batch, labels=labels, label_smoothing_factor=0.1).loss
     torch.testing.assert_close(loss, expected)
 
 

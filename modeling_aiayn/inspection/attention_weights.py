@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..modeling_aiayn import shift_right
+from ..losses import shift_right
 from ..tokenization import clean_text
 from ..translation import Translator
 from ..translation.options import SearchOptions

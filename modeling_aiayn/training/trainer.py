@@ -152,7 +152,10 @@ class AiaynTrainer(ResumableTrainer):
             The loss in nats per target token; the outputs too where they are asked for.
         """
         if model.training:
-            options = {"smoothing": self.args.label_smoothing_factor, "use_cache": False}
+            options = {
+                "label_smoothing_factor": self.args.label_smoothing_factor,
+                "use_cache": False,
+            }
             inputs = inputs | options
         else:
             # Else the library divides by the tokens of all processes' batches.

@@ -7,7 +7,7 @@ from pathlib import Path
 import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..generation import beyond_source
+from ..generation import max_tokens_beyond_source
 from ..tokenization import vocabulary_sha256
 from .engine import (
     SourceSentence,
@@ -75,7 +75,7 @@ class CTranslate2Engine:
         decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
         refuse_what_the_decoder_lacks(decoding)
         self.end = sole_end(decoding)
-        self.beyond_source = beyond_source(decoding)
+        self.beyond_source = max_tokens_beyond_source(decoding)
         self.suppressed = [[self.target_tokens[index]] for index in suppressed_tokens(decoding)]
 
     def check(self, options: SearchOptions, with_phrases: bool) -> None:

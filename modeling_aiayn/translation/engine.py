@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
-from ..generation import beyond_source
+from ..generation import max_tokens_beyond_source
 from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .beam_decoder import StepModel
@@ -185,7 +185,7 @@ class TorchEngine:
         self.models = models
         self.step_models = [StepModel(model, compile) for model in models]
         self.config = models[0].config
-        self.beyond_source = beyond_source(models[0].generation_config)
+        self.beyond_source = max_tokens_beyond_source(models[0].generation_config)
         ends = models[0].generation_config.eos_token_id
         self.eos_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
         refuse_what_the_decoder_lacks(models[0].generation_config)

@@ -1,0 +1,584 @@
+"""Figure 1's two stacks: embeddings, N layers, and the base class that transformers needs."""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import initialization as init
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
+from .configuration_aiayn import AiaynConfig
+from .dropout import drop
+from .layers import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerSizes,
+    LearnedPositions,
+    SinusoidalPositions,
+    TransformerLayer,
+)
+
+
+class AiaynPreTrainedModel(PreTrainedModel):
+    """Base class of all models here: it tells transformers how to load, split and initialise them.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    config: AiaynConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    # The stack whose embedding turns input_ids into vectors.
+    _input_half = "encoder"
+
+    def __init__(self, config: AiaynConfig, *args: Any, **kwargs: Any) -> None:
+        # from_pretrained(folder, dropout=1.5) sets the field after the configuration was validated.
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of input_ids."""
+        return getattr(self.base_model, self._input_half).embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the embedding of input_ids. Call tie_weights() to update weights tied to it."""
+        getattr(self.base_model, self._input_half).embed_tokens = value
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Change the vocabulary size of both stacks. Tied weights stay tied.
+
+        Args:
+            new_num_tokens: New vocabulary size. None: the current one.
+            pad_to_multiple_of: Round the size up to a multiple of this.
+            mean_resizing: Draw new rows from the distribution of the old ones.
+
+        Returns:
+            The embedding of input_ids.
+
+        Raises:
+            ValueError: Source and target have separate vocabularies.
+        """
+        if self.config.decoder_vocab_size is not None and len(self._stacks()) > 1:
+            raise ValueError(
+                "resize_token_embeddings needs one vocabulary for source and target, got "
+                f"vocab_size={self.config.vocab_size} and "
+                f"decoder_vocab_size={self.config.decoder_vocab_size}. Build a model of the new "
+                "sizes and copy the weights over."
+            )
+        embedding = super().resize_token_embeddings(
+            new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        size = embedding.weight.size(0)
+        if self.config.decoder_vocab_size is not None and self._input_half == "decoder":
+            self.config.decoder_vocab_size = size
+        for stack in self._stacks():
+            if stack.embed_tokens.weight.size(0) != size:  # the other stack, where it is not tied
+                stack.resize_token_embeddings(size, mean_resizing=mean_resizing)
+            stack.embed_tokens.num_embeddings = size
+        return embedding
+
+    def _stacks(self) -> list["AiaynStack"]:
+        return [module for module in self.modules() if isinstance(module, AiaynStack)]
+
+    @property
+    def attention_function(self) -> AttentionFunction:
+        """The attention implementation that config names, looked up at each call."""
+        return ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise every matrix by Xavier, except a tied embedding.
+
+        A tied embedding is also the output projection. Its entries have a standard deviation of
+        d_model^-0.5, which becomes 1 after scaling. Learned positions get the standard deviation of
+        the scaled embeddings: much smaller positions would hardly be seen beside them. There is no
+        buffer to rebuild after loading, because sinusoids are computed.
+        """
+        is_embedding = isinstance(module, nn.Embedding)
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif is_embedding and not self.config.tie_word_embeddings:
+            init.xavier_uniform_(module.weight)
+        elif is_embedding:
+            is_unit = isinstance(module, LearnedPositions) and self.config.scale_embedding
+            init.normal_(module.weight, std=1.0 if is_unit else self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+
+
+class AiaynStack(AiaynPreTrainedModel):
+    """Embeddings, layers and an optional final norm: the parts that encoder and decoder share.
+
+    Args:
+        config: The model's configuration.
+        vocab_size: Vocabulary size of this stack.
+        layers: The stack's layers.
+    """
+
+    main_input_name = "input_ids"
+    _needed_inputs = "The encoder needs either input_ids or inputs_embeds, and not both."
+    _fsdp_plan = {"layers.*": "free_full_weight"}
+
+    def __init__(
+        self, config: AiaynConfig, vocab_size: int, layers: Sequence[TransformerLayer]
+    ) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.embed_positions: SinusoidalPositions | LearnedPositions
+        if config.position_type == "learned":
+            self.embed_positions = LearnedPositions(
+                config.max_position_embeddings, config.d_model, config.position_offset
+            )
+        else:
+            self.embed_positions = SinusoidalPositions(
+                config.d_model, config.position_base, config.position_offset
+            )
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.layers = nn.ModuleList(layers)
+        final_norm = config.norm_first if config.final_norm is None else config.final_norm
+        self.layer_norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if final_norm else nn.Identity()
+        )
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of input_ids."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the embedding of input_ids."""
+        self.embed_tokens = value
+
+    def look_up(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past_length: int | Tensor = 0,
+    ) -> Tensor:
+        """Return the rows of the embedding matrix for input_ids, or inputs_embeds if given.
+
+        Checking ids makes an accelerator wait. So ids are checked always on a CPU, and elsewhere
+        only outside training, before the first step of decoding.
+
+        Args:
+            input_ids: Ids, [B, T], or None.
+            inputs_embeds: Rows of the embedding matrix, [B, T, D], or None.
+            past_length: Tokens in the cache.
+
+        Returns:
+            Rows of the embedding matrix, [B, T, D].
+
+        Raises:
+            ValueError: Both or neither were given, or an id is outside the vocabulary.
+        """
+        if inputs_embeds is not None and input_ids is None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
+            raise ValueError(self._needed_inputs)
+        is_first = isinstance(past_length, int) and past_length == 0
+        if input_ids.device.type == "cpu" or (is_first and not self.training):
+            check_ids(input_ids, self.embed_tokens.weight.size(0))
+        return self.embed_tokens(input_ids)
+
+    def embed(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        past_length: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Sections 3.4, 3.5 and 5.4: scale token embeddings, add positions, apply dropout.
+
+        Args:
+            inputs_embeds: Rows of the embedding matrix, [B, T, D].
+            attention_mask: 1 for real tokens, [B, past_length + T], or None.
+            past_length: Tokens in the cache. Lengths are not checked if this is a tensor (static
+                caches), because reading it would make an accelerator wait at each step.
+            position_ids: Positions, [B, T]. None: counted over real tokens.
+
+        Returns:
+            States, [B, T, D].
+
+        Raises:
+            ValueError: The mask does not fit the tokens, or a learned table is too short.
+        """
+        batch_size, length = inputs_embeds.shape[:2]
+        if isinstance(past_length, int):
+            self._check_lengths(batch_size, past_length + length, attention_mask)
+        if position_ids is None:
+            position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
+        encodings = self.embed_positions(position_ids).to(inputs_embeds)  # [B, T, D] or [1, T, D]
+        hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
+        return drop(hidden_states, self.config.dropout, self.training)
+
+    def check_output_attentions(self, output_attentions: bool | None = None) -> None:
+        """Check that the attention implementation computes the attention weights asked for.
+
+        Args:
+            output_attentions: The argument of the call. None: the configuration decides.
+
+        Raises:
+            ValueError: Attention weights are asked for, and the implementation computes none.
+        """
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        implementation = self.config._attn_implementation
+        if output_attentions and implementation != "eager":
+            raise ValueError(
+                "output_attentions=True needs attn_implementation='eager', got "
+                f"{implementation!r}, which computes no attention weights. Load the model with "
+                "attn_implementation='eager', or call model.set_attn_implementation('eager')."
+            )
+
+    def _check_lengths(self, batch_size: int, length: int, attention_mask: Tensor | None) -> None:
+        shape = (batch_size, length)
+        if (
+            attention_mask is not None
+            and attention_mask.dim() == 2
+            and attention_mask.shape != shape
+        ):
+            raise ValueError(
+                "The attention mask must have one entry per token, got a mask of shape "
+                f"{tuple(attention_mask.shape)} for tokens of shape {shape}."
+            )
+        max_length = self.embed_positions.max_length
+        if max_length is not None and length > max_length:
+            raise ValueError(
+                f"The learned position table has max_position_embeddings={max_length} positions, "
+                f"got an input of {length} tokens. Shorten the input, or train a model with "
+                "position_type='sinusoidal', which has no limit."
+            )
+
+
+class AiaynEncoder(AiaynStack):
+    """Figure 1, left: N encoder layers over the embedded source.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": EncoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
+    }
+    _tp_plan = {
+        "embed_tokens": "embedding_rowwise",
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.out_proj": "rowwise",
+        "layers.*.fc1": "colwise",
+        "layers.*.fc2": "rowwise",
+    }
+
+    def __init__(self, config: AiaynConfig) -> None:
+        sizes = layer_sizes(config, "encoder")
+        layers = [EncoderLayer(sizes) for _ in range(config.encoder_layers)]
+        super().__init__(config, config.vocab_size, layers)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode a source.
+
+        Args:
+            input_ids: Source ids, [B, S].
+            attention_mask: 1 for real tokens, [B, S]. None: every token that is not padding.
+            inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
+            **kwargs: Arguments that transformers passes to every model.
+
+        Returns:
+            The encoder's output in last_hidden_state, [B, S, D].
+
+        Raises:
+            ValueError: Both or neither of input_ids and inputs_embeds were given.
+        """
+        self.check_output_attentions(kwargs.get("output_attentions"))
+        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), attention_mask)
+        mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
+        )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states, mask, attention_function=self.attention_function, **kwargs
+            )
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+
+
+def _decoder_layer_recorder() -> OutputRecorder:
+    """Let output_hidden_states=[-1] count the decoder's layers, and not the encoder's.
+
+    The constructor takes this field since transformers 5.23; older versions ignore it.
+    """
+    recorder = OutputRecorder(DecoderLayer)
+    recorder.num_hidden_layers_key = "decoder_layers"
+    return recorder
+
+
+class AiaynDecoder(AiaynStack):
+    """Figure 1, right: N decoder layers over the embedded target so far.
+
+    Args:
+        config: The model's configuration.
+        has_source: Whether the layers attend to a source. A language model's do not.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": _decoder_layer_recorder(),
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
+    }
+    _needed_inputs = (
+        "The decoder needs decoder_input_ids or labels (or decoder_inputs_embeds in their place, "
+        "not beside them); a language model needs input_ids or inputs_embeds. With label smoothing "
+        "in a library Trainer, batch with DataCollatorForSeq2Seq(tokenizer, model=model)."
+    )
+    _tp_plan = AiaynEncoder._tp_plan | {
+        name.replace("self_attn", "encoder_attn"): style
+        for name, style in AiaynEncoder._tp_plan.items()
+    }
+
+    def __init__(self, config: AiaynConfig, has_source: bool = True) -> None:
+        sizes = layer_sizes(config, "decoder")
+        layers = [
+            DecoderLayer(sizes, layer_idx, has_source) for layer_idx in range(config.decoder_layers)
+        ]
+        super().__init__(config, config.decoder_vocab_size or config.vocab_size, layers)
+        self.has_source = has_source
+        if not has_source:
+            self._tp_plan = {
+                name: style for name, style in self._tp_plan.items() if "encoder_attn" not in name
+            }
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode a target, or its next tokens.
+
+        Args:
+            input_ids: Target ids that are not in the cache yet, [B, T].
+            attention_mask: 1 for real target tokens, cached ones included, [B, past + T].
+            encoder_hidden_states: The encoder's output, [B, S, D].
+            encoder_attention_mask: 1 for real source tokens, [B, S].
+            past_key_values: Cached keys and values of earlier steps.
+            inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, T, D].
+            position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
+            use_cache: Whether to return keys and values for later steps.
+            **kwargs: Arguments that transformers passes to every model.
+
+        Returns:
+            The decoder's output in last_hidden_state, [B, T, D], and the cache.
+
+        Raises:
+            ValueError: Both or neither of input_ids and inputs_embeds were given, or the source
+                fails `check_source`.
+        """
+        if self.has_source:
+            check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        self.check_output_attentions(kwargs.get("output_attentions"))
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+            if self.has_source:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
+        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        past_length = 0 if self_cache is None else self_cache.get_seq_length()
+        inputs_embeds = self.look_up(input_ids, inputs_embeds, past_length)
+        hidden_states = self.embed(inputs_embeds, attention_mask, past_length, position_ids)
+        shared = {"config": self.config, "inputs_embeds": hidden_states}
+        causal_mask = create_causal_mask(
+            **shared,
+            attention_mask=attention_mask,
+            past_key_values=self_cache,
+            position_ids=position_ids,
+        )
+        cross_mask = None
+        if self.has_source:
+            cross_mask = create_bidirectional_mask(
+                **shared,
+                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+            )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                encoder_hidden_states,
+                causal_mask,
+                cross_mask,
+                past_key_values=past_key_values,
+                attention_function=self.attention_function,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.layer_norm(hidden_states),
+            past_key_values=past_key_values if use_cache else None,
+        )
+
+
+def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
+    """Return the layer sizes of one half of the model, "encoder" or "decoder"."""
+    return LayerSizes(
+        d_model=config.d_model,
+        num_heads=getattr(config, f"{half}_attention_heads"),
+        ffn_dim=getattr(config, f"{half}_ffn_dim"),
+        head_dim=config.head_dim,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+        activation_function=config.activation_function,
+        norm_first=config.norm_first,
+        layer_norm_eps=config.layer_norm_eps,
+        attention_bias=config.attention_bias,
+    )
+
+
+def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
+    """Return config, or a copy of it, that tells generate() whether the model has both halves."""
+    if config.is_encoder_decoder != is_encoder_decoder:
+        config = copy.deepcopy(config)
+        config.is_encoder_decoder = is_encoder_decoder
+    return config
+
+
+def count_positions(
+    attention_mask: Tensor | None, past_length: int | Tensor, like: Tensor
+) -> Tensor:
+    """Count positions over real tokens only, so that padding on the left does not shift them.
+
+    Args:
+        attention_mask: 1 for real tokens, [B, past_length + T], or longer for a static cache. None
+            or a ready 4D mask: every token counts.
+        past_length: Tokens in the cache.
+        like: Embeddings of the new tokens, [B, T, D].
+
+    Returns:
+        Position ids, [B, T] or [1, T].
+    """
+    index = torch.arange(like.size(1), device=like.device) + past_length  # [T]
+    if attention_mask is None or attention_mask.dim() != 2:
+        return index[None]  # [1, T]
+    positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]
+    return positions[:, index].clamp(min=0)  # [B, T]
+
+
+def source_mask(
+    input_ids: Tensor | None, attention_mask: Tensor | None, pad_token_id: int
+) -> Tensor | None:
+    """Return attention_mask if given, else a mask that hides padding.
+
+    Args:
+        input_ids: Source ids, [B, S], or None if embeddings were given.
+        attention_mask: 1 for real tokens, [B, S], or None.
+        pad_token_id: Id of padding.
+
+    Returns:
+        1 for real tokens, [B, S], or None if neither ids nor a mask were given.
+    """
+    if attention_mask is None and input_ids is not None:
+        return (input_ids != pad_token_id).long()  # [B, S]
+    return attention_mask
+
+
+def check_ids(input_ids: Tensor, vocab_size: int) -> None:
+    """Check that every id has a row in the embedding matrix.
+
+    An accelerator would stop at such an id without naming it. Nothing is checked while a graph is
+    traced, because values cannot be read then.
+
+    Args:
+        input_ids: Ids, [...].
+        vocab_size: Rows of the embedding matrix.
+
+    Raises:
+        ValueError: An id is below 0 or not below vocab_size.
+    """
+    if torch.compiler.is_compiling() or input_ids.device.type == "meta":
+        return
+    is_invalid = (input_ids < 0) | (input_ids >= vocab_size)  # [...]
+    if is_invalid.any():
+        place = is_invalid.nonzero()[0].tolist()
+        raise ValueError(
+            f"Each input id must be in [0, {vocab_size}), got {input_ids[tuple(place)].item()} at "
+            f"{place}. Check that the tokenizer belongs to this model."
+        )
+
+
+def check_source(
+    encoder_hidden_states: Tensor | None,
+    encoder_attention_mask: Tensor | None,
+    past_key_values: Cache | None,
+) -> None:
+    """Check that a decoder can attend to its source.
+
+    Args:
+        encoder_hidden_states: The encoder's output, [B, S, D].
+        encoder_attention_mask: 1 for real source tokens, [B, S], or a ready 4D mask.
+        past_key_values: Cached keys and values of target and source.
+
+    Raises:
+        ValueError: The encoder's output is missing, the mask has another shape, or the cache cannot
+            hold a source.
+    """
+    if encoder_hidden_states is None:
+        raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
+    shape = encoder_hidden_states.shape[:2]
+    mask = encoder_attention_mask
+    if mask is not None and mask.dim() == 2 and mask.shape != shape:
+        raise ValueError(
+            "The source's mask must have one entry for each of the encoder's states, got a mask of "
+            f"shape {tuple(mask.shape)} for states of shape {tuple(shape)}."
+        )
+    if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+        raise ValueError(
+            "A decoder with a source needs an EncoderDecoderCache, got a "
+            f"{type(past_key_values).__name__}. Pass EncoderDecoderCache(cache, DynamicCache())."
+        )
