@@ -29,19 +29,19 @@ __all__ = [
     "AiaynModel",
 ]
 
-AiaynConfig.register_for_auto_class()
-AiaynModel.register_for_auto_class("AutoModel")
-AiaynEncoderModel.register_for_auto_class("AutoModel")
-AiaynDecoderModel.register_for_auto_class("AutoModel")
-AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-AiaynForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
-AiaynForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+BASE_MODELS = (AiaynModel, AiaynEncoderModel, AiaynDecoderModel)
+HEADS = {
+    AutoModelForSeq2SeqLM: AiaynForConditionalGeneration,
+    AutoModelForSequenceClassification: AiaynForSequenceClassification,
+    AutoModelForCausalLM: AiaynForCausalLM,
+}
 
+AiaynConfig.register_for_auto_class()
 AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
-# Of the three, AutoModel takes the one that config.architectures names.
-AutoModel.register(AiaynConfig, (AiaynModel, AiaynEncoderModel, AiaynDecoderModel), exist_ok=True)
-AutoModelForSeq2SeqLM.register(AiaynConfig, AiaynForConditionalGeneration, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    AiaynConfig, AiaynForSequenceClassification, exist_ok=True
-)
-AutoModelForCausalLM.register(AiaynConfig, AiaynForCausalLM, exist_ok=True)
+for base_model in BASE_MODELS:
+    base_model.register_for_auto_class("AutoModel")
+# AutoModel takes the one that config.architectures names.
+AutoModel.register(AiaynConfig, BASE_MODELS, exist_ok=True)
+for auto_class, head in HEADS.items():
+    head.register_for_auto_class(auto_class.__name__)
+    auto_class.register(AiaynConfig, head, exist_ok=True)

@@ -29,15 +29,15 @@ def scaled_dot_product_attention(
         query: Queries, [B, H, T, K].
         key: Keys, [B, H, S, K].
         value: Values, [B, H, S, K].
-        attention_mask: Added to the scores, broadcastable to [B, H, T, S]; 0 where a query may look
-            and the dtype's minimum where not.
+        attention_mask: Added to the scores, broadcastable to [B, H, T, S]: 0 at keys that a query
+            attends to, and the dtype's minimum at the others.
         dropout: Share of the attention weights that is dropped before they meet the values.
 
     Returns:
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
 
-    Departs from the paper: masked scores get the dtype's minimum, not minus infinity, so a row in
-    which everything is padding stays finite (`eager_attention_forward` has float16's room for it).
+    Departs from the paper: masked scores get the dtype's minimum, not minus infinity, so a row of
+    padding alone stays finite (`eager_attention_forward` ensures that in float16, too).
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # [B, H, T, S]
     if attention_mask is not None:
@@ -57,29 +57,23 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Equation 1 under the signature that transformers' attention implementations share.
 
-    Args:
-        module: The calling module; other implementations read it, this one does not.
-        query: Queries, [B, H, T, K].
-        key: Keys, [B, H, S, K].
-        value: Values, [B, H, S, K].
-        attention_mask: As in `scaled_dot_product_attention`.
-        dropout: As in `scaled_dot_product_attention`.
-        **kwargs: What other implementations take.
+    Queries, keys, values, attention_mask and dropout are those of `scaled_dot_product_attention`.
+    Only other implementations read module and kwargs.
 
     Returns:
         The attended values, [B, T, H, K], and the attention weights, [B, H, T, S].
     """
     if attention_mask is not None and attention_mask.dtype == torch.float16:
-        # A score below the dtype's minimum would be minus infinity, and a row of them not finite.
+        # Minimum plus a negative score would be minus infinity, and a row of those gives NaN.
         attention_mask = attention_mask.clamp(min=torch.finfo(torch.float16).min / 2)
     attended, weights = scaled_dot_product_attention(query, key, value, attention_mask, dropout)
     return attended.transpose(1, 2), weights  # [B, T, H, K], [B, H, T, S]
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: h attentions side by side, each on its own projection of the input.
+    """Section 3.2.2: h attentions in parallel, each on its own projection of the input.
 
-    Keys and values are projected by a method of their own, so that a decoder can keep them.
+    Keys and values are projected by a separate method, so that a decoder can cache them.
 
     Args:
         d_model: Width of the input and the output, D.
@@ -87,11 +81,11 @@ class MultiHeadAttention(nn.Module):
         head_dim: Width of a head, K. None: D / H.
         dropout: Rate on the attention weights.
         bias: Give the four projections a bias.
-        is_causal: Whether a query sees only keys up to its own position. The mask decides that
-            here; implementations that get no mask read this.
+        is_causal: Whether a query attends only to keys up to its own position. The mask decides
+            that here; implementations without a mask read this.
 
     Raises:
-        ValueError: d_model is no multiple of num_heads, and head_dim is not given.
+        ValueError: d_model is not a multiple of num_heads, and head_dim is not given.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if head_dim is None and d_model % num_heads:
             raise ValueError(
-                "d_model must be a multiple of num_heads where head_dim is None, "
+                "d_model must be a multiple of num_heads if head_dim is None, "
                 f"got d_model={d_model} and num_heads={num_heads}."
             )
         self.head_dim = head_dim or d_model // num_heads
@@ -118,14 +112,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.head_dim, d_model, bias=bias)
 
     def project_keys_values(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of what is looked at.
-
-        Args:
-            hidden_states: States to look at, [B, S, D].
-
-        Returns:
-            Keys and values, [B, H, S, K] each.
-        """
+        """Project states to attend to, [B, S, D], to keys and values, [B, H, S, K] each."""
         return (
             self._split_heads(self.k_proj(hidden_states)),
             self._split_heads(self.v_proj(hidden_states)),
@@ -140,19 +127,19 @@ class MultiHeadAttention(nn.Module):
         attention_function: AttentionFunction = eager_attention_forward,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Look from hidden_states at keys and values.
+        """Attend from hidden_states to keys and values.
 
         Args:
-            hidden_states: States that look, [B, T, D].
+            hidden_states: States that attend, [B, T, D].
             key: Keys, [B, H, S, K].
             value: Values, [B, H, S, K].
             attention_mask: In the form that attention_function takes.
             attention_function: One of transformers' attention implementations.
-            **kwargs: Handed to attention_function.
+            **kwargs: Arguments of attention_function.
 
         Returns:
-            The output, [B, T, D], and the attention weights, [B, H, T, S], or None where
-            attention_function has none to give.
+            The output, [B, T, D], and the attention weights, [B, H, T, S], or None if
+            attention_function does not return them.
         """
         query = self._split_heads(self.q_proj(hidden_states))
         dropout = self.dropout if self.training else 0.0

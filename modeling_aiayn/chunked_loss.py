@@ -41,14 +41,11 @@ def score_tokens(
         num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
         logits_to_keep: Positions that get logits, as for `select_positions`.
-        skip_logits: Return no logits. The loss is then computed in chunks, unless the head is
-            adapted, quantised or distributed, and must be called to give the right logits.
+        skip_logits: Return no logits. The loss is then computed in chunks, unless the head must be
+            called because it is adapted, quantised or distributed.
 
     Returns:
         Logits, [B, T, V], or None if skipped, and the loss in nats per token, [], or None.
-
-    Raises:
-        ValueError: A label is outside the vocabulary, or label_smoothing_factor is not in [0, 1].
     """
     if skip_logits and labels is None:
         return None, None
@@ -74,15 +71,10 @@ def score_tokens(
 
 
 def select_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """Select the positions that get logits, as transformers 5.22 and later do.
+    """Select the states that get logits, [B, P, D] of [B, T, D], as transformers 5.22 and later do.
 
-    Args:
-        hidden_states: States, [B, T, D].
-        logits_to_keep: The number of last positions, 0 for all; or positions, [P] or [B, P]; or a
-            boolean mask, [B, T].
-
-    Returns:
-        States, [B, P, D]; [P, D] for a mask.
+    logits_to_keep is the number of last positions, 0 for all; or positions, [P] or [B, P]; or a
+    boolean mask, [B, T], which gives [P, D].
     """
     if isinstance(logits_to_keep, int):
         return hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states
@@ -111,7 +103,7 @@ def chunked_cross_entropy(
     num_items_in_batch: Tensor | int | None = None,
     label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Compute `label_smoothed_cross_entropy` of the projected hidden states, chunk by chunk.
+    """Compute `label_smoothed_cross_entropy` of hidden_states @ weight.T + bias, chunk by chunk.
 
     The gradients are computed together with the loss and kept. So memory grows with B T D and V D,
     not with B T V. Under autocast, matrix products use its dtype; the loss and the sums over chunks
@@ -122,14 +114,11 @@ def chunked_cross_entropy(
         weight: The output projection, [V, D].
         bias: Its bias, [V], or None.
         labels: Target ids, [B, T]; -100 at positions without a target.
-        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
-        label_smoothing_factor: Share of each target that is spread evenly over all V entries.
+        num_items_in_batch: As for `label_smoothed_cross_entropy`.
+        label_smoothing_factor: As for `label_smoothed_cross_entropy`.
 
     Returns:
         The loss in nats per token, []; 0 if there is no target token.
-
-    Raises:
-        ValueError: label_smoothing_factor is not between 0 and 1.
     """
     check_label_smoothing_factor(label_smoothing_factor)
     is_real = labels.to(hidden_states.device) != IGNORED_LABEL  # [B, T]

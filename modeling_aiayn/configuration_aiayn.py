@@ -49,6 +49,12 @@ BASE_MODELS = {
     "AiaynDecoderModel": "AiaynDecoderModel",
 }
 
+# The fields that must be at least 1.
+SIZES = (
+    *("vocab_size", "decoder_vocab_size", "d_model", "head_dim", "max_position_embeddings"),
+    *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+)
 # A keyword this similar to a field counts as a misspelt field.
 MISSPELT_SIMILARITY = 0.8
 # Attributes of transformers that resemble a field and are allowed.
@@ -187,13 +193,7 @@ class AiaynConfig(PreTrainedConfig):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> None:
-        """Save config.json so that every auto class can open the folder.
-
-        Args:
-            save_directory: The folder.
-            push_to_hub: Whether to push it to the Hub too.
-            **kwargs: As for PreTrainedConfig.save_pretrained.
-        """
+        """Save config.json so that every auto class can open the folder."""
         # A config.json with such a key could not be loaded again.
         self._check_spelling(dict.fromkeys(self.to_dict().keys() - self._own_names()))
         # Entries with "--" name the repository that this configuration was loaded from.
@@ -210,16 +210,9 @@ class AiaynConfig(PreTrainedConfig):
     def get_text_config(
         self, decoder: bool | None = None, encoder: bool | None = None
     ) -> PreTrainedConfig:
-        """Return the sizes of one half under transformers' names (num_hidden_layers and so on).
+        """Return a copy with one half's sizes under transformers' names, such as num_hidden_layers.
 
         transformers reads the target's vocabulary size from decoder_vocab_size, which may be None.
-
-        Args:
-            decoder: Whether to return the decoder's sizes.
-            encoder: Whether to return the encoder's sizes.
-
-        Returns:
-            This configuration, or a copy with the sizes of one half.
         """
         if decoder == encoder:
             return self
@@ -252,19 +245,7 @@ class AiaynConfig(PreTrainedConfig):
             )
 
     def _validate_ranges(self) -> None:
-        for name in (
-            "vocab_size",
-            "decoder_vocab_size",
-            "d_model",
-            "encoder_layers",
-            "decoder_layers",
-            "encoder_attention_heads",
-            "decoder_attention_heads",
-            "encoder_ffn_dim",
-            "decoder_ffn_dim",
-            "head_dim",
-            "max_position_embeddings",
-        ):
+        for name in SIZES:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")

@@ -6,22 +6,16 @@ from torch.nn import functional
 
 
 def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Set a share of the states to zero, and scale the others so that the mean stays.
+    """Set a share of the states, [...], to zero, and scale the others so that the mean stays.
 
-    On a CPU torch makes a random number of 24 bits for each state, on one core: a tenth of a whole
-    training step. Here four states share one of 64 bits, so the rate is rounded to a multiple of
-    2^-16, and the scale is that of the rounded rate.
+    On a CPU torch draws a separate random number for each state, on one core, which is slow. Here
+    four states share one number of 64 bits. So the rate is rounded to a multiple of 2^-16, and the
+    scale is that of the rounded rate.
 
     Args:
         states: Numbers, [...].
-        rate: Share that is dropped, from 0 to 1.
+        rate: Share to drop, from 0 to 1. torch raises a ValueError for any other.
         training: Whether to drop at all.
-
-    Returns:
-        The states that are left, [...].
-
-    Raises:
-        ValueError: There is no such share.
     """
     if not training or rate == 0:
         return states

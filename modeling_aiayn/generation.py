@@ -58,12 +58,7 @@ class SourceRelativeLength(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Rule out every token but eos for rows at their limit, and keep the score of eos.
 
-        Args:
-            input_ids: Output so far, [B, T]; B is a multiple of N, the number of beams times N.
-            scores: Scores of the next token, [B, V].
-
-        Returns:
-            Scores, [B, V].
+        input_ids are the output so far, [B, T], where B is N times the beams; scores are [B, V].
         """
         beams = input_ids.size(0) // self.max_lengths.size(0)
         max_lengths = self.max_lengths.repeat_interleave(beams)  # [B]
@@ -80,11 +75,7 @@ class AiaynGenerationMixin(GenerationMixin):
     """generate() of transformers, which here ends in an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Reject continuous batching: transformers would fail in a thread and return the prompts.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Reject continuous batching, which would fail in a thread and return the prompts."""
         raise ValueError(
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
@@ -220,18 +211,10 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
     def prepare_inputs_for_generation(
         self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Prepare the inputs of one step, with positions that skip padding in the target.
+        """Prepare one step's inputs, with positions that skip padding in the target.
 
         Positions are counted here, because for a static cache transformers turns the mask of tokens
         into a mask of scores, which does not show padding any more.
-
-        Args:
-            *args: As for GenerationMixin.
-            decoder_attention_mask: 1 for real target tokens, [B, T].
-            **kwargs: As for GenerationMixin.
-
-        Returns:
-            The arguments of forward.
         """
         mask = decoder_attention_mask
         if mask is not None and mask.dim() == 2:

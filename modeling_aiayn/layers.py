@@ -1,4 +1,4 @@
-"""Sections 3.1, 3.3 and 3.5: positions, feed-forward networks, encoder and decoder layers."""
+"""Sections 3.1, 3.3, 3.5: positions, feed-forward networks, encoder and decoder layers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
     """Section 3.5: PE(p, 2i) = sin(p / base^(2i / d_model)), PE(p, 2i + 1) = cos(the same).
 
     Args:
-        positions: Positions, [...], of any length: nothing is looked up.
+        positions: Positions, [...]. They have no limit, because nothing is looked up.
         d_model: Width, D, even.
         base: Base of the wavelengths, which go from 2 pi to base * 2 pi.
 
@@ -30,8 +30,8 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
         ValueError: d_model is odd.
     """
     if d_model % 2:
-        raise ValueError(f"d_model must be even: a sine and a cosine each; got d_model={d_model}.")
-    # An angle of 1000 has four digits left in float32; Apple's GPUs have nothing wider.
+        raise ValueError(f"d_model must be even (sine and cosine pairs), got d_model={d_model}.")
+    # In float32 an angle of 1000 keeps four digits. Apple's GPUs have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=dtype) / d_model
     angles = positions[..., None].to(dtype) / base**exponents  # [..., D / 2]
@@ -39,15 +39,9 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
 
 
 class SinusoidalPositions(nn.Module):
-    """Section 3.5 as a module: `sinusoidal_positions` counted from an offset.
+    """Section 3.5 as a module: `sinusoidal_positions`, with offset as the first position."""
 
-    Args:
-        d_model: Width, D.
-        base: Base of the wavelengths.
-        offset: Position of the first token.
-    """
-
-    max_length = None  # nothing is looked up, so nothing is too long
+    max_length = None  # no table, so no limit
 
     def __init__(self, d_model: int, base: float = 10000.0, offset: int = 0) -> None:
         super().__init__()
@@ -56,18 +50,12 @@ class SinusoidalPositions(nn.Module):
         self.offset = offset
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """Encodings, [B, T, D], of positions counted from 0, [B, T]."""
+        """Return encodings, [B, T, D], of positions counted from 0, [B, T]."""
         return sinusoidal_positions(position_ids + self.offset, self.d_model, self.base)
 
 
 class LearnedPositions(nn.Embedding):
-    """Table 3, row E: a trained table of positions.
-
-    Args:
-        max_length: Positions in the table.
-        d_model: Width, D.
-        offset: Position of the first token.
-    """
+    """Table 3, row E: a trained table of max_length positions, the first of which is offset."""
 
     def __init__(self, max_length: int, d_model: int, offset: int = 0) -> None:
         super().__init__(max_length + offset, d_model)
@@ -75,7 +63,7 @@ class LearnedPositions(nn.Embedding):
         self.offset = offset
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """Embeddings, [B, T, D], of positions counted from 0 and below max_length, [B, T]."""
+        """Return embeddings, [B, T, D], of positions from 0 to max_length - 1, [B, T]."""
         return super().forward(position_ids + self.offset)
 
 
@@ -106,12 +94,7 @@ class AddNorm(nn.LayerNorm):
 
     Post-norm, as in the paper, is LayerNorm(x + Sublayer(x)); pre-norm is
     x + Sublayer(LayerNorm(x)). A layer calls `before`, the sub-layer, then `after`.
-
-    Args:
-        d_model: Width, D.
-        eps: Added to the variance.
-        dropout: Rate on the sub-layer's output (section 5.4).
-        norm_first: Pre-norm instead of post-norm.
+    dropout falls on the sub-layer's output (section 5.4).
     """
 
     def __init__(self, d_model: int, eps: float, dropout: float, norm_first: bool) -> None:
@@ -120,11 +103,11 @@ class AddNorm(nn.LayerNorm):
         self.norm_first = norm_first
 
     def before(self, hidden_states: Tensor) -> Tensor:
-        """What the sub-layer sees of hidden_states, [B, T, D] both."""
+        """Return the input of the sub-layer for hidden_states, [B, T, D] both."""
         return self(hidden_states) if self.norm_first else hidden_states
 
     def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to what came in, [B, T, D] all three."""
+        """Add the sub-layer's output to its input, hidden_states, and normalise, [B, T, D] each."""
         output = drop(output, self.dropout, self.training)
         hidden_states = hidden_states + output
         return hidden_states if self.norm_first else self(hidden_states)
@@ -132,21 +115,7 @@ class AddNorm(nn.LayerNorm):
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """The numbers that an encoder or a decoder layer is built from; names as in AiaynConfig.
-
-    Args:
-        d_model: Width, D.
-        num_heads: Heads, H.
-        ffn_dim: Width inside the feed-forward network, F.
-        head_dim: Width of a head, K. None: D / H.
-        dropout: Rate on each sub-layer's output.
-        attention_dropout: Rate on the attention weights.
-        activation_dropout: Rate inside the feed-forward network.
-        activation_function: A name of transformers' ACT2FN.
-        norm_first: Pre-norm instead of post-norm.
-        layer_norm_eps: Added to the variance.
-        attention_bias: Give the projections of attention a bias.
-    """
+    """Sizes of an encoder or decoder layer. Fields mean the same as in AiaynConfig."""
 
     d_model: int
     num_heads: int
@@ -161,7 +130,7 @@ class LayerSizes:
     attention_bias: bool = False
 
     def attention(self, is_causal: bool = False) -> MultiHeadAttention:
-        """A multi-head attention of these sizes."""
+        """Build a multi-head attention of these sizes."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -172,17 +141,12 @@ class LayerSizes:
         )
 
     def add_norm(self) -> AddNorm:
-        """A residual connection of these sizes."""
+        """Build a residual connection of these sizes."""
         return AddNorm(self.d_model, self.layer_norm_eps, self.dropout, self.norm_first)
 
 
 class TransformerLayer(GradientCheckpointingLayer):
-    """The two sub-layers that encoder and decoder layers share.
-
-    Args:
-        sizes: The layer's numbers.
-        is_causal: Whether self-attention looks only back.
-    """
+    """The two sub-layers of both encoder and decoder layers: self-attention and feed-forward."""
 
     def __init__(self, sizes: LayerSizes, is_causal: bool) -> None:
         super().__init__()
@@ -202,11 +166,7 @@ class TransformerLayer(GradientCheckpointingLayer):
 
 
 class EncoderLayer(TransformerLayer):
-    """Figure 1, left: self-attention, then a feed-forward network.
-
-    Args:
-        sizes: The layer's numbers.
-    """
+    """Figure 1, left: self-attention, then a feed-forward network."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__(sizes, is_causal=False)
@@ -219,7 +179,7 @@ class EncoderLayer(TransformerLayer):
         Args:
             hidden_states: States, [B, S, D].
             attention_mask: In the form that the attention implementation takes.
-            **kwargs: Handed to attention.
+            **kwargs: Arguments of attention.
 
         Returns:
             States, [B, S, D].
@@ -235,9 +195,9 @@ class DecoderLayer(TransformerLayer):
     """Figure 1, right: self-attention, attention over the source, a feed-forward network.
 
     Args:
-        sizes: The layer's numbers.
-        layer_idx: Which layer of the stack this is; the cache keeps keys and values by it.
-        has_source: Whether there is a source to look at; a language model has none.
+        sizes: The layer's sizes.
+        layer_idx: Index of the layer in its stack, by which a cache stores keys and values.
+        has_source: Whether the layer attends to a source. A language model's does not.
     """
 
     def __init__(self, sizes: LayerSizes, layer_idx: int, has_source: bool = True) -> None:
@@ -263,8 +223,8 @@ class DecoderLayer(TransformerLayer):
             encoder_hidden_states: The encoder's output, [B, S, D]; None without a source.
             attention_mask: For self-attention, in the form that the implementation takes.
             encoder_attention_mask: For attention over the source, in the same form.
-            past_key_values: Keys and values of earlier steps, brought up to date here.
-            **kwargs: Handed to attention.
+            past_key_values: Cached keys and values of earlier steps. New ones are added here.
+            **kwargs: Arguments of attention.
 
         Returns:
             States, [B, T, D].
@@ -283,7 +243,7 @@ class DecoderLayer(TransformerLayer):
         return self._feed_forward(hidden_states)
 
     def _target_keys_values(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the target so far; each step adds its own to the cache."""
+        """Return keys and values of the target so far. Each step adds its own to the cache."""
         key, value = self.self_attn.project_keys_values(states)
         if cache is None:
             return key, value
@@ -294,7 +254,7 @@ class DecoderLayer(TransformerLayer):
     def _source_keys_values(
         self, encoder_hidden_states: Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, which never change: projected once, then kept."""
+        """Return keys and values of the source. They never change: project once, then reuse."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             kept = cache.cross_attention_cache.layers[self.layer_idx]
             return kept.keys, kept.values

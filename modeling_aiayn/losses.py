@@ -30,15 +30,9 @@ class LossKwargs(TransformersKwargs, total=False):
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
-    """Figure 1, "outputs (shifted right)": build the decoder's input for labels.
+    """Figure 1, "outputs (shifted right)": build the decoder's input, [B, T], for labels, [B, T].
 
-    Args:
-        labels: Target ids, [B, T]; -100 at positions without a target. They are not changed.
-        start_token_id: Id put before each target.
-        pad_token_id: Id that replaces -100.
-
-    Returns:
-        Decoder input ids, [B, T].
+    The start token is put before each target, and padding replaces -100.
     """
     shifted = functional.pad(labels[:, :-1], (1, 0), value=start_token_id)  # [B, T]
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)  # [B, T]
@@ -52,12 +46,11 @@ def label_smoothed_cross_entropy(
 ) -> Tensor:
     """Section 5.4: cross-entropy with label smoothing.
 
-    The sum over real target tokens is divided by their number in the whole optimiser step.
-
     Args:
         logits: Scores, [B, T, V].
         labels: Target ids, [B, T]; -100 at positions without a target.
-        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
+        num_items_in_batch: Real target tokens in the whole optimiser step. None: count them in
+            labels.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
 
     Returns:
@@ -78,11 +71,7 @@ def label_smoothed_cross_entropy(
 
 
 def check_label_smoothing_factor(label_smoothing_factor: float) -> None:
-    """Check that label_smoothing_factor is between 0 and 1.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Check that label_smoothing_factor is between 0 and 1."""
     if not 0 <= label_smoothing_factor <= 1:
         raise ValueError(f"label_smoothing_factor must be in [0, 1], got {label_smoothing_factor}.")
 
@@ -91,10 +80,6 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
     """Check that every label has a score, and warn if all labels are -100.
 
     Labels on an accelerator are not checked, because reading them would make it wait.
-
-    Args:
-        labels: Labels, [...]; -100 at positions without a target.
-        num_scores: Number of classes, or the vocabulary size.
 
     Raises:
         ValueError: A label is neither -100 nor in [0, num_scores).
@@ -137,9 +122,6 @@ def classification_loss(
         problem_type: "regression", "single_label_classification" or "multi_label_classification".
         num_items_in_batch: Labels in the whole step. None: count them in labels.
 
-    Returns:
-        The loss, [].
-
     Raises:
         ValueError: problem_type is unknown, or the labels do not have one entry for each text
             ("single_label_classification") or for each score.
@@ -172,15 +154,9 @@ def classification_loss(
 def mean_over_step(
     total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """Divide a sum of losses by the number of labels in the whole optimiser step, at least 1.
+    """Divide a sum of losses, [], by the number of real labels in the whole optimiser step.
 
-    Args:
-        total: Sum over the real labels of this batch, [].
-        labels: Labels, [...]; -100 at positions without a target.
-        num_items_in_batch: Real labels in the whole step. None: count them in labels.
-
-    Returns:
-        The mean, [].
+    Without num_items_in_batch that is the number in labels. The mean of no labels is 0.
     """
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORED_LABEL).sum()
@@ -194,13 +170,6 @@ def infer_problem_type(labels: Tensor, num_labels: int) -> str:
 
     One output is regression, integer labels are single classes, other labels are several classes
     for each text.
-
-    Args:
-        labels: Labels, [B] or [B, L].
-        num_labels: Number of outputs, L.
-
-    Returns:
-        A value of config.problem_type.
     """
     if num_labels == 1:
         return "regression"

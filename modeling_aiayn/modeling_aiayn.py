@@ -46,11 +46,7 @@ from .stacks import (
 
 
 class AiaynModel(AiaynPreTrainedModel):
-    """Figure 1 without the output projection: encoder and decoder.
-
-    Args:
-        config: The model's configuration.
-    """
+    """Figure 1 without the output projection: encoder and decoder."""
 
     # Checkpoints keep the encoder's matrix, so that heads on the encoder alone find it.
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
@@ -130,11 +126,7 @@ class AiaynModel(AiaynPreTrainedModel):
 
 
 class AiaynEncoderModel(AiaynPreTrainedModel):
-    """The encoder alone, with the parameter names of the whole model.
-
-    Args:
-        config: The model's configuration.
-    """
+    """The encoder alone, with the parameter names of the whole model."""
 
     # Weights of a whole model's checkpoint that this model skips without a warning.
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^(lm_head|classifier)\."]
@@ -159,11 +151,7 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
 
 
 class AiaynDecoderModel(AiaynPreTrainedModel):
-    """The decoder alone, without a source, with the parameter names of the whole model.
-
-    Args:
-        config: The model's configuration.
-    """
+    """The decoder alone, without a source, with the parameter names of the whole model."""
 
     _input_half = "decoder"
 
@@ -180,11 +168,7 @@ class AiaynDecoderModel(AiaynPreTrainedModel):
 
 
 class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationMixin):
-    """Figure 1: the whole Transformer with its output projection, for translation.
-
-    Args:
-        config: The model's configuration.
-    """
+    """Figure 1: the whole Transformer with its output projection, for translation."""
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -229,26 +213,16 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
 
-        Args:
-            input_ids: Source ids, [B, S].
-            attention_mask: 1 for real source tokens, [B, S]. None: every token that is not padding.
-            decoder_input_ids: Target ids, start token first, [B, T]. None: labels, shifted right.
-            decoder_attention_mask: 1 for real target tokens, [B, past + T].
-            encoder_outputs: The encoder's output, if already computed: last_hidden_state,
-                [B, S, D].
-            past_key_values: Cached keys and values of earlier steps.
-            inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
-            decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
-            labels: Target ids to predict, [B, T]; -100 at positions without a target.
+        Arguments that `AiaynModel.forward` does not have:
+            labels: Target ids to predict, [B, T]; -100 at positions without a target. Without
+                decoder_input_ids, the decoder gets the labels shifted right.
             num_items_in_batch: Real target tokens in the whole optimiser step; the Trainer counts
                 them. None: count them in labels.
-            use_cache: Whether to return keys and values for later steps.
             logits_to_keep: How many of the last positions to score, or which ones; 0: all.
             skip_logits: Return no logits, and compute the loss in chunks: the same loss and
                 gradients in less memory. None: only in training steps with labels and
                 num_items_in_batch, because a trainer needs no logits there.
-            **kwargs: label_smoothing_factor (section 5.4), and arguments that transformers passes
-                to every model.
+            label_smoothing_factor: Share of each target spread over the vocabulary (section 5.4).
 
         Returns:
             Logits, [B, T, V], or None if skipped; with labels also the loss in nats per target
@@ -296,9 +270,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
 class AiaynForSequenceClassification(AiaynPreTrainedModel):
     """The encoder, its output pooled over the real tokens, and one linear layer.
 
-    Args:
-        config: The model's configuration; num_labels, problem_type, classifier_pooling and
-            classifier_dropout belong to this head.
+    num_labels, problem_type, classifier_pooling and classifier_dropout of config belong to this
+    head.
 
     Departs from the paper: the paper has no classifier; this one comes from the seed documents.
     """
@@ -325,14 +298,10 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Score every class for a text.
 
-        Args:
-            input_ids: Ids, [B, S].
-            attention_mask: 1 for real tokens, [B, S]. None: every token that is not padding.
-            inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
+        Arguments that `AiaynEncoder.forward` does not have:
             labels: Class ids, [B]; numbers, [B] or [B, L], for regression; 0 or 1, [B, L], for
                 several labels for each text.
             num_items_in_batch: Labels in the whole optimiser step; the Trainer counts them.
-            **kwargs: Arguments that transformers passes to every model.
 
         Returns:
             Logits, [B, L]; with labels also the loss, [].
@@ -363,8 +332,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
 class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     """Figure 1, right, without attention over a source: a language model.
 
-    Args:
-        config: The model's configuration; the fields named decoder_... give its sizes.
+    Its sizes are the fields of config whose names begin with decoder_.
 
     Departs from the paper: the paper has no language model; this is its decoder alone.
     """
@@ -430,23 +398,16 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Score every entry of the vocabulary as the token that follows each token.
 
-        Args:
-            input_ids: Ids that are not in the cache yet, [B, T].
-            attention_mask: 1 for real tokens, cached ones included, [B, past + T].
-            position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
-            past_key_values: Cached keys and values of earlier steps.
-            inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, T, D].
+        Arguments that `AiaynDecoder.forward` does not have:
             labels: The ids themselves, [B, T]; -100 at positions not to be predicted. They are
                 shifted here: the target of each token is the next one.
+            shift_labels: Labels that are already shifted, [B, T], for sequences split over
+                processes.
             num_items_in_batch: Real targets in the whole optimiser step; the Trainer counts them.
-            use_cache: Whether to return keys and values for later steps.
             logits_to_keep: How many of the last positions to score, or which ones; 0: all.
-            skip_logits: Return no logits, and compute the loss in chunks: the same loss and
-                gradients in less memory. Off by default, because trainers of language models read
-                logits.
-            **kwargs: label_smoothing_factor (section 5.4); shift_labels, labels that are already
-                shifted, [B, T], for sequences split over processes; and arguments that transformers
-                passes to every model.
+            skip_logits: Return no logits, and compute the loss in chunks. Off by default, because
+                trainers of language models read logits.
+            label_smoothing_factor: Share of each target spread over the vocabulary (section 5.4).
 
         Returns:
             Logits, [B, T, V], or None if skipped; with labels also the loss in nats per target

@@ -1,6 +1,7 @@
 """Figure 1's two stacks: embeddings, N layers, and the base class that transformers needs."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,11 +35,7 @@ from .layers import (
 
 
 class AiaynPreTrainedModel(PreTrainedModel):
-    """Base class of all models here: it tells transformers how to load, split and initialise them.
-
-    Args:
-        config: The model's configuration.
-    """
+    """Base class of all models here: declares to transformers how to load, split and run them."""
 
     config: AiaynConfig
     base_model_prefix = "model"
@@ -59,11 +56,11 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the embedding of input_ids."""
-        return getattr(self.base_model, self._input_half).embed_tokens
+        return getattr(self.base_model, self._input_half, self.base_model).embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the embedding of input_ids. Call tie_weights() to update weights tied to it."""
-        getattr(self.base_model, self._input_half).embed_tokens = value
+        getattr(self.base_model, self._input_half, self.base_model).embed_tokens = value
 
     def resize_token_embeddings(
         self,
@@ -77,9 +74,6 @@ class AiaynPreTrainedModel(PreTrainedModel):
             new_num_tokens: New vocabulary size. None: the current one.
             pad_to_multiple_of: Round the size up to a multiple of this.
             mean_resizing: Draw new rows from the distribution of the old ones.
-
-        Returns:
-            The embedding of input_ids.
 
         Raises:
             ValueError: Source and target have separate vocabularies.
@@ -119,8 +113,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
         A tied embedding is also the output projection. Its entries have a standard deviation of
         d_model^-0.5, which becomes 1 after scaling. Learned positions get the standard deviation of
-        the scaled embeddings: much smaller positions would hardly be seen beside them. There is no
-        buffer to rebuild after loading, because sinusoids are computed.
+        the scaled embeddings, because much smaller positions would hardly count beside them.
         """
         is_embedding = isinstance(module, nn.Embedding)
         if isinstance(module, nn.Linear):
@@ -138,13 +131,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
 
 class AiaynStack(AiaynPreTrainedModel):
-    """Embeddings, layers and an optional final norm: the parts that encoder and decoder share.
-
-    Args:
-        config: The model's configuration.
-        vocab_size: Vocabulary size of this stack.
-        layers: The stack's layers.
-    """
+    """Embeddings, layers and an optional final norm: the parts that encoder and decoder share."""
 
     main_input_name = "input_ids"
     _needed_inputs = "The encoder needs either input_ids or inputs_embeds, and not both."
@@ -173,32 +160,16 @@ class AiaynStack(AiaynPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of input_ids."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the embedding of input_ids."""
-        self.embed_tokens = value
-
     def look_up(
         self,
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         past_length: int | Tensor = 0,
     ) -> Tensor:
-        """Return the rows of the embedding matrix for input_ids, or inputs_embeds if given.
+        """Return rows of the embedding matrix, [B, T, D]: those of input_ids, or inputs_embeds.
 
-        Checking ids makes an accelerator wait. So ids are checked always on a CPU, and elsewhere
-        only outside training, before the first step of decoding.
-
-        Args:
-            input_ids: Ids, [B, T], or None.
-            inputs_embeds: Rows of the embedding matrix, [B, T, D], or None.
-            past_length: Tokens in the cache.
-
-        Returns:
-            Rows of the embedding matrix, [B, T, D].
+        Checking ids makes an accelerator wait. So they are always checked on a CPU, and elsewhere
+        only outside training, before the first step of decoding (past_length 0).
 
         Raises:
             ValueError: Both or neither were given, or an id is outside the vocabulary.
@@ -236,7 +207,8 @@ class AiaynStack(AiaynPreTrainedModel):
         """
         batch_size, length = inputs_embeds.shape[:2]
         if isinstance(past_length, int):
-            self._check_lengths(batch_size, past_length + length, attention_mask)
+            check_mask(attention_mask, (batch_size, past_length + length), "token")
+            self._check_positions(past_length + length)
         if position_ids is None:
             position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)  # [B, T, D] or [1, T, D]
@@ -244,13 +216,10 @@ class AiaynStack(AiaynPreTrainedModel):
         return drop(hidden_states, self.config.dropout, self.training)
 
     def check_output_attentions(self, output_attentions: bool | None = None) -> None:
-        """Check that the attention implementation computes the attention weights asked for.
-
-        Args:
-            output_attentions: The argument of the call. None: the configuration decides.
+        """Check that the implementation computes attention weights if they are asked for.
 
         Raises:
-            ValueError: Attention weights are asked for, and the implementation computes none.
+            ValueError: It computes none.
         """
         if output_attentions is None:
             output_attentions = self.config.output_attentions
@@ -262,17 +231,7 @@ class AiaynStack(AiaynPreTrainedModel):
                 "attn_implementation='eager', or call model.set_attn_implementation('eager')."
             )
 
-    def _check_lengths(self, batch_size: int, length: int, attention_mask: Tensor | None) -> None:
-        shape = (batch_size, length)
-        if (
-            attention_mask is not None
-            and attention_mask.dim() == 2
-            and attention_mask.shape != shape
-        ):
-            raise ValueError(
-                "The attention mask must have one entry per token, got a mask of shape "
-                f"{tuple(attention_mask.shape)} for tokens of shape {shape}."
-            )
+    def _check_positions(self, length: int) -> None:
         max_length = self.embed_positions.max_length
         if max_length is not None and length > max_length:
             raise ValueError(
@@ -283,11 +242,7 @@ class AiaynStack(AiaynPreTrainedModel):
 
 
 class AiaynEncoder(AiaynStack):
-    """Figure 1, left: N encoder layers over the embedded source.
-
-    Args:
-        config: The model's configuration.
-    """
+    """Figure 1, left: N encoder layers over the embedded source."""
 
     _can_record_outputs = {
         "hidden_states": EncoderLayer,
@@ -327,9 +282,6 @@ class AiaynEncoder(AiaynStack):
 
         Returns:
             The encoder's output in last_hidden_state, [B, S, D].
-
-        Raises:
-            ValueError: Both or neither of input_ids and inputs_embeds were given.
         """
         self.check_output_attentions(kwargs.get("output_attentions"))
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
@@ -418,10 +370,6 @@ class AiaynDecoder(AiaynStack):
 
         Returns:
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
-
-        Raises:
-            ValueError: Both or neither of input_ids and inputs_embeds were given, or the source
-                fails `check_source`.
         """
         if self.has_source:
             check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
@@ -466,19 +414,10 @@ class AiaynDecoder(AiaynStack):
 
 def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     """Return the layer sizes of one half of the model, "encoder" or "decoder"."""
-    return LayerSizes(
-        d_model=config.d_model,
-        num_heads=getattr(config, f"{half}_attention_heads"),
-        ffn_dim=getattr(config, f"{half}_ffn_dim"),
-        head_dim=config.head_dim,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-        activation_function=config.activation_function,
-        norm_first=config.norm_first,
-        layer_norm_eps=config.layer_norm_eps,
-        attention_bias=config.attention_bias,
-    )
+    names = [field.name for field in dataclasses.fields(LayerSizes)]
+    shared = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    heads, width = getattr(config, f"{half}_attention_heads"), getattr(config, f"{half}_ffn_dim")
+    return LayerSizes(num_heads=heads, ffn_dim=width, **shared)
 
 
 def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
@@ -513,30 +452,14 @@ def count_positions(
 def source_mask(
     input_ids: Tensor | None, attention_mask: Tensor | None, pad_token_id: int
 ) -> Tensor | None:
-    """Return attention_mask if given, else a mask that hides padding.
-
-    Args:
-        input_ids: Source ids, [B, S], or None if embeddings were given.
-        attention_mask: 1 for real tokens, [B, S], or None.
-        pad_token_id: Id of padding.
-
-    Returns:
-        1 for real tokens, [B, S], or None if neither ids nor a mask were given.
-    """
+    """Return attention_mask, [B, S], if given, else a mask that hides the padding of input_ids."""
     if attention_mask is None and input_ids is not None:
         return (input_ids != pad_token_id).long()  # [B, S]
     return attention_mask
 
 
 def check_ids(input_ids: Tensor, vocab_size: int) -> None:
-    """Check that every id has a row in the embedding matrix.
-
-    An accelerator would stop at such an id without naming it. Nothing is checked while a graph is
-    traced, because values cannot be read then.
-
-    Args:
-        input_ids: Ids, [...].
-        vocab_size: Rows of the embedding matrix.
+    """Check that every id has a row in the embedding matrix; an accelerator would not name the id.
 
     Raises:
         ValueError: An id is below 0 or not below vocab_size.
@@ -552,6 +475,15 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
         )
 
 
+def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
+    """Check that a mask, if it is not a ready 4D mask, has the shape of the tokens or states."""
+    if mask is not None and mask.dim() == 2 and mask.shape != shape:
+        raise ValueError(
+            f"The attention mask must have one entry per {name}, got a mask of shape "
+            f"{tuple(mask.shape)} for {name}s of shape {shape}."
+        )
+
+
 def check_source(
     encoder_hidden_states: Tensor | None,
     encoder_attention_mask: Tensor | None,
@@ -559,24 +491,13 @@ def check_source(
 ) -> None:
     """Check that a decoder can attend to its source.
 
-    Args:
-        encoder_hidden_states: The encoder's output, [B, S, D].
-        encoder_attention_mask: 1 for real source tokens, [B, S], or a ready 4D mask.
-        past_key_values: Cached keys and values of target and source.
-
     Raises:
         ValueError: The encoder's output is missing, the mask has another shape, or the cache cannot
             hold a source.
     """
     if encoder_hidden_states is None:
         raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
-    shape = encoder_hidden_states.shape[:2]
-    mask = encoder_attention_mask
-    if mask is not None and mask.dim() == 2 and mask.shape != shape:
-        raise ValueError(
-            "The source's mask must have one entry for each of the encoder's states, got a mask of "
-            f"shape {tuple(mask.shape)} for states of shape {tuple(shape)}."
-        )
+    check_mask(encoder_attention_mask, tuple(encoder_hidden_states.shape[:2]), "state")
     if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
         raise ValueError(
             "A decoder with a source needs an EncoderDecoderCache, got a "
