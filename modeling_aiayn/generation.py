@@ -72,7 +72,7 @@ class SourceRelativeLength(LogitsProcessor):
 
 
 class AiaynGenerationMixin(GenerationMixin):
-    """generate() of transformers, which here ends in an error if the scores are NaN."""
+    """generate() of transformers with default lengths, and with an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Reject continuous batching, which would fail in a thread and return the prompts."""
@@ -91,20 +91,25 @@ class AiaynGenerationMixin(GenerationMixin):
     ) -> Any:
         """Generate as `GenerationMixin.generate`, which explains arguments and output.
 
-        Without a length the output is 20 tokens longer than the prompt, or as long as a learned
-        position table allows.
+        Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
+        own source (an argument here, or a field of the generation configuration), and a language
+        model adds 20 tokens. A learned position table may end both earlier.
 
         Raises:
             ValueError: The scores are NaN, or max_length is beyond a learned position table.
         """
-        setting = self._settings(generation_config, kwargs)
-        prefix = self._prefix_length(inputs, setting, kwargs)
-        if setting("max_length") is None and setting("max_new_tokens") is None:
-            kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
-        new_tokens = setting("max_new_tokens")
-        self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
+
+        def setting(name: str) -> Any:
+            if name in kwargs:
+                return kwargs[name]
+            value = getattr(generation_config, name, None)
+            return getattr(self.generation_config, name, None) if value is None else value
+
         watch = NonFiniteScores()
         processors = LogitsProcessorList([*(logits_processor or []), watch])
+        prefix = self._fill_in_length(inputs, kwargs, setting, processors)
+        new_tokens = setting("max_new_tokens")
+        self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
         output = super().generate(inputs, generation_config, processors, *args, **kwargs)
         if watch.seen is not None and watch.seen:
             raise ValueError(
@@ -114,28 +119,18 @@ class AiaynGenerationMixin(GenerationMixin):
             )
         return output
 
-    def _settings(
-        self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
-    ) -> Callable[[str], Any]:
-        """Return a function from a setting's name to the value that generate() will use."""
-
-        def setting(name: str) -> Any:
-            if name in kwargs:
-                return kwargs[name]
-            configs = (generation_config, self.generation_config)
-            values = [getattr(config, name, None) for config in configs]
-            return values[1] if values[0] is None else values[0]
-
-        return setting
-
-    def _prefix_length(
+    def _fill_in_length(
         self,
         inputs: Tensor | None,
-        setting: Callable[[str], Any],  # noqa: ARG002
         kwargs: dict[str, Any],
+        setting: Callable[[str], Any],
+        processors: LogitsProcessorList,  # noqa: ARG002
     ) -> int:
-        """Return how many tokens the output begins with."""
-        return _input_length(inputs, kwargs)
+        """Add max_new_tokens to kwargs if no length is set. Return the length of the prefix."""
+        prefix = input_length(inputs, kwargs)
+        if setting("max_length") is None and setting("max_new_tokens") is None:
+            kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
+        return prefix
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:
         """Reduce new_tokens to the room that a learned position table leaves behind prefix."""
@@ -157,56 +152,32 @@ class AiaynGenerationMixin(GenerationMixin):
 class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
-    def generate(
+    def _fill_in_length(
         self,
-        inputs: Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Sequence[LogitsProcessor] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Generate as `GenerationMixin.generate`, which explains arguments and output.
-
-        Without a length, each output is at most max_tokens_beyond_source tokens longer than its own
-        source (an argument here, or a field of the generation configuration).
-
-        Raises:
-            ValueError: The scores are NaN, or max_length is beyond a learned position table.
-        """
-        setting = self._settings(generation_config, kwargs)
+        inputs: Tensor | None,
+        kwargs: dict[str, Any],
+        setting: Callable[[str], Any],
+        processors: LogitsProcessorList,
+    ) -> int:
+        """Limit each translation by the length of its source if no length is set."""
         # Decoding steps do not see the source ids any more, so padding is found here.
         if kwargs.get("inputs_embeds") is None:
             ids = kwargs.get("input_ids") if inputs is None else inputs
             mask = source_mask(ids, kwargs.get("attention_mask"), self.config.pad_token_id)
             kwargs["attention_mask"] = mask
+        prefix = prefix_length(kwargs.get("decoder_input_ids"), setting)
         beyond = setting("max_tokens_beyond_source")
         beyond = MAX_TOKENS_BEYOND_SOURCE if beyond is None else beyond
         kwargs.pop("max_tokens_beyond_source", None)
         if setting("max_length") is None and setting("max_new_tokens") is None:
-            prefix = self._prefix_length(inputs, setting, kwargs)
-            new_tokens = self._within_positions(_input_length(inputs, kwargs) + beyond, prefix)
+            new_tokens = self._within_positions(input_length(inputs, kwargs) + beyond, prefix)
             kwargs["max_new_tokens"] = new_tokens
             mask, eos = kwargs.get("attention_mask"), setting("eos_token_id")
             if mask is not None and eos is not None:
                 lengths = (prefix + mask.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
                 eos_ids = torch.as_tensor(eos, device=mask.device).reshape(-1)  # [E]
-                limit = SourceRelativeLength(lengths, eos_ids)
-                logits_processor = [*(logits_processor or []), limit]
-        return super().generate(inputs, generation_config, logits_processor, *args, **kwargs)
-
-    def _prefix_length(
-        self,
-        inputs: Tensor | None,  # noqa: ARG002
-        setting: Callable[[str], Any],
-        kwargs: dict[str, Any],
-    ) -> int:
-        """Count the target's prefix. transformers puts a start token before it if it has none."""
-        ids = kwargs.get("decoder_input_ids")
-        start = setting("decoder_start_token_id")
-        start = setting("bos_token_id") if start is None else start
-        if ids is None or start is None:
-            return 1
-        return ids.size(1) + int((ids[:, 0] != torch.as_tensor(start, device=ids.device)).all())
+                processors.append(SourceRelativeLength(lengths, eos_ids))
+        return prefix
 
     def prepare_inputs_for_generation(
         self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
@@ -234,7 +205,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         return past_key_values
 
 
-def _input_length(inputs: Tensor | None, kwargs: dict[str, Any]) -> int:
+def input_length(inputs: Tensor | None, kwargs: dict[str, Any]) -> int:
     """Return the length of what generate() is given: ids, embeddings or the encoder's output."""
     for name in ("inputs_embeds", "input_ids"):
         if inputs is None:
@@ -242,3 +213,13 @@ def _input_length(inputs: Tensor | None, kwargs: dict[str, Any]) -> int:
     if inputs is None and kwargs.get("encoder_outputs") is not None:
         inputs = kwargs["encoder_outputs"][0]
     return 1 if inputs is None else inputs.size(1)  # 1: transformers starts from bos
+
+
+def prefix_length(decoder_input_ids: Tensor | None, setting: Callable[[str], Any]) -> int:
+    """Return the length of the target's prefix. transformers adds a start token if it has none."""
+    start = setting("decoder_start_token_id")
+    start = setting("bos_token_id") if start is None else start
+    if decoder_input_ids is None or start is None:
+        return 1
+    has_start = decoder_input_ids[:, 0] == torch.as_tensor(start, device=decoder_input_ids.device)
+    return decoder_input_ids.size(1) + int(not has_start.any())

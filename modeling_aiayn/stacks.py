@@ -211,7 +211,7 @@ class AiaynStack(AiaynPreTrainedModel):
             self._check_positions(past_length + length)
         if position_ids is None:
             position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
-        encodings = self.embed_positions(position_ids).to(inputs_embeds)  # [B, T, D] or [1, T, D]
+        encodings = self.embed_positions(position_ids).to(inputs_embeds)
         hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
         return drop(hidden_states, self.config.dropout, self.training)
 

@@ -156,7 +156,7 @@ def test_each_projection_matters_and_learns(name):
     assert not torch.allclose(run(), before)
 
 
-def test_width_that_heads_do_not_divide_is_refused():
+def test_d_model_must_be_a_multiple_of_num_heads():
     with pytest.raises(ValueError, match="d_model=25 and num_heads=8"):
         MultiHeadAttention(25, 8)
 
@@ -203,7 +203,7 @@ def test_sdpa_gives_the_same_outputs_and_gradients(batch, overrides):
         torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4)
 
 
-def test_a_row_of_padding_stays_finite_where_its_scores_are_low_in_float16():
+def test_a_row_of_padding_with_low_scores_stays_finite_in_float16():
     """The dtype's minimum and such a score together are minus infinity."""
     query = torch.full((1, 1, 2, 4), 30.0, dtype=torch.float16)
     value = torch.randn(1, 1, 3, 4).half()

@@ -75,7 +75,7 @@ def test_without_a_target_the_loss_and_its_gradients_are_zero(labels):
     assert all(gradient.eq(0).all() for gradient in gradients)
 
 
-def test_under_autocast_it_is_as_exact_as_the_plain_one(labels):
+def test_under_autocast_the_chunked_loss_is_as_exact_as_the_plain_loss(labels):
     exact = losses_and_gradients(plain, labels, True, label_smoothing_factor=0.1)
     with torch.autocast("cpu", torch.bfloat16):
         expected = losses_and_gradients(plain, labels, True, label_smoothing_factor=0.1)
@@ -89,7 +89,7 @@ def test_under_autocast_it_is_as_exact_as_the_plain_one(labels):
     assert errors[0] < 2 * errors[1]
 
 
-def test_a_second_backward_is_the_first_again(labels):
+def test_a_second_backward_gives_the_same_gradients(labels):
     states = torch.randn(3, 7, 5, requires_grad=True)
     loss = chunked_cross_entropy(states, torch.randn(31, 5), None, labels)
     first, second = (torch.autograd.grad(loss, states, retain_graph=True)[0] for _ in range(2))
@@ -102,7 +102,7 @@ def test_a_second_backward_is_the_first_again(labels):
     [{}, {"tie_word_embeddings": False}, {"lm_head_bias": True}, {"decoder_vocab_size": 37}],
     ids=str,
 )
-def test_a_model_s_loss_and_gradients_do_not_depend_on_the_way(batch, cls, options):
+def test_skipping_logits_changes_neither_loss_nor_gradients(batch, cls, options):
     runs = []
     for skip_logits in (False, True):
         model = small_model(cls, **options)
@@ -124,7 +124,7 @@ def test_a_model_s_loss_and_gradients_do_not_depend_on_the_way(batch, cls, optio
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-6)
 
 
-def test_logits_are_skipped_in_a_trainer_s_step_alone(batch):
+def test_logits_are_skipped_only_in_training_steps(batch):
     model = small_model()
     assert model(**batch, num_items_in_batch=7).logits is not None
     model.train()
@@ -140,7 +140,7 @@ def test_logits_are_skipped_in_a_trainer_s_step_alone(batch):
     assert language_model(ids, labels=ids, num_items_in_batch=7).logits is not None
 
 
-def test_no_tensor_has_room_for_the_logits():
+def test_the_chunked_loss_never_holds_all_logits():
     """Memory is independent of batch x vocabulary: 20 x 30 targets, 500 entries."""
     model = small_model(vocab_size=500).train()
     ids = torch.randint(4, 500, (20, 30))
@@ -187,7 +187,7 @@ def test_a_hook_on_the_projection_is_called(batch):
     assert seen == [(2, 4, 31)]
 
 
-def test_labels_outside_the_vocabulary_are_refused_here_too(batch):
+def test_labels_outside_the_vocabulary_raise_an_error(batch):
     batch["decoder_input_ids"] = batch["labels"].clamp(0)
     batch["labels"] = batch["labels"].clone()
     batch["labels"][0, 1] = 31
@@ -197,7 +197,7 @@ def test_labels_outside_the_vocabulary_are_refused_here_too(batch):
         small_model()(**batch, skip_logits=True)
 
 
-def test_second_derivatives_are_refused_and_not_zero(batch):
+def test_second_derivatives_raise_an_error(batch):
     model = small_model()
     output = model(**batch, skip_logits=True)
     weight = model.lm_head.weight
@@ -212,7 +212,7 @@ def test_second_derivatives_are_refused_and_not_zero(batch):
 
 
 @pytest.mark.parametrize("share", [1.5, -0.1])
-def test_a_smoothing_that_is_none_is_refused(share):
+def test_label_smoothing_factor_must_be_between_0_and_1(share):
     model = small_model().train()
     ids = torch.tensor([[5, 6, 2]])
     for count in (None, torch.tensor(3)):

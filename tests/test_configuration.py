@@ -40,7 +40,7 @@ def test_tiny_preset_is_transformer_tiny():
     assert AiaynForConditionalGeneration(config).num_parameters() == pytest.approx(2.6e6, rel=0.03)
 
 
-def test_unknown_preset_is_refused():
+def test_an_unknown_preset_raises_an_error():
     with pytest.raises(
         ValueError, match=r"preset must be one of \['base', 'big', 'tiny'\].*'huge'"
     ):
@@ -57,12 +57,12 @@ def test_unknown_preset_is_refused():
         ("vocabsize", "vocab_size"),
     ],
 )
-def test_misspelt_keyword_is_refused_by_name(keyword, field):
+def test_a_misspelt_keyword_raises_an_error_with_the_field(keyword, field):
     with pytest.raises(ValueError, match=f"no field '{keyword}', did you mean '{field}'"):
         AiaynConfig(**{keyword: 3})
 
 
-def test_misspelt_key_of_a_file_is_refused(tmp_path):
+def test_a_misspelt_key_in_a_file_raises_an_error(tmp_path):
     small_config().save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     content["droput"] = content.pop("dropout")
@@ -80,7 +80,7 @@ def test_keywords_of_the_library_are_accepted(keyword):
     AiaynConfig(**{keyword: value.get(keyword, 5)})
 
 
-def test_library_names_lead_to_the_paper_s():
+def test_names_of_transformers_are_aliases_of_fields():
     config = AiaynConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4)
     assert (config.d_model, config.encoder_layers, config.encoder_attention_heads) == (64, 3, 4)
     assert config.hidden_size == 64
@@ -98,7 +98,7 @@ def test_library_names_lead_to_the_paper_s():
         ("pad_token_id", None),
     ],
 )
-def test_wrong_types_are_refused(field, value):
+def test_wrong_types_raise_an_error(field, value):
     with pytest.raises(StrictDataclassFieldValidationError, match=field):
         AiaynConfig(**{field: value})
 
@@ -141,12 +141,12 @@ RATES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropo
         ({"decoder_start_token_id": 40000}, "decoder_start_token_id must be"),
     ],
 )  # fmt: skip
-def test_impossible_values_are_refused(values, message):
+def test_impossible_values_raise_an_error(values, message):
     with pytest.raises(StrictDataclassClassValidationError, match=message):
         AiaynConfig(**values)
 
 
-def test_head_dim_frees_d_model_from_the_heads():
+def test_with_head_dim_d_model_can_be_any_width():
     assert AiaynConfig(d_model=30, head_dim=30).head_dim == 30
 
 
@@ -193,7 +193,7 @@ def test_saved_folder_names_no_other_repository(tmp_path):
 
 
 @pytest.mark.parametrize(("decoder_vocab_size", "expected"), [(None, 31), (29, 29)])
-def test_decoder_s_view_has_the_decoder_s_numbers(decoder_vocab_size, expected):
+def test_get_text_config_returns_the_sizes_of_the_decoder(decoder_vocab_size, expected):
     config = small_config(decoder_vocab_size=decoder_vocab_size)
     view = config.get_text_config(decoder=True)
     assert (view.num_hidden_layers, view.num_attention_heads, view.vocab_size) == (3, 2, expected)

@@ -22,7 +22,7 @@ def test_a_share_is_dropped_and_the_mean_stays(rate, dtype):
     torch.testing.assert_close(states.grad, 3 * kept.detach())
 
 
-def test_what_is_dropped_does_not_depend_on_its_neighbours():
+def test_dropped_states_are_independent_of_their_neighbours():
     """Four states share a random number, so each pair of places in it is looked at."""
     torch.manual_seed(6)
     dropped = drop(torch.ones(40_000, 4), 0.5) == 0
@@ -31,7 +31,7 @@ def test_what_is_dropped_does_not_depend_on_its_neighbours():
     torch.testing.assert_close(shares, expected, atol=0.0125, rtol=0)
 
 
-def test_each_call_and_each_seed_drops_something_else():
+def test_each_call_and_each_seed_drops_other_states():
     states = torch.ones(5, 77)
     torch.manual_seed(7)
     first, second = drop(states, 0.5), drop(states, 0.5)
@@ -58,6 +58,6 @@ def test_rates_that_round_to_the_ends_are_torch_s():
 
 
 @pytest.mark.parametrize("rate", [1.5, -0.5])
-def test_a_share_that_is_none_is_refused(rate):
+def test_a_rate_outside_0_to_1_raises_an_error(rate):
     with pytest.raises(ValueError, match="between 0 and 1"):
         drop(torch.ones(4), rate)

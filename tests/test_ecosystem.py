@@ -176,7 +176,7 @@ def test_lora_trains_saves_loads_and_merges(cls, tmp_path, batch):
 @pytest.mark.parametrize(
     "cls", [AiaynForConditionalGeneration, AiaynForSequenceClassification, AiaynForCausalLM]
 )
-def test_the_library_s_own_adapters_are_saved_and_found_again(cls, tmp_path, batch):
+def test_adapters_of_transformers_are_saved_and_loaded(cls, tmp_path, batch):
     cls(small_config(num_labels=3)).save_pretrained(tmp_path / "base")
     model = cls.from_pretrained(tmp_path / "base")
     inputs = {"input_ids": batch["input_ids"]}

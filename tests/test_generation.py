@@ -93,7 +93,7 @@ def test_without_a_length_each_output_goes_50_tokens_beyond_its_own_source(num_b
     assert all(row[-1] == 2 for row in output)
 
 
-def test_the_limit_can_be_set_and_lengths_that_are_given_win():
+def test_the_limit_can_be_set_and_given_lengths_take_precedence():
     model = never_ending()
     assert [len(row) for row in rows(model.generate(SOURCES, max_tokens_beyond_source=3))] == [
         9,
@@ -144,7 +144,7 @@ def test_static_cache_gives_the_same(model):
 @pytest.mark.parametrize(
     "options", [{"top_k": 1}, {"top_p": 0.01}, {"suppress_tokens": [2]}], ids=str
 )
-def test_sampling_ends_at_the_limit_whatever_else_rules_the_end_out(options):
+def test_sampling_ends_at_the_limit_even_if_eos_is_ruled_out(options):
     model = small_model()
     torch.manual_seed(0)
     output = model.generate(SOURCES, do_sample=True, **options)
@@ -154,7 +154,7 @@ def test_sampling_ends_at_the_limit_whatever_else_rules_the_end_out(options):
         assert set(row[row.index(2) + 1 :]) <= {1}
 
 
-def test_own_target_vocabulary_is_decoded():
+def test_a_separate_target_vocabulary_is_decoded():
     output = small_model(decoder_vocab_size=7).generate(SOURCES, num_beams=2)
     assert output.max() < 7
 
@@ -242,7 +242,7 @@ def test_scores_attentions_and_states_of_each_step(model):
     assert output.cross_attentions[1][0][0, :, :, 5:].max() == 0
 
 
-def test_embeddings_in_place_of_ids_generate_the_same(model):
+def test_inputs_embeds_generate_the_same_as_ids(model):
     embeds = model.get_input_embeddings()(SOURCES)
     mask = (SOURCES != 1).long()
     output = model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6)
@@ -267,7 +267,7 @@ def test_beam_search_leaves_the_source_s_keys_and_values_alone(model, monkeypatc
 
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("num_beams", [1, 2])
-def test_prefixes_of_unequal_length_go_on_as_each_alone(model, num_beams, cache):
+def test_padded_target_prefixes_continue_like_single_prefixes(model, num_beams, cache):
     """decoder_input_ids, padded on the left, with their mask."""
     prefix = torch.tensor([[1, 0, 20], [0, 21, 22], [1, 1, 0]])
     settings = {"max_new_tokens": 4, "eos_token_id": None, "num_beams": num_beams}
@@ -298,7 +298,7 @@ def test_threads_share_a_model(model):
 
 
 @pytest.mark.parametrize("num_beams", [1, 2])
-def test_scores_that_are_no_numbers_are_refused(model, num_beams):
+def test_nan_scores_raise_an_error(model, num_beams):
     with torch.no_grad():
         model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"non-finite scores \(NaN\).* dtype='float32'"):

@@ -75,7 +75,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
-def test_losses_are_the_library_s(num_labels, labels, problem_type):
+def test_classification_losses_equal_those_of_transformers(num_labels, labels, problem_type):
     options = {"num_labels": num_labels}
     if num_labels == 3 and problem_type == "regression":
         options["problem_type"] = problem_type
@@ -88,7 +88,7 @@ def test_losses_are_the_library_s(num_labels, labels, problem_type):
 
 
 @pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
-def test_losses_do_not_depend_on_how_a_step_is_cut(num_labels, labels, problem_type):
+def test_classification_losses_do_not_depend_on_accumulation(num_labels, labels, problem_type):
     model = small_model(
         AiaynForSequenceClassification, num_labels=num_labels, problem_type=problem_type
     )
@@ -110,14 +110,14 @@ def test_every_parameter_learns(cls, options):
         assert parameter.grad.abs().max() > 1e-9, name
 
 
-def test_classifier_drops_out_in_training_alone():
+def test_classifier_dropout_acts_only_in_training():
     model = classifier(classifier_dropout=0.5, dropout=0.0)
     assert torch.equal(model(IDS).logits, model(IDS).logits)
     model.train()
     assert not torch.equal(model(IDS).logits, model(IDS).logits)
 
 
-def test_classifier_opens_from_a_translation_checkpoint_and_says_what_is_new(tmp_path, caplog):
+def test_classifier_loads_from_a_translation_checkpoint_and_names_new_weights(tmp_path, caplog):
     whole = small_model()
     whole.save_pretrained(tmp_path)
     logging.getLogger("transformers").addHandler(caplog.handler)
@@ -195,7 +195,7 @@ def test_language_model_s_cache_changes_nothing(num_beams, options):
 
 
 @pytest.mark.parametrize("cache", [None, "static"])
-def test_language_model_goes_on_from_padded_prompts_as_from_each_alone(cache):
+def test_language_model_continues_padded_prompts_like_single_prompts(cache):
     model = language_model()
     prompts = torch.tensor([[1, 1, 5, 6], [9, 10, 11, 12]])
     settings = {"max_new_tokens": 5, "eos_token_id": None, "cache_implementation": cache}
@@ -205,7 +205,7 @@ def test_language_model_goes_on_from_padded_prompts_as_from_each_alone(cache):
         assert together[row, 4:].tolist() == alone[0, -5:].tolist()
 
 
-def test_a_mask_may_be_as_long_as_a_static_cache():
+def test_a_mask_can_be_as_long_as_a_static_cache():
     model = language_model()
     cache = StaticCache(model.config, max_cache_len=12)
     mask = torch.zeros(2, 12)
@@ -217,7 +217,7 @@ def test_a_mask_may_be_as_long_as_a_static_cache():
     torch.testing.assert_close(found[is_real], expected[is_real])
 
 
-def test_positions_may_be_given():
+def test_position_ids_can_be_given():
     model = language_model()
     shifted = torch.arange(6)[None] + 3
     assert not torch.allclose(model(IDS, position_ids=shifted).logits, model(IDS).logits)
@@ -228,7 +228,7 @@ def test_positions_may_be_given():
 @pytest.mark.parametrize(
     "options", [{}, {"tie_word_embeddings": False}, {"decoder_vocab_size": 29}], ids=str
 )
-def test_language_model_opens_from_a_translation_checkpoint(options, tmp_path):
+def test_language_model_loads_from_a_translation_checkpoint(options, tmp_path):
     whole = small_model(**options)
     whole.save_pretrained(tmp_path / "whole")
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", output_loading_info=True)
@@ -250,7 +250,7 @@ def test_language_model_opens_from_a_translation_checkpoint(options, tmp_path):
     torch.testing.assert_close(again(IDS[:, :3]).logits, model(IDS[:, :3]).logits)
 
 
-def test_translation_model_opens_from_a_language_model(tmp_path):
+def test_translation_model_loads_from_a_language_model(tmp_path):
     model = language_model()
     model.save_pretrained(tmp_path)
     whole, info = AiaynForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
@@ -268,7 +268,7 @@ def test_heads_say_which_halves_they_have():
     assert small_model().config.is_encoder_decoder
 
 
-def test_targets_that_are_shifted_already_are_taken_as_they_are():
+def test_shift_labels_are_not_shifted_again():
     model = language_model()
     labels = IDS.masked_fill(IDS == 1, -100)
     shifted = functional.pad(labels[:, 1:], (0, 1), value=-100)
@@ -283,12 +283,12 @@ def test_targets_that_are_shifted_already_are_taken_as_they_are():
         ("multi_label_classification", [1.0, 0.0], r"for each score, got labels of shape \(2,\)"),
     ],
 )
-def test_labels_that_fit_no_scores_are_refused(problem_type, labels, message):
+def test_labels_of_the_wrong_shape_raise_an_error(problem_type, labels, message):
     with pytest.raises(ValueError, match=message):
         classifier(problem_type=problem_type)(IDS, labels=torch.tensor(labels))
 
 
-def test_scores_of_a_language_model_that_are_no_numbers_are_refused():
+def test_nan_scores_of_a_language_model_raise_an_error():
     model = language_model()
     with torch.no_grad():
         model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
@@ -296,7 +296,7 @@ def test_scores_of_a_language_model_that_are_no_numbers_are_refused():
         model.generate(IDS[1:], max_new_tokens=3)
 
 
-def test_a_language_model_s_default_length_is_20_more_and_a_table_s_end():
+def test_a_language_model_adds_20_tokens_or_fills_the_position_table():
     prompt = torch.randint(4, 31, (1, 25))
     sinusoids = small_model(AiaynForCausalLM, max_position_embeddings=24)
     assert sinusoids.generate(prompt, suppress_tokens=[2]).size(1) == 45
@@ -311,7 +311,7 @@ def test_a_language_model_s_default_length_is_20_more_and_a_table_s_end():
 
 
 @pytest.mark.parametrize("position_type", ["sinusoidal", "learned"])
-def test_a_mask_in_floating_point_is_a_mask(position_type):
+def test_attention_masks_can_be_floating_point(position_type):
     """As PEFT's prompt tuning makes it."""
     model = small_model(AiaynForCausalLM, position_type=position_type)
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
@@ -320,7 +320,7 @@ def test_a_mask_in_floating_point_is_a_mask(position_type):
     torch.testing.assert_close(model(ids, attention_mask=mask.float()).logits, expected)
 
 
-def test_continuous_batching_is_refused():
+def test_continuous_batching_raises_an_error():
     model = small_model(AiaynForCausalLM)
     with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
         model.generate_batch([[5, 6, 7]])
@@ -328,7 +328,7 @@ def test_continuous_batching_is_refused():
         model.generate(torch.tensor([[5, 6, 7]]), cache_implementation="paged")
 
 
-def test_long_texts_have_a_mean_in_half_precision_too():
+def test_mean_pooling_of_long_texts_does_not_overflow_in_float16():
     states = torch.full((1, 4000, 3), 20.0, dtype=torch.float16)
     pooled = pool_states(states, None, "mean")
     assert pooled.dtype == torch.float16
@@ -337,19 +337,19 @@ def test_long_texts_have_a_mean_in_half_precision_too():
     torch.testing.assert_close(pool_states(exact, None, "mean"), exact.mean(1), rtol=0, atol=1e-15)
 
 
-def test_a_problem_of_another_name_is_refused():
+def test_an_unknown_problem_type_raises_an_error():
     with pytest.raises(
         ValueError, match=r"problem_type must be one of regression, .* 'Regression'"
     ):
         classification_loss(torch.ones(2, 1), torch.ones(2), "Regression")
 
 
-def test_a_number_may_be_what_stands_for_no_label_elsewhere():
+def test_minus_100_is_an_ordinary_number_in_regression():
     logits, labels = torch.zeros(2, 1), torch.tensor([-100.0, 0.0])
     assert classification_loss(logits, labels, "regression").item() == 5000.0
 
 
-def test_one_half_of_two_vocabularies_takes_new_tokens():
+def test_a_model_with_one_of_two_vocabularies_can_be_resized():
     classifier = small_model(AiaynForSequenceClassification, decoder_vocab_size=29)
     assert classifier.resize_token_embeddings(35).num_embeddings == 35
     assert (classifier.config.vocab_size, classifier.config.decoder_vocab_size) == (35, 29)

@@ -151,7 +151,7 @@ print(json.dumps([type(base).__name__, type(model).__name__, len(tokenizer), log
     assert logits == pytest.approx(expected, abs=1e-5)
 
 
-def test_heads_open_as_what_they_are_and_as_their_base(tmp_path):
+def test_heads_load_as_themselves_and_as_their_base_model(tmp_path):
     """In a fresh process without the package, and here; the same weights each time."""
     heads = {
         "AutoModelForSequenceClassification": (AiaynForSequenceClassification, "AiaynEncoderModel"),
@@ -182,7 +182,7 @@ for auto in {list(heads)!r}:
     assert output.splitlines()[-3:] == expected
 
 
-def test_every_head_opens_from_a_translation_folder_without_the_package(folder, tmp_path):
+def test_every_head_loads_from_a_translation_folder_without_the_package(folder, tmp_path):
     output = run(
         f"""
 import torch

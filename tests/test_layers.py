@@ -160,7 +160,7 @@ def test_source_is_projected_once_and_target_at_each_step():
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_dropout_acts_in_training_alone(rate):
+def test_each_dropout_acts_only_in_training(rate):
     layer = EncoderLayer(sizes(**{rate: 0.5}))
     states = torch.randn(B, S, D)
     assert not torch.allclose(layer(states), layer(states))
@@ -168,7 +168,7 @@ def test_each_dropout_acts_in_training_alone(rate):
     torch.testing.assert_close(layer(states), layer(states))
 
 
-def test_activation_is_the_one_that_is_named():
+def test_activation_function_selects_the_activation():
     layer = EncoderLayer(sizes(activation_function="tanh")).eval()
     plain = EncoderLayer(sizes()).eval()
     plain.load_state_dict(layer.state_dict())

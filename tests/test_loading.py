@@ -187,13 +187,6 @@ def test_mutated_weights_raise_only_os_errors(folder, weights):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
-def test_saving_in_shards_over_whole_weights_leaves_only_the_shards(folder, weights):
-    small_model().save_pretrained(folder, max_shard_size="5kB")
-    assert len(list(folder.glob("model-*.safetensors"))) > 1
-    assert not weights.exists()
-    assert load_model(folder, hub=False)
-
-
 def test_saving_a_variant_or_an_adapter_keeps_the_weights(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)

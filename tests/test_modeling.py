@@ -84,14 +84,14 @@ def test_three_way_tie_has_one_matrix(model, tmp_path):
     assert loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
 
 
-def test_own_target_vocabulary_ties_the_target_s_two():
+def test_a_separate_target_vocabulary_ties_target_embedding_and_head():
     model = small_model(decoder_vocab_size=29)
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
     assert model.model.encoder.embed_tokens.weight.shape == (31, 12)
     assert model.lm_head.weight.shape == (29, 12)
 
 
-def test_nothing_is_tied_where_it_is_not_asked_for():
+def test_nothing_is_tied_without_tie_word_embeddings():
     model = small_model(tie_word_embeddings=False)
     assert len({id(w) for n, w in model.named_parameters() if "embed" in n or "lm_head" in n}) == 3
 
@@ -209,7 +209,7 @@ def test_embeddings_are_scaled_and_positions_are_not(model):
     torch.testing.assert_close(something - nothing, torch.full((1, 3, 12), 12**0.5))
 
 
-def test_initial_embeddings_that_nothing_ties_are_xavier_s():
+def test_untied_embeddings_are_initialised_by_xavier():
     torch.manual_seed(0)
     config = small_config(
         vocab_size=2000,
@@ -225,7 +225,7 @@ def test_initial_embeddings_that_nothing_ties_are_xavier_s():
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(True, 1.0), (False, 60**-0.5)])
-def test_initial_positions_are_as_large_as_the_embeddings_they_meet(scale, expected):
+def test_initial_positions_have_the_scale_of_the_embeddings(scale, expected):
     torch.manual_seed(0)
     config = small_config(
         vocab_size=2000,
@@ -243,7 +243,7 @@ def test_initial_positions_are_as_large_as_the_embeddings_they_meet(scale, expec
     assert encoder.embed_positions.weight.std().item() == pytest.approx(expected, rel=0.02)
 
 
-def test_embeddings_in_place_of_ids_give_the_same(model, batch):
+def test_inputs_embeds_give_the_same_as_ids(model, batch):
     expected = model(**batch)
     embeds = model.get_input_embeddings()(batch["input_ids"])
     output = model(
@@ -259,7 +259,7 @@ def test_embeddings_in_place_of_ids_give_the_same(model, batch):
     torch.testing.assert_close(output.logits, expected.logits)
 
 
-def test_new_embeddings_are_put_in(model):
+def test_input_embeddings_can_be_replaced(model):
     new = torch.nn.Embedding(31, 12)
     model.set_input_embeddings(new)
     assert model.get_input_embeddings() is new
@@ -270,7 +270,7 @@ def test_new_embeddings_are_put_in(model):
     assert encoder.get_input_embeddings() is new
 
 
-def test_encoder_outputs_may_be_given_as_output_or_tuple(model, batch):
+def test_encoder_outputs_can_be_a_model_output_or_a_tuple(model, batch):
     expected = model(**batch)
     states = expected.encoder_last_hidden_state
     mask = (batch["input_ids"] != 1).long()
@@ -279,7 +279,7 @@ def test_encoder_outputs_may_be_given_as_output_or_tuple(model, batch):
         torch.testing.assert_close(output.logits, expected.logits)
 
 
-def test_tuples_come_out_where_they_are_asked_for(model, batch):
+def test_return_dict_false_returns_a_tuple(model, batch):
     loss, logits, *_ = model(**batch, return_dict=False)
     torch.testing.assert_close(loss, model(**batch).loss)
     assert logits.shape == (2, 4, 31)
@@ -302,7 +302,7 @@ def test_declared_outputs_are_recorded(model, batch):
     assert (output.decoder_attentions[0].triu(1) == 0).all()
 
 
-def test_logits_to_keep_keeps_the_last(model, batch):
+def test_logits_to_keep_returns_the_last_positions(model, batch):
     ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
     logits = model(batch["input_ids"], decoder_input_ids=ids).logits
     kept = model(batch["input_ids"], decoder_input_ids=ids, logits_to_keep=2).logits
@@ -335,7 +335,7 @@ def test_half_precision_stays_finite_and_near(batch, dtype):
     torch.testing.assert_close(output.logits.float(), expected, atol=0.1, rtol=0.1)
 
 
-def test_positions_do_not_depend_on_the_dtype_that_is_loaded(model, tmp_path):
+def test_positions_do_not_depend_on_the_loaded_dtype(model, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     positions = loaded.model.encoder.embed_positions(torch.arange(9)[None])
@@ -377,7 +377,7 @@ def test_loss_is_cross_entropy_per_real_token():
     torch.testing.assert_close(label_smoothed_cross_entropy(logits, labels, 21), sum(losses) / 21)
 
 
-def test_the_library_s_trainer_finds_our_labels_and_no_others():
+def test_the_trainer_of_transformers_finds_labels_and_nothing_else():
     """It takes every argument with "label" in its name for one, and scores nothing without all."""
     assert find_labels(AiaynForConditionalGeneration) == ["labels"]
 
@@ -473,7 +473,7 @@ def test_calls_that_cannot_be_are_refused(model, arguments, message):
 
 
 @pytest.mark.parametrize("asked", ["call", "config"])
-def test_attention_weights_that_are_not_computed_are_refused(model, batch, asked):
+def test_output_attentions_with_sdpa_raises_an_error(model, batch, asked):
     model.set_attn_implementation("sdpa")
     options = {"output_attentions": True}
     if asked == "config":
@@ -484,7 +484,7 @@ def test_attention_weights_that_are_not_computed_are_refused(model, batch, asked
         model(**batch, **options)
 
 
-def test_decoder_without_a_source_is_refused(model):
+def test_a_decoder_without_a_source_raises_an_error(model):
     with pytest.raises(ValueError, match="needs encoder_hidden_states"):
         model.model.decoder(torch.tensor([[0]]))
 
@@ -523,14 +523,14 @@ def test_sinusoids_have_no_limit(model):
     assert model(source, labels=source).loss.isfinite()
 
 
-def test_a_rate_that_overrides_the_configuration_s_is_looked_at_too(tmp_path):
+def test_fields_overridden_in_from_pretrained_are_validated(tmp_path):
     small_model().save_pretrained(tmp_path)
     for name, value in (("dropout", 1.5), ("pad_token_id", 999)):
         with pytest.raises(ValueError, match=name):
             AiaynForConditionalGeneration.from_pretrained(tmp_path, **{name: value})
 
 
-def test_negative_indices_of_states_count_the_decoder_s_own_layers():
+def test_negative_hidden_state_indices_count_the_decoder_layers():
     model = small_model()  # 2 layers and 3
     ids = torch.tensor([[5, 6, 2]])
     every = model(ids, decoder_input_ids=ids, output_hidden_states=True)
@@ -538,7 +538,7 @@ def test_negative_indices_of_states_count_the_decoder_s_own_layers():
     torch.testing.assert_close(last.decoder_hidden_states[-1], every.decoder_hidden_states[-1])
 
 
-def test_a_source_that_cannot_be_read_is_refused():
+def test_an_invalid_source_mask_or_cache_raises_an_error():
     model = small_model()
     states = BaseModelOutput(torch.randn(1, 7, 12))
     ids = torch.tensor([[5, 6, 2]])

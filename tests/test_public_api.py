@@ -81,7 +81,7 @@ def test_every_field_is_documented():
     assert [name for name in CONFIG_FIELDS if f"  {name}: " not in documented] == []
 
 
-def test_auto_classes_know_us():
+def test_auto_classes_return_our_classes():
     config = AiaynConfig(d_model=8, encoder_layers=1, decoder_layers=1, vocab_size=9)
     assert AiaynConfig.model_type == "aiayn"
     assert type(AutoConfig.for_model("aiayn")) is AiaynConfig
@@ -90,7 +90,7 @@ def test_auto_classes_know_us():
 
 
 @pytest.mark.parametrize("cls", [AiaynModel, AiaynForConditionalGeneration])
-def test_arguments_of_forward_are_the_library_s(cls):
+def test_forward_has_the_arguments_of_marian(cls):
     from transformers import MarianModel, MarianMTModel
 
     peer = MarianModel if cls is AiaynModel else MarianMTModel
