@@ -32,20 +32,17 @@ def score_tokens(
     logits_to_keep: int | Tensor = 0,
     skip_logits: bool = False,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Compute logits and, for labels, the loss of a language head.
+    """Compute logits, [B, T, V], and for labels the loss, [], of a language head.
 
     Args:
         head: The output projection, from [B, T, D] to [B, T, V].
         hidden_states: The decoder's output, [B, T, D].
         labels: Target ids, [B, T]; -100 at positions without a target. None: no loss.
-        num_items_in_batch: Real target tokens in the whole step. None: count them in labels.
+        num_items_in_batch: Real target tokens in the whole optimiser step.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
         logits_to_keep: Positions that get logits, as for `select_positions`.
-        skip_logits: Return no logits. The loss is then computed in chunks, unless the head must be
-            called because it is adapted, quantised or distributed.
-
-    Returns:
-        Logits, [B, T, V], or None if skipped, and the loss in nats per token, [], or None.
+        skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
+            head must be called because it is adapted, quantised or distributed.
     """
     if skip_logits and labels is None:
         return None, None
@@ -105,20 +102,9 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Compute `label_smoothed_cross_entropy` of hidden_states @ weight.T + bias, chunk by chunk.
 
-    The gradients are computed together with the loss and kept. So memory grows with B T D and V D,
-    not with B T V. Under autocast, matrix products use its dtype; the loss and the sums over chunks
-    are float32.
-
-    Args:
-        hidden_states: The decoder's output, [B, T, D].
-        weight: The output projection, [V, D].
-        bias: Its bias, [V], or None.
-        labels: Target ids, [B, T]; -100 at positions without a target.
-        num_items_in_batch: As for `label_smoothed_cross_entropy`.
-        label_smoothing_factor: As for `label_smoothed_cross_entropy`.
-
-    Returns:
-        The loss in nats per token, []; 0 if there is no target token.
+    hidden_states are [B, T, D], weight is [V, D], bias [V]. The gradients are computed together
+    with the loss and kept. So memory grows with B T D and V D, not with B T V. Under autocast,
+    matrix products use its dtype; the loss and the sums over chunks are float32.
     """
     check_label_smoothing_factor(label_smoothing_factor)
     is_real = labels.to(hidden_states.device) != IGNORED_LABEL  # [B, T]

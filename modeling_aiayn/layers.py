@@ -25,9 +25,6 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
 
     Returns:
         Encodings, [..., D], in float32.
-
-    Raises:
-        ValueError: d_model is odd.
     """
     if d_model % 2:
         raise ValueError(f"d_model must be even (sine and cosine pairs), got d_model={d_model}.")
@@ -77,14 +74,11 @@ def feed_forward(
     """Equation 2: max(0, x W1 + b1) W2 + b2.
 
     Args:
-        hidden_states: States, [B, T, D].
+        hidden_states: States, [B, T, D]. The output has the same shape.
         fc1: Affine map from D to F.
         fc2: Affine map from F to D.
         activation: Non-linearity between them.
         dropout: Rate on the activations.
-
-    Returns:
-        States, [B, T, D].
     """
     return fc2(drop(activation(fc1(hidden_states)), dropout))
 
@@ -174,16 +168,7 @@ class EncoderLayer(TransformerLayer):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        """Run the layer.
-
-        Args:
-            hidden_states: States, [B, S, D].
-            attention_mask: In the form that the attention implementation takes.
-            **kwargs: Arguments of attention.
-
-        Returns:
-            States, [B, S, D].
-        """
+        """Run the layer on states, [B, S, D]. The mask is in the implementation's form."""
         states = self.self_attn_layer_norm.before(hidden_states)
         key, value = self.self_attn.project_keys_values(states)
         attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
@@ -216,7 +201,7 @@ class DecoderLayer(TransformerLayer):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Run the layer.
+        """Run the layer on the target's states, [B, T, D]. The output has the same shape.
 
         Args:
             hidden_states: States of the target, [B, T, D].
@@ -225,9 +210,6 @@ class DecoderLayer(TransformerLayer):
             encoder_attention_mask: For attention over the source, in the same form.
             past_key_values: Cached keys and values of earlier steps. New ones are added here.
             **kwargs: Arguments of attention.
-
-        Returns:
-            States, [B, T, D].
         """
         states = self.self_attn_layer_norm.before(hidden_states)
         key, value = self._target_keys_values(states, past_key_values)
@@ -266,15 +248,10 @@ class DecoderLayer(TransformerLayer):
 
 
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Pool the states of each text's real tokens into one vector, for a classifier.
+    """Pool states, [B, S, D], over each text's real tokens to [B, D], for a classifier.
 
-    Args:
-        hidden_states: States, [B, S, D].
-        mask: 1 for real tokens, [B, S]. None: all tokens are real.
-        pooling: "mean" or "max".
-
-    Returns:
-        Pooled states, [B, D]; 0 for a text without a token.
+    mask is 1 for real tokens, [B, S], or None if all are real. pooling is "mean" or "max". A text
+    without a token gives 0.
     """
     if mask is None:
         mask = hidden_states.new_ones(hidden_states.shape[:2])  # [B, S]

@@ -1,6 +1,7 @@
 """Section 5.4: each loss is a sum over real labels, divided by their number in an optimiser step.
 
 So the objective does not depend on padding, gradient accumulation or the number of processes.
+num_items_in_batch is the number of real labels in the whole step. None: it is counted in labels.
 """
 
 import torch
@@ -19,10 +20,6 @@ class LossKwargs(TransformersKwargs, total=False):
 
     The Trainer of transformers treats each named argument with "label" in its name as labels, and
     computes no evaluation loss if one of them is missing.
-
-    Args:
-        label_smoothing_factor: Share of each target that is spread over the vocabulary.
-        shift_labels: Labels that are already shifted, [B, T], for a language model.
     """
 
     label_smoothing_factor: float
@@ -44,17 +41,13 @@ def label_smoothed_cross_entropy(
     num_items_in_batch: Tensor | int | None = None,
     label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Section 5.4: cross-entropy with label smoothing.
+    """Section 5.4: cross-entropy with label smoothing, in nats per token; 0 without a target token.
 
     Args:
         logits: Scores, [B, T, V].
         labels: Target ids, [B, T]; -100 at positions without a target.
-        num_items_in_batch: Real target tokens in the whole optimiser step. None: count them in
-            labels.
+        num_items_in_batch: Real target tokens in the whole optimiser step.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
-
-    Returns:
-        The loss in nats per token, []; 0 if there is no target token.
 
     Raises:
         ValueError: label_smoothing_factor is not between 0 and 1.
@@ -120,11 +113,10 @@ def classification_loss(
         labels: Class ids, [B]; for "regression" numbers, [B] or [B, L]; for
             "multi_label_classification" 0 or 1, [B, L].
         problem_type: "regression", "single_label_classification" or "multi_label_classification".
-        num_items_in_batch: Labels in the whole step. None: count them in labels.
+        num_items_in_batch: Labels in the whole step.
 
     Raises:
-        ValueError: problem_type is unknown, or the labels do not have one entry for each text
-            ("single_label_classification") or for each score.
+        ValueError: problem_type is unknown, or labels have the wrong shape.
     """
     if problem_type not in PROBLEM_TYPES:
         raise ValueError(
@@ -154,10 +146,7 @@ def classification_loss(
 def mean_over_step(
     total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """Divide a sum of losses, [], by the number of real labels in the whole optimiser step.
-
-    Without num_items_in_batch that is the number in labels. The mean of no labels is 0.
-    """
+    """Divide a sum of losses, [], by the number of real labels in the whole step, at least 1."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORED_LABEL).sum()
     if isinstance(num_items_in_batch, Tensor):
@@ -166,10 +155,9 @@ def mean_over_step(
 
 
 def infer_problem_type(labels: Tensor, num_labels: int) -> str:
-    """Infer config.problem_type by the rule of transformers.
+    """Infer config.problem_type by the rule of transformers, for labels [B] or [B, L].
 
-    One output is regression, integer labels are single classes, other labels are several classes
-    for each text.
+    One output is regression, integer labels are single classes, other labels are several classes.
     """
     if num_labels == 1:
         return "regression"

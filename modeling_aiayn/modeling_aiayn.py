@@ -81,8 +81,7 @@ class AiaynModel(AiaynPreTrainedModel):
             attention_mask: 1 for real source tokens, [B, S]. None: every token that is not padding.
             decoder_input_ids: Target ids, start token first, [B, T].
             decoder_attention_mask: 1 for real target tokens, [B, past + T].
-            encoder_outputs: The encoder's output, if already computed: last_hidden_state,
-                [B, S, D].
+            encoder_outputs: The encoder's output if already computed, last_hidden_state [B, S, D].
             past_key_values: Cached keys and values of earlier steps.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
@@ -91,7 +90,7 @@ class AiaynModel(AiaynPreTrainedModel):
             **kwargs: Arguments that transformers passes to every model.
 
         Returns:
-            The decoder's output in last_hidden_state, [B, T, D], and the encoder's output in
+            The decoder's output in last_hidden_state, [B, T, D]; the encoder's in
             encoder_last_hidden_state, [B, S, D].
         """
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)

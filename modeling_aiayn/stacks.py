@@ -68,12 +68,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """Change the vocabulary size of both stacks. Tied weights stay tied.
-
-        Args:
-            new_num_tokens: New vocabulary size. None: the current one.
-            pad_to_multiple_of: Round the size up to a multiple of this.
-            mean_resizing: Draw new rows from the distribution of the old ones.
+        """Change the vocabulary size of both stacks. Arguments as for PreTrainedModel.
 
         Raises:
             ValueError: Source and target have separate vocabularies.
@@ -198,9 +193,6 @@ class AiaynStack(AiaynPreTrainedModel):
             past_length: Tokens in the cache. Lengths are not checked if this is a tensor (static
                 caches), because reading it would make an accelerator wait at each step.
             position_ids: Positions, [B, T]. None: counted over real tokens.
-
-        Returns:
-            States, [B, T, D].
 
         Raises:
             ValueError: The mask does not fit the tokens, or a learned table is too short.
@@ -431,16 +423,13 @@ def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> A
 def count_positions(
     attention_mask: Tensor | None, past_length: int | Tensor, like: Tensor
 ) -> Tensor:
-    """Count positions over real tokens only, so that padding on the left does not shift them.
+    """Count positions, [B, T] or [1, T], over real tokens only: padding on the left shifts none.
 
     Args:
         attention_mask: 1 for real tokens, [B, past_length + T], or longer for a static cache. None
             or a ready 4D mask: every token counts.
         past_length: Tokens in the cache.
         like: Embeddings of the new tokens, [B, T, D].
-
-    Returns:
-        Position ids, [B, T] or [1, T].
     """
     index = torch.arange(like.size(1), device=like.device) + past_length  # [T]
     if attention_mask is None or attention_mask.dim() != 2:
@@ -492,8 +481,8 @@ def check_source(
     """Check that a decoder can attend to its source.
 
     Raises:
-        ValueError: The encoder's output is missing, the mask has another shape, or the cache cannot
-            hold a source.
+        ValueError: The encoder's output is missing, its mask has another shape, or the cache has no
+            room for a source.
     """
     if encoder_hidden_states is None:
         raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
