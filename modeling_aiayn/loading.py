@@ -2,14 +2,13 @@
 
 import copy
 import json
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -65,66 +64,75 @@ def check_model_folder(
 
 
 def check_weight_file(path: Path) -> None:
-    """Check that a file is in the safetensors format and complete.
+    """Check that a file is a complete safetensors file; only its header is read.
 
     Raises:
-        OSError: The file is damaged, incomplete or a Git LFS pointer, or cannot be read.
+        OSError: The file is missing, a Git LFS pointer, truncated or corrupt.
     """
     try:
         with safe_open(path, framework="pt"):
             return
-    except OSError:
-        raise
-    except Exception as error:  # safetensors' own type, which names neither the file nor a remedy
-        with path.open("rb") as file:
+    except SafetensorError as error:  # names neither the file nor a remedy
+        with open(path, "rb") as file:
             is_pointer = file.read(19) == b"version https://git"
         reason = (
-            "it is a Git LFS pointer: fetch the file itself (git lfs pull)"
+            "it is a Git LFS pointer. Download the file itself: git lfs pull"
             if is_pointer
-            else f"it is truncated or corrupt ({error}): copy or download it again"
+            else f"it is truncated or corrupt ({error}). Copy or download it again"
         )
         raise OSError(f"{path} holds no safetensors weights; {reason}.") from error
 
 
-def check_weight_files(folder: Path) -> None:
-    """Check every weight file of a folder, and that its index names no file outside the folder.
+def check_weight_files(folder: str | Path) -> None:
+    """Check all safetensors files in a folder, and those that its index names.
 
     Raises:
-        OSError: A weight file is damaged or incomplete, or the index names a file elsewhere.
+        OSError: A file is missing or damaged, or the index names a file outside the folder.
     """
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    paths = set(Path(folder).glob("*.safetensors"))
+    index = Path(folder, SAFE_WEIGHTS_INDEX_NAME)
     if index.is_file():
-        for name in set(json.loads(index.read_text("utf-8"))["weight_map"].values()):
-            path = Path(os.path.abspath(folder / name))
-            if not path.is_relative_to(os.path.abspath(folder)):
-                raise OSError(f"{index} names a file outside the folder: {path}.")
-    for path in folder.glob("*.safetensors"):
+        try:
+            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (ValueError, KeyError) as error:
+            raise OSError(f"{index} is damaged. Copy or download it again.") from error
+        for name in names:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise OSError(f"{index}: the index names a file outside the folder, {name}.")
+            paths.add(Path(folder, name))
+    for path in sorted(paths):
         check_weight_file(path)
 
 
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
-    """Refuse a model of which a part was not read or is no number: what it says would be noise.
+    """Check that all weights of a model were loaded, and that each is finite.
 
     Args:
-        path: Where the model came from.
+        path: Where the model was loaded from, for error messages.
         model: The model.
-        loading_info: What from_pretrained says of its loading.
+        loading_info: The second result of from_pretrained(output_loading_info=True).
 
     Raises:
-        ValueError: A weight is missing, is not the model's, or is not finite.
+        ValueError: A weight is missing, unexpected, of the wrong shape, or not finite.
     """
-    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
+    if loading_info.get("mismatched_keys"):
+        name, found, expected = sorted(loading_info["mismatched_keys"])[0]
+        raise ValueError(
+            f"{path}: {name} must have shape {tuple(expected)} by the configuration, got "
+            f"{tuple(found)}. Use the configuration that was saved with these weights."
+        )
+    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "is unexpected")):
         if loading_info[kind]:
             first, *others = sorted(loading_info[kind])
-            more = f" and {len(others)} others" if others else ""
+            more = f" (and {len(others)} others)" if others else ""
             raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. A model must have all of its "
-                "weights and no others: save it again from where it was trained."
+                f"{path}: the weight {first}{more} {trouble}. The weights must be exactly those "
+                "of the configuration. Save the model again where it was trained."
             )
     for name, weight in model.state_dict().items():
         if not weight.is_meta and not weight.isfinite().all():
             raise ValueError(
-                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
+                f"{path}: the weight {name} is not finite (NaN or infinity). Use an earlier "
                 "checkpoint of this training."
             )
 
@@ -147,10 +155,16 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         # The library follows an adapter's file to its model.
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
-        check_weight_files(Path(path))
     base = _base_of_adapter(path, **options)
+    for source in (path, base):
+        if not hub and source is not None and Path(source).is_dir():
+            check_weight_files(source)
     model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-        base or path, use_safetensors=True, output_loading_info=True, **options
+        base or path,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        **options,
     )
     check_weights(base or path, model, loading_info)
     if base is not None:
