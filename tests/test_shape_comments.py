@@ -89,7 +89,7 @@ def check_statement(statement, frame, returned, sizes):
     shapes = statement.shapes * len(values) if len(statement.shapes) == 1 else statement.shapes
     where = f"{frame.f_code.co_filename}:{statement.first}"
     for tensor, shape in zip(values, shapes, strict=True):
-        check_shape(tensor, shape, sizes, where)
+        check_shape(torch.as_tensor(tensor), shape, sizes, where)
 
 
 @pytest.fixture(scope="module")
