@@ -44,27 +44,17 @@ def score_tokens(
         skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
             head must be called because it is adapted, quantised or distributed.
     """
-    if skip_logits and labels is None:
-        return None, None
-    if skip_logits and is_plain_linear(head):
-        check_labels(labels, head.weight.size(0))
-        loss = chunked_cross_entropy(
-            hidden_states,
-            head.weight,
-            head.bias,
-            labels,
-            num_items_in_batch,
-            label_smoothing_factor,
-        )
-        return None, loss
     if not skip_logits:
         hidden_states = select_positions(hidden_states, logits_to_keep)
-    logits = head(hidden_states)  # [B, T, V]
     if labels is None:
-        return logits, None
+        return None if skip_logits else head(hidden_states), None
+    counted = (labels, num_items_in_batch, label_smoothing_factor)
+    if skip_logits and is_plain_linear(head):
+        check_labels(labels, head.weight.size(0))
+        return None, chunked_cross_entropy(hidden_states, head.weight, head.bias, *counted)
+    logits = head(hidden_states)  # [B, T, V]
     check_labels(labels, logits.size(-1))
-    loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing_factor)
-    return None if skip_logits else logits, loss
+    return None if skip_logits else logits, label_smoothed_cross_entropy(logits, *counted)
 
 
 def select_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
