@@ -177,25 +177,19 @@ class AiaynConfig(PreTrainedConfig):
     def _check_spelling(self, keywords: dict[str, Any]) -> None:
         """Reject a keyword that resembles a field; transformers passes other extra keywords."""
         names = [field.name for field in fields(self)]
-        for keyword in keywords.keys() - self.attribute_map.keys():
-            if keyword in FOREIGN_TOKENS:
-                continue
+        for keyword in keywords.keys() - {*names, *self.attribute_map, *FOREIGN_TOKENS}:
             similar = difflib.get_close_matches(keyword, names, n=1, cutoff=MISSPELT_SIMILARITY)
             if similar:
                 raise ValueError(
                     f"AiaynConfig has no field {keyword!r}, did you mean {similar[0]!r}?"
                 )
 
-    @classmethod
-    def _own_names(cls) -> set[str]:
-        return {field.name for field in fields(cls)} | cls.attribute_map.keys()
-
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Save config.json so that every auto class can open the folder."""
         # A config.json with such a key could not be loaded again.
-        self._check_spelling(dict.fromkeys(self.to_dict().keys() - self._own_names()))
+        self._check_spelling(self.to_dict())
         # Entries with "--" name the repository that this configuration was loaded from.
         own = getattr(self, "auto_map", None) or {}
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
