@@ -56,11 +56,13 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the embedding of input_ids."""
-        return getattr(self.base_model, self._input_half, self.base_model).embed_tokens
+        stack: Any = getattr(self.base_model, self._input_half, self)
+        return stack.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the embedding of input_ids. Call tie_weights() to update weights tied to it."""
-        getattr(self.base_model, self._input_half, self.base_model).embed_tokens = value
+        stack: Any = getattr(self.base_model, self._input_half, self)
+        stack.embed_tokens = value
 
     def resize_token_embeddings(
         self,
