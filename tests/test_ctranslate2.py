@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,
+    check_exportable,
     compare_engines,
     export_ctranslate2,
-    refuse_what_cannot_be_exported,
 )
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
@@ -235,15 +235,18 @@ def test_a_report_says_how_many_are_identical():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"head_dim": 7}, "no head_dim=7 in a model of d_model=12 and encoder_attention_heads=3"),
-        ({"activation_function": "mish"}, "no activation_function='mish', only gelu"),
-        ({"final_norm": True}, "no final_norm=True in a model with norm_first=False"),
+        (
+            {"head_dim": 7},
+            "needs head_dim = d_model / encoder_attention_heads, got head_dim=7, d_model=12",
+        ),
+        ({"activation_function": "mish"}, "needs an activation_function of gelu.*, got 'mish'"),
+        ({"final_norm": True}, "supports final_norm=True only with norm_first=True"),
     ],
     ids=str,
 )
 def test_what_the_engine_cannot_express_is_refused_by_name(overrides, message):
     with pytest.raises(ValueError, match=message):
-        refuse_what_cannot_be_exported(small_config(**overrides))
+        check_exportable(small_config(**overrides))
 
 
 def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_path, model_folder):
@@ -251,10 +254,12 @@ def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_pa
     with pytest.raises(ValueError, match=r"must be one of float32, .*, got 'int3'"):
         export_ctranslate2(translator, tmp_path / "new", "int3")
     (tmp_path / "kept").write_text("x")
-    with pytest.raises(FileExistsError, match="is not empty: write into a new folder"):
+    with pytest.raises(
+        FileExistsError, match=r"exists and is not empty\. Give the name of a new folder"
+    ):
         export_ctranslate2(translator, tmp_path, "float32")
     several = Translator([translator.model, translator.model], tokenizer)
-    with pytest.raises(ValueError, match="One model is exported at a time, got 2 that vote"):
+    with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):
         export_ctranslate2(several, tmp_path / "new", "float32")
     ends = small_model(vocab_size=len(tokenizer))
     ends.generation_config.eos_token_id = [2, 3]
@@ -311,7 +316,7 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
     several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
     code, out, err = run("export_ctranslate2.py", *several)
-    assert (code, out) == (1, "") and "One model is exported at a time, got 2 that vote" in err
+    assert (code, out) == (1, "") and "needs a translator of one model, got an ensemble of 2" in err
     (tmp_path / "blank").write_text("\n \n")
     wrong = (("--do_sample", "true"), "no do_sample"), (("--file", tmp_path / "no"), "No such file")
     for flags, message in (*wrong, (("--file", tmp_path / "blank"), "no sentence to compare on")):
