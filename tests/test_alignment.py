@@ -8,12 +8,10 @@ from conftest import small_model
 
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import (
-    AttentionChoice,
     align,
     aligner,
     links_of,
     to_pharaoh,
-    words_of_tokens,
 )
 from modeling_aiayn.inspection.alignment_scores import (
     AlignmentScore,
@@ -24,6 +22,8 @@ from modeling_aiayn.inspection.alignment_scores import (
     read_gold,
     score_attentions,
 )
+from modeling_aiayn.inspection.attention_weights import AttentionChoice
+from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.translation import Translator
 
 
@@ -77,7 +77,7 @@ def test_each_token_belongs_to_the_word_that_it_is_in(tokenizer):
 
 
 def test_a_word_that_is_not_there_is_named(tokenizer):
-    with pytest.raises(ValueError, match=r"The word 'cat' is not in 'The dog\.'"):
+    with pytest.raises(ValueError, match=r"'cat' is not in 'The dog\.' after the words before it"):
         words_of_tokens(tokenizer, "The dog.", ["the", "cat"])
 
 
@@ -142,16 +142,20 @@ def test_links_are_read_from_either_side(tmp_path):
     assert first.possible == {(0, 0), (1, 1), (1, 2)}
     assert first.words == (["the", "dog"], ["der", "Hund", "da"])
     assert second.sure == second.possible == {(0, 0)}
-    with pytest.raises(ValueError, match=r"gold:1: a link is to a word that is not there"):
+    with pytest.raises(
+        ValueError, match=r"gold:1: links count words from 0, and the source has only 2 words"
+    ):
         read_gold(*files)
     (tmp_path / "a.en").write_text("the dog\n")
-    with pytest.raises(ValueError, match="must have as many lines each, got 1, 2, 2"):
+    with pytest.raises(ValueError, match="must have the same number of lines, got 1, 2, 2"):
         read_gold(*files)
 
 
 @pytest.mark.parametrize("link", ["3", "3-", "a-b", "1-2-3", "1:2"])
 def test_a_link_that_is_none_is_named_with_its_line(link):
-    with pytest.raises(ValueError, match=rf"gold:7: a link must be like 3-4 or 3p4, got '{link}'"):
+    with pytest.raises(
+        ValueError, match=rf"gold:7: a link must have the form 3-4 or 3p4, got '{link}'"
+    ):
         parse_links(f"0-0 {link}", False, "gold:7")
 
 

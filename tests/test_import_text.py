@@ -44,7 +44,9 @@ from transformers import (
 )
 
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.inspection.alignment import AttentionChoice, aligner, words_of_tokens
+from modeling_aiayn.inspection.alignment import aligner
+from modeling_aiayn.inspection.attention_weights import AttentionChoice
+from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import read_annotated
 from modeling_aiayn.interop.arguments import SourceArguments
@@ -761,7 +763,7 @@ def test_fairseqs_meters_are_read_as_nothing(tmp_path, monkeypatch):
     ("content", "error", "message"),
     [
         (b"", OSError, "is damaged, or not a checkpoint"),
-        (b"not a checkpoint", OSError, "is damaged, or not a checkpoint"),
+        (b"not a checkpoint", OSError, "is damaged, or torch.save did not write it"),
         (pickle.dumps([1, 2]), OSError, "is damaged, or torch.save did not write it"),
     ],
 )

@@ -20,19 +20,24 @@ from modeling_aiayn import (
     AiaynForCausalLM,
     AiaynForSequenceClassification,
 )
-from modeling_aiayn.inspection import labels as labels_module
-from modeling_aiayn.inspection.alignment import AttentionChoice
+from modeling_aiayn.inspection import pictures
 from modeling_aiayn.inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
 from modeling_aiayn.inspection.alignment_scores import GoldPair
 from modeling_aiayn.inspection.attention_page import UNIT, write_attention_page
 from modeling_aiayn.inspection.attention_weights import (
+    AttentionChoice,
     AttentionMaps,
     attention_maps,
     text_attention_maps,
 )
 from modeling_aiayn.inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
-from modeling_aiayn.inspection.labels import drawable, visible
-from modeling_aiayn.inspection.pictures import MAX_PIXELS, check_ending, write_figure
+from modeling_aiayn.inspection.pictures import (
+    MAX_PIXELS,
+    check_ending,
+    drawable,
+    visible,
+    write_figure,
+)
 from modeling_aiayn.inspection.position_maps import (
     draw_positions,
     products_by_distance,
@@ -188,18 +193,20 @@ def test_without_a_target_it_is_the_winning_beam(translator):
     ((best, *_),) = translator.stream([SOURCE], SearchOptions(**options))
     maps = attention_maps(translator, SOURCE, **options)
     tokens = translator.target_tokenizer.convert_ids_to_tokens(list(best.token_ids))
-    assert maps.target_tokens == tokens
+    assert maps.target.tokens == tokens
     assert " ".join(maps.target.words).split() == best.text.split()
-    assert attention_maps(translator, " ").target_tokens == ["</s>"]
-    with pytest.raises(ValueError, match="There is no search with a target: num_beams"):
+    assert attention_maps(translator, " ").target.tokens == ["</s>"]
+    with pytest.raises(
+        ValueError, match=r"Search options have no effect with a target\. Remove num_beams"
+    ):
         attention_maps(translator, SOURCE, TARGET, num_beams=3)
 
 
 def test_the_source_is_cut_as_for_translation(translator, caplog):
     maps = attention_maps(translator, "dog " * 5000, "Der Hund.")
     assert "cut from 5001 to 512 tokens" in caplog.text
-    assert maps.cross.shape[-1] == len(maps.source_tokens) == 512
-    assert maps.source_tokens[-1] == "</s>" and maps.source.word_of[-1] is None
+    assert maps.cross.shape[-1] == len(maps.source.tokens) == 512
+    assert maps.source.tokens[-1] == "</s>" and maps.source.word_of[-1] is None
 
 
 def looking_for_itself():
@@ -226,14 +233,14 @@ def test_rows_are_named_by_what_they_predict():
     tokenizer = train_word_tokenizer(["a b c d e f"], min_frequency=1)
     translator = Translator(looking_for_itself(), tokenizer)
     maps = attention_maps(translator, "c f a b", "b a f c")
-    assert maps.target_tokens == ["b", "a", "f", "c", "</s>"]
-    assert maps.input_tokens == ["<s>", "b", "a", "f", "c"]
+    assert maps.target.tokens == ["b", "a", "f", "c", "</s>"]
+    assert maps.inputs.tokens == ["<s>", "b", "a", "f", "c"]
     view = maps.view("cross")
     looked_at = view.weights.mean((0, 1)).argmax(-1).tolist()
     found = {row: view.columns[column] for row, column in zip(view.rows, looked_at, strict=True)}
     assert found | {"b": None} == {"b": None, "a": "b", "f": "a", "c": "f", "</s>": "c"}
     view = maps.view("decoder")
-    assert (view.rows, view.columns) == (maps.target_tokens, maps.input_tokens)
+    assert (view.rows, view.columns) == (maps.target.tokens, maps.inputs.tokens)
     assert not view.weights.triu(1).any()
 
 
@@ -241,7 +248,7 @@ def test_another_token_changes_no_row_up_to_its_own_prediction(translator):
     one, other = (
         attention_maps(translator, SOURCE, f"Der Hund {last}.") for last in ("sieht", "bringt")
     )
-    pairs = zip(one.target_tokens, other.target_tokens, strict=False)
+    pairs = zip(one.target.tokens, other.target.tokens, strict=False)
     first = next(index for index, (a, b) in enumerate(pairs) if a != b)
     for kind in ("decoder", "cross"):
         a, b = (getattr(maps, kind)[0, 0, : first + 2, : first + 1] for maps in (one, other))
@@ -259,11 +266,11 @@ def test_a_model_with_an_encoder_alone_has_its_self_attention(cls, tokenizer, ca
     maps = text_attention_maps(model, tokenizer, SOURCE)
     torch.testing.assert_close(maps.encoder, torch.stack(list(by_hand.values())))
     assert maps.kinds == ["encoder"] and maps.view().rows == maps.view().columns
-    assert maps.source_tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
-    with pytest.raises(ValueError, match="kind must be encoder here, got 'cross'"):
+    assert maps.source.tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    with pytest.raises(ValueError, match="kind must be encoder for this model, got 'cross'"):
         maps.view("cross")
     short = text_attention_maps(model, tokenizer, SOURCE, max_length=4)
-    assert short.source_tokens == [*maps.source_tokens[:3], "</s>"]
+    assert short.source.tokens == [*maps.source.tokens[:3], "</s>"]
     assert f"cut from {ids.size(1)} to 4 tokens" in caplog.text
 
 
@@ -274,22 +281,24 @@ def test_a_language_model_predicts_all_tokens_but_the_first(tokenizer):
         model(torch.tensor([tokenizer(TARGET).input_ids[:-1]]))
     maps = text_attention_maps(model, tokenizer, TARGET)
     torch.testing.assert_close(maps.decoder, torch.stack(list(by_hand.values())))
-    assert (maps.input_tokens, maps.target_tokens) == (tokens[:-1], tokens[1:])
+    assert (maps.inputs.tokens, maps.target.tokens) == (tokens[:-1], tokens[1:])
     assert maps.kinds == ["decoder"]
     merged = maps.merged()
-    assert merged.input_tokens == TARGET.split()
+    assert merged.inputs.tokens == TARGET.split()
     torch.testing.assert_close(merged.decoder.sum(-1), torch.ones(merged.decoder.shape[:-1]))
     endless = copy.deepcopy(tokenizer)
     endless.backend_tokenizer.post_processor = None
     short = text_attention_maps(model, endless, TARGET, max_length=4)
-    assert short.target_tokens == tokens[1:4]
-    with pytest.raises(ValueError, match="There must be a token to look at, got 1 in ''"):
+    assert short.target.tokens == tokens[1:4]
+    with pytest.raises(ValueError, match="The text must have at least 2 tokens, got 1 in ''"):
         text_attention_maps(model, tokenizer, "")
 
 
 def test_a_translator_is_no_model_of_one_text(tokenizer):
     model = small_model(vocab_size=len(tokenizer))
-    with pytest.raises(ValueError, match=r"got AiaynForConditionalGeneration\. For a translator"):
+    with pytest.raises(
+        ValueError, match=r"got AiaynForConditionalGeneration\. For a translator use attention_maps"
+    ):
         text_attention_maps(model, tokenizer, SOURCE)
 
 
@@ -323,9 +332,9 @@ def test_what_closes_up_to_a_word_is_in_it():
 
 def test_merged_maps_are_of_words(translator):
     maps = attention_maps(translator, SOURCE, TARGET).merged()
-    assert maps.source_tokens == [*SOURCE.split(), "</s>"]
-    assert maps.target_tokens == [*TARGET.split(), "</s>"]
-    assert maps.input_tokens == ["<s>", *TARGET.split()]
+    assert maps.source.tokens == [*SOURCE.split(), "</s>"]
+    assert maps.target.tokens == [*TARGET.split(), "</s>"]
+    assert maps.inputs.tokens == ["<s>", *TARGET.split()]
     for kind in maps.kinds:
         view = maps.view(kind)
         assert view.weights.shape[2:] == (len(view.rows), len(view.columns))
@@ -347,13 +356,13 @@ def test_a_character_without_a_glyph_is_a_code_point():
 
 def test_a_font_that_has_gone_serves_no_character(tmp_path):
     entry = type("Entry", (), {"fname": str(tmp_path / "gone.ttf")})
-    assert not labels_module._has_glyph(entry, "a")
+    assert not pictures._has_glyph(entry, "a")
 
 
 def test_another_font_serves_where_the_default_has_no_glyph(monkeypatch):
     """Only the first of them that is of use is asked for."""
     monkeypatch.setattr(
-        labels_module,
+        pictures,
         "_has_glyph",
         lambda entry, character: character != "漢" or entry.name != "DejaVu Sans",
     )
@@ -361,8 +370,8 @@ def test_another_font_serves_where_the_default_has_no_glyph(monkeypatch):
         type("Entry", (), {"name": name, "fname": f"/fonts/{name}.ttf", "weight": 400} | FACE)
         for name in ("Z Sans", "Last Resort", "DejaVu Sans", "CJK Sans")
     ]
-    monkeypatch.setattr(labels_module.fontManager, "ttflist", entries)
-    found = labels_module._families.__wrapped__(frozenset("a漢"))
+    monkeypatch.setattr(pictures.fontManager, "ttflist", entries)
+    found = pictures._families_for.__wrapped__(frozenset("a漢"))
     assert found == (("DejaVu Sans", "CJK Sans"), frozenset())
 
 
@@ -428,8 +437,8 @@ def test_links_are_framed_in_the_matrix(translator, tmp_path):
     sure = frozenset({(0, 0), (1, 1), (2, 2), (5, 4)})
     pair = GoldPair(SOURCE, TARGET, words, sure, sure | {(3, 3), (4, 4)})
     maps = word_attention_maps(translator, pair)
-    assert maps.source_tokens == [*words[0], "</s>"]
-    assert maps.target_tokens == [*words[1], "</s>"]
+    assert maps.source.tokens == [*words[0], "</s>"]
+    assert maps.target.tokens == [*words[1], "</s>"]
     path = tmp_path / "matrix.svg"
     draw_alignment_matrix(maps, AttentionChoice(1), pair, path)
     svg = path.read_text()
@@ -531,7 +540,7 @@ def test_the_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, l
 
 
 def test_the_page_shows_tokens_as_they_are(page, hostile_maps):
-    shown = [visible(token) for token in hostile_maps.source_tokens]
+    shown = [visible(token) for token in hostile_maps.source.tokens]
     assert page.locator("#columns span").all_text_contents() == shown
     assert page.locator("#column-strip button").all_text_contents() == shown
     hover(page, 0, 4)
@@ -543,7 +552,7 @@ def test_a_token_of_the_page_shows_where_it_looks(page, hostile_maps):
     page.locator("#row-strip button").nth(2).hover()
     says = page.locator("#shown").text_content()
     best = int(weights[2].argmax())
-    assert f"looks at {visible(hostile_maps.source_tokens[best])} {weights[2, best]:.4f}" in says
+    assert f"looks at {visible(hostile_maps.source.tokens[best])} {weights[2, best]:.4f}" in says
     titles = page.locator("#column-strip button").evaluate_all("all => all.map(one => one.title)")
     assert [float(title) for title in titles] == pytest.approx(weights[2].tolist(), abs=1e-4)
     page.locator("#column-strip button").nth(5).click()
@@ -558,7 +567,7 @@ def test_the_page_is_reached_by_keyboard(page, hostile_maps):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
-    name = visible(hostile_maps.target_tokens[1])
+    name = visible(hostile_maps.target.tokens[1])
     assert page.locator("#shown").text_content().startswith(f"{name} (target predicted)")
     page.keyboard.press("Tab")
     page.keyboard.press("End")
@@ -613,7 +622,7 @@ def test_the_script_shows_models_of_one_text(run, tokenizer, tmp_path, cls):
         (("--output", "a.html", "--kind", "cross"), "a page lets you pick"),
         (("--attention", "best"), "mean, LAYER or LAYER,HEAD"),
         (("--attention", "9"), "layer must be in [0, 3), got 9"),
-        (("--target", "Hund", "--num_beams", 2), "no search with a target: num_beams"),
+        (("--target", "Hund", "--num_beams", 2), "have no effect with a target. Remove num_beams"),
         (("--model", "nowhere"), "No such directory: nowhere"),
     ],
 )

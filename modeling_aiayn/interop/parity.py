@@ -178,8 +178,8 @@ def _count_same_outputs(
     options = copy.deepcopy(ours.generation_config)
     # Random weights may generate padding, which some classes skip.
     options.update(num_beams=beams, max_length=longest, suppress_tokens=[pad_token_id])
+    options.use_cache = True  # FSMT generates other tokens without a cache
     mine = ours.generate(ids, attention_mask=mask, generation_config=options)
-    options.use_cache = False  # torch's layers have none
     theirs = reference.generate(ids, attention_mask=mask, generation_config=options)
     length = max(mine.size(1), theirs.size(1))
     mine, theirs = (

@@ -113,6 +113,10 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         self.output.bias = nn.Parameter(bias)
         self.eval()
 
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Generate without a cache, because torch's layers have none."""
+        return super().generate(*args, **options, use_cache=False)
+
     def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
         """Return the encoder, for generate()."""
         return self.encoder
