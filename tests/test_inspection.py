@@ -271,7 +271,7 @@ def test_a_model_with_an_encoder_alone_has_its_self_attention(cls, tokenizer, ca
         maps.view("cross")
     short = text_attention_maps(model, tokenizer, SOURCE, max_length=4)
     assert short.source.tokens == [*maps.source.tokens[:3], "</s>"]
-    assert f"cut from {ids.size(1)} to 4 tokens" in caplog.text
+    assert f"truncated from {ids.size(1)} to 4 tokens" in caplog.text
 
 
 def test_a_language_model_predicts_all_tokens_but_the_first(tokenizer):

@@ -57,15 +57,13 @@ def maps_with_words(
     source = clean_text(source)
     maps = attention_maps(translator, source, target)
     of_source = words_of_tokens(translator.source_tokenizer, source, words[0], len(maps.source))
-    maps = dataclasses.replace(maps, source=Tokens(maps.source.tokens, of_source, list(words[0])))
-    if words[1] is None or not isinstance(target, str):
-        return maps
-    of_target = words_of_tokens(translator.target_tokenizer, clean_text(target), words[1])
-    return dataclasses.replace(
-        maps,
-        target=Tokens(maps.target.tokens, of_target, list(words[1])),
-        inputs=Tokens(maps.inputs.tokens, [None, *of_target[:-1]], list(words[1])),
-    )
+    source_tokens = Tokens(maps.source.tokens, of_source, list(words[0]))
+    target_tokens = maps.target
+    if words[1] is not None and isinstance(target, str):
+        of_target = words_of_tokens(translator.target_tokenizer, clean_text(target), words[1])
+        target_tokens = Tokens(maps.target.tokens, of_target, list(words[1]))
+    inputs = target_tokens.shifted_right(maps.inputs.tokens[0])
+    return dataclasses.replace(maps, source=source_tokens, target=target_tokens, inputs=inputs)
 
 
 def _links_of_maps(maps: AttentionMaps, choice: AttentionChoice) -> Links:
@@ -98,12 +96,7 @@ def align(
 def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Translation], str]:
     """Return a function that writes a translation's links in Pharaoh format.
 
-    Args:
-        translator: A model and its tokenizers.
-        choice: The layer and head to read.
-
-    Returns:
-        A function of a translation; an empty translation has no links.
+    An empty translation has no links.
 
     Raises:
         ValueError: The model has no such layer or head, or its engine returns no attention.

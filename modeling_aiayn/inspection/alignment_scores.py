@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from tqdm import tqdm
 
 from ..corpus import read_lines
-from ..embedded_corpus import AlignedPair, generate_pairs
+from ..embedded_corpus import generate_pairs
 from ..translation import Translator
 from .alignment import Links, align
 from .attention_weights import AttentionChoice
@@ -32,17 +31,15 @@ class GoldPair:
     sure: Links
     possible: Links
 
-    @classmethod
-    def of(cls, pair: AlignedPair) -> Self:
-        """Convert a pair of the embedded grammar, whose links are all sure."""
-        links = frozenset(pair.alignment)
-        words = (pair.source_words, pair.target_words)
-        return cls(pair.source, pair.target, words, links, links)
-
 
 def embedded_gold(size: int) -> list[GoldPair]:
-    """Generate pairs of the embedded grammar's test split, which no model is trained on."""
-    return [GoldPair.of(pair) for pair in generate_pairs("test", size)]
+    """Generate pairs of the embedded grammar's test split; all of their links are sure."""
+    gold = []
+    for pair in generate_pairs("test", size):
+        links = frozenset(pair.alignment)
+        words = (pair.source_words, pair.target_words)
+        gold.append(GoldPair(pair.source, pair.target, words, links, links))
+    return gold
 
 
 def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) -> list[GoldPair]:

@@ -151,14 +151,12 @@ class AttentionMaps:
             raise ValueError(
                 f"kind must be {' or '.join(self.kinds)} for this model, got {kind!r}."
             )
-        rows, row_title = (
-            (self.source, "source") if kind == "encoder" else (self.target, "target predicted")
-        )
-        columns, column_title = (
-            (self.inputs, "target looked at")
-            if kind == "decoder"
-            else (self.source, "source looked at")
-        )
+        rows, row_title = self.target, "target predicted"
+        columns, column_title = self.source, "source looked at"
+        if kind == "encoder":
+            rows, row_title = self.source, "source"
+        if kind == "decoder":
+            columns, column_title = self.inputs, "target looked at"
         weights = getattr(self, kind)
         return AttentionView(kind, weights, rows.tokens, columns.tokens, row_title, column_title)
 
@@ -261,11 +259,7 @@ def attention_maps(
     return AttentionMaps(
         source=tokens_of_ids(translator.source_tokenizer, source_ids),
         target=target_tokens,
-        inputs=Tokens(
-            [start_token, *target_tokens.tokens[:-1]],
-            [None, *target_tokens.word_of[:-1]],
-            target_tokens.words,
-        ),
+        inputs=target_tokens.shifted_right(start_token),
         encoder=_stacked(output.encoder_attentions),
         decoder=_stacked(output.decoder_attentions),
         cross=_stacked(output.cross_attentions),
@@ -305,7 +299,7 @@ def text_attention_maps(
     max_length = max_length or model.config.max_position_embeddings
     ids = tokenizer(clean_text(text)).input_ids
     if len(ids) > max_length:
-        logger.warning("The text: cut from %d to %d tokens.", len(ids), max_length)
+        logger.warning("The text was truncated from %d to %d tokens.", len(ids), max_length)
         is_ended = ids[-1] == tokenizer.eos_token_id
         ids = [*ids[: max_length - 1], ids[-1] if is_ended else ids[max_length - 1]]
     if len(ids) < 1 + is_decoder:

@@ -22,15 +22,9 @@ def wavelengths(d_model: int, base: float = 10000.0) -> Tensor:
 
 
 def products_by_distance(d_model: int, distances: Tensor, base: float = 10000.0) -> Tensor:
-    """Compute the dot product of two positions' encodings, which depends on their distance only.
+    """Compute the dot products of encodings whose positions have the given distances, [N].
 
-    Args:
-        d_model: Width, D.
-        distances: Distances between positions, [N].
-        base: Base of the wavelengths.
-
-    Returns:
-        Dot products, [N]; D / 2 at distance 0.
+    They depend on the distances only; at distance 0 they are D / 2.
     """
     start = sinusoidal_positions(torch.zeros(1), d_model, base)  # [1, D]
     return (sinusoidal_positions(distances, d_model, base) * start).sum(-1)
@@ -40,12 +34,6 @@ def draw_positions(
     d_model: int, path: str | Path, num_positions: int = 100, base: float = 10000.0
 ) -> None:
     """Draw the encodings, their wavelengths, and their dot products by distance.
-
-    Args:
-        d_model: Width, D.
-        path: The PNG or SVG to write.
-        num_positions: Number of positions.
-        base: Base of the wavelengths.
 
     Raises:
         OSError: The file cannot be written.

@@ -33,6 +33,10 @@ class Tokens:
         """Return some of the tokens, with all of the words."""
         return Tokens(self.tokens[part], self.word_of[part], self.words)
 
+    def shifted_right(self, start_token: str) -> "Tokens":
+        """Return a start token and all tokens but the last, as the decoder reads them."""
+        return Tokens([start_token, *self.tokens[:-1]], [None, *self.word_of[:-1]], self.words)
+
     @property
     def groups(self) -> list[list[int]]:
         """The token indices of each word, in the order of the text.

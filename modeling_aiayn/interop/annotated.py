@@ -12,17 +12,7 @@ from .foreign_model import INFERRED_FIELDS, ForeignModel, check_given_fields, re
 from .layout import shared_position_table
 from .pickled import dtype_of, read_state_dict
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
-from .weight_names import PROJECTIONS, NameTable, sizes_of
-
-
-def _annotated_layer(attentions: Mapping[str, str]) -> dict[str, str]:
-    names = {"fc1": "feed_forward.w_1", "fc2": "feed_forward.w_2"}
-    for number, (ours, theirs) in enumerate(attentions.items()):
-        names[f"{ours}_layer_norm"] = f"sublayer.{number}.norm"
-        for index, projection in enumerate(PROJECTIONS):
-            names[f"{ours}.{projection}"] = f"{theirs}.linears.{index}"
-    return names | {"final_layer_norm": f"sublayer.{len(attentions)}.norm"}
-
+from .weight_names import NameTable, sizes_of
 
 ANNOTATED_NAMES = NameTable(
     outside={
@@ -32,10 +22,13 @@ ANNOTATED_NAMES = NameTable(
         "model.decoder.layer_norm": "decoder.norm",
         "lm_head": "generator.proj",
     },
-    encoder=_annotated_layer({"self_attn": "self_attn"}),
-    decoder=_annotated_layer({"self_attn": "self_attn", "encoder_attn": "src_attn"}),
     encoder_layer="encoder.layers.{n}.",
     decoder_layer="decoder.layers.{n}.",
+    cross_attention="src_attn",
+    projections=[f"linears.{index}" for index in range(4)],
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=[f"sublayer.{index}.norm" for index in range(2)],
+    decoder_norms=[f"sublayer.{index}.norm" for index in range(3)],
     left_out={r"(src|tgt)_embed\.1\.pe": "sinusoids are computed"},
 )
 # Its vocabulary begins with <s>, </s>, <blank> and <unk>.

@@ -20,25 +20,9 @@ from .vocabularies import (
     read_fairseq_dictionary,
     tokenizer_of_pieces,
 )
-from .weight_names import PROJECTIONS, Names, NameTable
+from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS, NameTable
 
-
-def _fairseq_layer(attentions: tuple[str, ...]) -> dict[str, Names]:
-    """Names within a layer; in_proj and numbered norms are those of fairseq's first years."""
-    names: dict[str, Names] = {"fc1": "fc1", "fc2": "fc2"}
-    for attention in attentions:
-        names[f"{attention}.out_proj"] = f"{attention}.out_proj"
-        for index, projection in enumerate(PROJECTIONS[:3]):
-            names[f"{attention}.{projection}"] = (
-                f"{attention}.{projection}",
-                f"{attention}.in_proj_{{leaf}}[{index}]",
-            )
-    norms = (*(f"{attention}_layer_norm" for attention in attentions), "final_layer_norm")
-    for number, norm in enumerate(norms):
-        names[norm] = (norm, f"layer_norms.{number}")
-    return names
-
-
+# fairseq's first years stacked queries, keys and values in in_proj and numbered the norms.
 FAIRSEQ_NAMES = NameTable(
     outside={
         "model.encoder.embed_tokens": "encoder.embed_tokens",
@@ -49,10 +33,14 @@ FAIRSEQ_NAMES = NameTable(
         "model.decoder.layer_norm": "decoder.layer_norm",
         "lm_head.weight": ("decoder.output_projection.weight", "decoder.embed_out"),
     },
-    encoder=_fairseq_layer(("self_attn",)),
-    decoder=_fairseq_layer(("self_attn", "encoder_attn")),
     encoder_layer="encoder.layers.{n}.",
     decoder_layer="decoder.layers.{n}.",
+    projections=[
+        *((name, f"in_proj_{{leaf}}[{index}]") for index, name in enumerate(PROJECTIONS[:3])),
+        "out_proj",
+    ],
+    encoder_norms=[(name, f"layer_norms.{index}") for index, name in enumerate(ENCODER_NORMS)],
+    decoder_norms=[(name, f"layer_norms.{index}") for index, name in enumerate(DECODER_NORMS)],
     left_out={
         r"(en|de)coder\.version": "the format's number",
         r"(en|de)coder\.embed_positions\.(_float_tensor|weights)": "sinusoids are computed",

@@ -54,7 +54,7 @@ class ForeignModel:
     target_tokenizer: PreTrainedTokenizerBase | None = None
     peer: PreTrainedModel | None = field(default=None, repr=False)
 
-    def positions_of(self, half: str) -> Tensor:
+    def position_encodings(self, half: str) -> Tensor:
         """Return the position encodings of the "encoder" or "decoder" in the foreign layout.
 
         They start at the first token's position, [n, D].

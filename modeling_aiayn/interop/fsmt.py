@@ -5,14 +5,7 @@ from pathlib import Path
 from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
 
 from .foreign_model import ForeignModel
-from .library_models import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    Tokenizers,
-    load_tokenizer,
-    open_peer,
-    read_peer,
-)
+from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
 from .weight_names import NameTable
 
 FSMT_NAMES = NameTable(
@@ -21,8 +14,6 @@ FSMT_NAMES = NameTable(
         "model.decoder.embed_tokens": "model.decoder.embed_tokens",
         "lm_head": "model.decoder.output_projection",
     },
-    encoder=ENCODER_LAYER,
-    decoder=DECODER_LAYER,
     encoder_layer="model.encoder.layers.{n}.",
     decoder_layer="model.decoder.layers.{n}.",
     left_out={r"model\.(en|de)coder\.embed_positions\.weight": "sinusoids are computed"},

@@ -74,7 +74,7 @@ def import_model(
     check_unused(folder)
     model = convert(foreign)
     reference, name = _reference_of(foreign)
-    positions = len(foreign.positions_of("encoder"))
+    positions = len(foreign.position_encodings("encoder"))
     report = compare_models(model, reference, name, sources, show_progress, positions)
     if not report.is_within():
         raise ValueError(

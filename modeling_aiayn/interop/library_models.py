@@ -17,28 +17,10 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..checks import check_readable
 from ..loading import check_model_folder, check_weights
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
-from .weight_names import PROJECTIONS, NameTable
+from .weight_names import NameTable
 
 # Tokenizers of source and target; None for a missing one.
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
-# Marian and FSMT use our names within a layer.
-ENCODER_LAYER = {
-    name: name
-    for name in (
-        *(f"self_attn.{projection}" for projection in PROJECTIONS),
-        "self_attn_layer_norm",
-        "fc1",
-        "fc2",
-        "final_layer_norm",
-    )
-}
-DECODER_LAYER = ENCODER_LAYER | {
-    name: name
-    for name in (
-        *(f"encoder_attn.{projection}" for projection in PROJECTIONS),
-        "encoder_attn_layer_norm",
-    )
-}
 # Configuration fields of the same name and meaning.
 SHARED_FIELDS = (
     "encoder_layers",

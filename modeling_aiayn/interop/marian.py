@@ -6,14 +6,7 @@ from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer, PreTrain
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .foreign_model import ForeignModel
-from .library_models import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    Tokenizers,
-    load_tokenizer,
-    open_peer,
-    read_peer,
-)
+from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
 from .weight_names import NameTable
 
 MARIAN_NAMES = NameTable(
@@ -23,8 +16,6 @@ MARIAN_NAMES = NameTable(
         "lm_head.weight": "lm_head.weight",
         "lm_head.bias": "final_logits_bias",
     },
-    encoder=ENCODER_LAYER,
-    decoder=DECODER_LAYER,
     encoder_layer="model.encoder.layers.{n}.",
     decoder_layer="model.decoder.layers.{n}.",
     left_out={

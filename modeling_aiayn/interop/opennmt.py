@@ -10,24 +10,7 @@ from .foreign_model import ForeignModel, read_foreign
 from .layout import shared_position_table
 from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
-from .weight_names import PROJECTIONS, NameTable, sizes_of
-
-OPENNMT_PROJECTIONS = ("linear_query", "linear_keys", "linear_values", "final_linear")
-
-
-def _opennmt_layer(attentions: Mapping[str, str], norms: Mapping[str, str]) -> dict[str, str]:
-    return {
-        **{
-            f"{ours}.{projection}": f"{theirs}.{name}"
-            for ours, theirs in attentions.items()
-            for projection, name in zip(PROJECTIONS, OPENNMT_PROJECTIONS, strict=True)
-        },
-        **norms,
-        "fc1": "feed_forward.w_1",
-        "fc2": "feed_forward.w_2",
-        "final_layer_norm": "feed_forward.layer_norm",
-    }
-
+from .weight_names import NameTable, sizes_of
 
 OPENNMT_NAMES = NameTable(
     outside={
@@ -37,13 +20,13 @@ OPENNMT_NAMES = NameTable(
         "model.decoder.layer_norm": "decoder.layer_norm",
         "lm_head": ("generator", "generator.0"),
     },
-    encoder=_opennmt_layer({"self_attn": "self_attn"}, {"self_attn_layer_norm": "layer_norm"}),
-    decoder=_opennmt_layer(
-        {"self_attn": "self_attn", "encoder_attn": "context_attn"},
-        {"self_attn_layer_norm": "layer_norm_1", "encoder_attn_layer_norm": "layer_norm_2"},
-    ),
     encoder_layer="encoder.transformer.{n}.",
     decoder_layer="decoder.transformer_layers.{n}.",
+    cross_attention="context_attn",
+    projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=("layer_norm", "feed_forward.layer_norm"),
+    decoder_norms=("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm"),
     left_out={r"(en|de)coder\.embeddings\.make_embedding\.pe\.pe": "sinusoids are computed"},
     # The options add_qkvbias and add_ffnbias switch them on.
     optional_biases=(r".*_attn\.[qkv]_proj\.bias", r".*\.fc[12]\.bias"),

@@ -14,13 +14,10 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..configuration_aiayn import AiaynConfig
 from .foreign_model import ForeignModel
-from .weight_names import PROJECTIONS
+from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS
 
-# The layer norms of an encoder layer and of a decoder layer, in torch's order.
-NORMS = {
-    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-}
+# In torch's order.
+NORMS = {"encoder": ENCODER_NORMS, "decoder": DECODER_NORMS}
 # Our names and torch's.
 ATTENTIONS = {"self_attn": "self_attn", "encoder_attn": "multihead_attn"}
 
@@ -100,7 +97,9 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         stacks = {half: _torch_stack(foreign, half) for half in ("encoder", "decoder")}
         embeds = {
             half: ReferenceEmbedding(
-                weights[f"model.{half}.embed_tokens.weight"], scale, foreign.positions_of(half)
+                weights[f"model.{half}.embed_tokens.weight"],
+                scale,
+                foreign.position_encodings(half),
             )
             for half in stacks
         }

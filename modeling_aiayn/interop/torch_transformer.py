@@ -18,25 +18,7 @@ from .foreign_model import (
 )
 from .layout import PAPER_BASE, RECOGNISED_BY, position_table, recognise_sinusoids
 from .pickled import dtype_of, read_state_dict
-from .weight_names import PROJECTIONS, Names, NameTable, sizes_of
-
-
-def _torch_layer(attentions: Mapping[str, str], norms: tuple[str, ...]) -> dict[str, str]:
-    names = {"fc1": "linear1", "fc2": "linear2"}
-    for ours, theirs in attentions.items():
-        names[f"{ours}.out_proj"] = f"{theirs}.out_proj"
-        for index, projection in enumerate(PROJECTIONS[:3]):
-            names[f"{ours}.{projection}"] = f"{theirs}.in_proj_{{leaf}}[{index}]"
-    return names | {norm: f"norm{number}" for number, norm in enumerate(norms, start=1)}
-
-
-TORCH_ENCODER_LAYER = _torch_layer(
-    {"self_attn": "self_attn"}, ("self_attn_layer_norm", "final_layer_norm")
-)
-TORCH_DECODER_LAYER = _torch_layer(
-    {"self_attn": "self_attn", "encoder_attn": "multihead_attn"},
-    ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-)
+from .weight_names import Names, NameTable, sizes_of
 
 
 @dataclass(frozen=True)
@@ -74,11 +56,14 @@ class TorchNames:
             outside["model.decoder.embed_positions.weight"] = self.positions
         return NameTable(
             outside,
-            TORCH_ENCODER_LAYER,
-            TORCH_DECODER_LAYER,
-            f"{prefix}encoder.layers.{{n}}.",
-            f"{prefix}decoder.layers.{{n}}.",
-            {} if self.positions is None else {self.positions: "sinusoids are computed"},
+            encoder_layer=f"{prefix}encoder.layers.{{n}}.",
+            decoder_layer=f"{prefix}decoder.layers.{{n}}.",
+            cross_attention="multihead_attn",
+            projections=[*(f"in_proj_{{leaf}}[{index}]" for index in range(3)), "out_proj"],
+            feed_forward=("linear1", "linear2"),
+            encoder_norms=("norm1", "norm2"),
+            decoder_norms=("norm1", "norm2", "norm3"),
+            left_out={} if self.positions is None else {self.positions: "sinusoids are computed"},
             optional_biases=(r"model\..*\.bias",),  # torch.nn.Transformer(bias=False)
         )
 

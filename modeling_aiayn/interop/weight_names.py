@@ -1,7 +1,7 @@
 """Tables that map our parameter names to another system's, and how a checkpoint is read by them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,8 +10,11 @@ from torch import Tensor
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 
-# The projections of an attention, in the order in which other systems stack or number them.
+# Our names within a layer, in the order in which other systems number theirs.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+FEED_FORWARD = ("fc1", "fc2")
+ENCODER_NORMS = ("self_attn_layer_norm", "final_layer_norm")
+DECODER_NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 # Hand-written layer norms often call their gain a_2 and their bias b_2.
 NORM_LEAVES = {"weight": ("weight", "a_2"), "bias": ("bias", "b_2")}
 IN_A_LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)")
@@ -25,27 +28,33 @@ Names = str | tuple[str, ...]
 class NameTable:
     """Another system's names for our modules.
 
-    Keys are our names, values the other system's. A name of a module covers its weight and its
-    bias; a key that ends in `.weight` or `.bias` names one tensor. `{leaf}` in a foreign name is
-    replaced by "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one
-    tensor in which queries, keys and values are stacked.
+    A name of a module covers its weight and its bias. `{leaf}` in a foreign name is replaced by
+    "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one tensor in
+    which queries, keys and values are stacked. All systems call self-attention `self_attn`.
 
     Args:
-        outside: Names of modules outside the layers.
-        encoder: Names within an encoder layer.
-        decoder: Names within a decoder layer.
+        outside: Names outside the layers by our names. Ours may be a module's, or a tensor's that
+            ends in `.weight` or `.bias`.
         encoder_layer: Prefix of encoder layer {n}.
         decoder_layer: Prefix of decoder layer {n}.
+        cross_attention: Name of our `encoder_attn`.
+        projections: Names of `PROJECTIONS` within an attention.
+        feed_forward: Names of `FEED_FORWARD`.
+        encoder_norms: Names of `ENCODER_NORMS`.
+        decoder_norms: Names of `DECODER_NORMS`.
         left_out: Tensors of a checkpoint that the model does not need: a pattern, and the reason.
         optional_biases: Patterns of our biases that the system can switch off. A checkpoint has
             all biases that match one pattern, or none of them.
     """
 
     outside: Mapping[str, Names]
-    encoder: Mapping[str, Names]
-    decoder: Mapping[str, Names]
     encoder_layer: str
     decoder_layer: str
+    cross_attention: str = "encoder_attn"
+    projections: Sequence[Names] = PROJECTIONS
+    feed_forward: Sequence[Names] = FEED_FORWARD
+    encoder_norms: Sequence[Names] = ENCODER_NORMS
+    decoder_norms: Sequence[Names] = DECODER_NORMS
     left_out: Mapping[str, str] = field(default_factory=dict)
     optional_biases: tuple[str, ...] = ()
 
@@ -57,7 +66,7 @@ class NameTable:
         prefix, names, within = "", self.outside, parameter
         if match := IN_A_LAYER.fullmatch(parameter):
             half, number, within = match.groups()
-            names = self.encoder if half == "encoder" else self.decoder
+            names = self._names_within_layer(half)
             prefix = self._layer_prefix(half).format(n=number)
         if within in names:
             return [prefix + name for name in _as_tuple(names[within])]
@@ -68,6 +77,24 @@ class NameTable:
             for name in _as_tuple(names.get(module, ()))
             for their_leaf in leaves
         ]
+
+    def _names_within_layer(self, half: str) -> dict[str, Names]:
+        is_encoder = half == "encoder"
+        norms = (
+            zip(ENCODER_NORMS, self.encoder_norms, strict=True)
+            if is_encoder
+            else zip(DECODER_NORMS, self.decoder_norms, strict=True)
+        )
+        attentions = {"self_attn": "self_attn", "encoder_attn": self.cross_attention}
+        return {
+            **dict(norms),
+            **dict(zip(FEED_FORWARD, self.feed_forward, strict=True)),
+            **{
+                f"{ours}.{projection}": tuple(f"{theirs}.{name}" for name in _as_tuple(names))
+                for ours, theirs in attentions.items()
+                for projection, names in zip(PROJECTIONS, self.projections, strict=True)
+            },
+        }
 
     def find(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor | None:
         """Return the checkpoint's tensor for one of our parameters, or None."""
