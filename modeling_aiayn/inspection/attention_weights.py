@@ -95,8 +95,6 @@ class AttentionView:
         weights: Weights, [layers, H, T, S]; each row sums to 1.
         rows: Labels of the T rows, one for each query.
         columns: Labels of the S columns, one for each key.
-        row_title: Title of the rows.
-        column_title: Title of the columns.
     """
 
     kind: str

@@ -102,7 +102,7 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
         )
     if len(translator.models) > 1:
         raise ValueError(
-            f"The export needs a translator of one model, got an ensemble of "
+            "The export needs a translator of one model, got an ensemble of "
             f"{len(translator.models)}. Export each model by itself."
         )
     folder = Path(folder)

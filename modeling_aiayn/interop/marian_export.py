@@ -128,7 +128,7 @@ def export_marian(
     check_unused(folder)
     if len(translator.models) > 1:
         raise ValueError(
-            f"The export needs a translator of one model, got an ensemble of "
+            "The export needs a translator of one model, got an ensemble of "
             f"{len(translator.models)}. Export each model by itself."
         )
     model = copy.deepcopy(translator.model).float().cpu()

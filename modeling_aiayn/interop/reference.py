@@ -4,6 +4,7 @@ An import is compared with it where the other system cannot be run here.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,6 @@ from ..configuration_aiayn import AiaynConfig
 from .foreign_model import ForeignModel
 from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS
 
-# In torch's order.
-NORMS = {"encoder": ENCODER_NORMS, "decoder": DECODER_NORMS}
 # Our names and torch's.
 ATTENTIONS = {"self_attn": "self_attn", "encoder_attn": "multihead_attn"}
 
@@ -159,8 +158,7 @@ def _torch_stack(foreign: ForeignModel, half: str) -> nn.Module:
         "nhead": getattr(config, f"{half}_attention_heads"),
         "dim_feedforward": getattr(config, f"{half}_ffn_dim"),
         "dropout": 0.0,
-        # torch's fused path ignores SampleDeviationNorm. It needs an activation that torch knows,
-        # and this function is not one.
+        # torch's fused path would ignore SampleDeviationNorm. An unknown activation disables it.
         "activation": lambda states: activation(states),
         "layer_norm_eps": config.layer_norm_eps,
         "batch_first": True,
@@ -168,21 +166,22 @@ def _torch_stack(foreign: ForeignModel, half: str) -> nn.Module:
     }
     depth = getattr(config, f"{half}_layers")
     stack: nn.TransformerEncoder | nn.TransformerDecoder
+    norms: Sequence[str]
     if half == "encoder":
         layer = nn.TransformerEncoderLayer(**sizes)
         stack = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        norms = ENCODER_NORMS
     else:
         stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth)
+        norms = DECODER_NORMS
     for number, each in enumerate(stack.layers):
-        _fill_layer(each, foreign, f"model.{half}.layers.{number}.", NORMS[half])
+        _fill_layer(each, foreign, f"model.{half}.layers.{number}.", norms)
     if f"model.{half}.layer_norm.weight" in foreign.taken.weights:
         stack.norm = _norm_of(foreign, f"model.{half}.layer_norm")
     return stack
 
 
-def _fill_layer(
-    layer: nn.Module, foreign: ForeignModel, prefix: str, norms: tuple[str, ...]
-) -> None:
+def _fill_layer(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: Sequence[str]) -> None:
     weights = foreign.taken.weights
 
     def parameter(module: str, leaf: str) -> Tensor:

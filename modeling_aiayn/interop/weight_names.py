@@ -1,4 +1,4 @@
-"""Tables that map our parameter names to another system's, and how a checkpoint is read by them."""
+"""Tables of other systems' parameter names, and reading a checkpoint by them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -79,19 +79,16 @@ class NameTable:
         ]
 
     def _names_within_layer(self, half: str) -> dict[str, Names]:
-        is_encoder = half == "encoder"
-        norms = (
-            zip(ENCODER_NORMS, self.encoder_norms, strict=True)
-            if is_encoder
-            else zip(DECODER_NORMS, self.decoder_norms, strict=True)
-        )
+        ours, theirs = ENCODER_NORMS, self.encoder_norms
+        if half == "decoder":
+            ours, theirs = DECODER_NORMS, self.decoder_norms
         attentions = {"self_attn": "self_attn", "encoder_attn": self.cross_attention}
         return {
-            **dict(norms),
+            **dict(zip(ours, theirs, strict=True)),
             **dict(zip(FEED_FORWARD, self.feed_forward, strict=True)),
             **{
-                f"{ours}.{projection}": tuple(f"{theirs}.{name}" for name in _as_tuple(names))
-                for ours, theirs in attentions.items()
+                f"{attention}.{projection}": tuple(f"{prefix}.{name}" for name in _as_tuple(names))
+                for attention, prefix in attentions.items()
                 for projection, names in zip(PROJECTIONS, self.projections, strict=True)
             },
         }
