@@ -87,8 +87,7 @@ def align(
         choices: The layers and heads to read.
         words: Words of source and target. None: words are separated by spaces.
     """
-    source, target = clean_text(source), clean_text(target)
-    words = words or (source.split(), target.split())
+    words = words or (clean_text(source).split(), clean_text(target).split())
     maps = maps_with_words(translator, source, target, words)
     return [_links_of_maps(maps, choice) for choice in choices]
 
@@ -107,9 +106,9 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
     def links(translation: Translation) -> str:
         if not translation.text:
             return ""
-        source = clean_text(translation.source)
+        words = (clean_text(translation.source).split(), None)
         # The ids and not the text, which could be split into other tokens.
-        maps = maps_with_words(translator, source, translation.token_ids, (source.split(), None))
+        maps = maps_with_words(translator, translation.source, translation.token_ids, words)
         return to_pharaoh(_links_of_maps(maps, choice))
 
     return links
