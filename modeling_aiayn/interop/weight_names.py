@@ -79,9 +79,8 @@ class NameTable:
         ]
 
     def _names_within_layer(self, half: str) -> dict[str, Names]:
-        ours, theirs = ENCODER_NORMS, self.encoder_norms
-        if half == "decoder":
-            ours, theirs = DECODER_NORMS, self.decoder_norms
+        ours: Sequence[str] = ENCODER_NORMS if half == "encoder" else DECODER_NORMS
+        theirs = self.encoder_norms if half == "encoder" else self.decoder_norms
         attentions = {"self_attn": "self_attn", "encoder_attn": self.cross_attention}
         return {
             **dict(zip(ours, theirs, strict=True)),
