@@ -32,7 +32,7 @@ def draw_alignment_matrix(
 
     Args:
         maps: The pair's `word_attention_maps`.
-        choice: The layer and head.
+        choice: The layer and head to draw.
         pair: Words and links: solid frames for sure links, dashed frames for possible ones.
         path: The PNG or SVG to write.
 

@@ -18,7 +18,7 @@ class GoldPair:
     """A sentence pair with the links that it should have.
 
     Args:
-        source: The source.
+        source: A sentence.
         target: Its translation.
         words: The words of source and target.
         sure: Links that an alignment must contain.

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -70,9 +69,13 @@ def label_columns(
 ) -> None:
     """Label a map's columns, without reading dollar signs as formulas."""
     step = _label_step(names)
-    style: dict[str, Any] = {"family": list(families), "fontsize": font_size}
     axes.set_xticks(
-        range(0, len(names), step), names[::step], rotation=90, parse_math=False, **style
+        range(0, len(names), step),
+        names[::step],
+        rotation=90,
+        parse_math=False,
+        family=list(families),
+        fontsize=font_size,
     )
 
 
@@ -81,8 +84,13 @@ def label_rows(
 ) -> None:
     """Label a map's rows, without reading dollar signs as formulas."""
     step = _label_step(names)
-    style: dict[str, Any] = {"family": list(families), "fontsize": font_size}
-    axes.set_yticks(range(0, len(names), step), names[::step], parse_math=False, **style)
+    axes.set_yticks(
+        range(0, len(names), step),
+        names[::step],
+        parse_math=False,
+        family=list(families),
+        fontsize=font_size,
+    )
 
 
 def _label_step(names: Sequence[str]) -> int:

@@ -43,12 +43,7 @@ class AiaynLoader(BartLoader):
     """CTranslate2's loader of BART, whose parameter names are ours, adapted to our embeddings."""
 
     def set_common_layers(self, spec: Any, module: Any) -> None:
-        """Copy the embeddings, positions and final norm of one half.
-
-        Args:
-            spec: CTranslate2's encoder or decoder.
-            module: Our encoder or decoder.
-        """
+        """Copy embeddings, positions and final norm of our encoder or decoder to CTranslate2's."""
         spec.scale_embeddings = module.embed_scale
         positions = torch.arange(module.embed_positions.max_length or EXPORTED_POSITIONS)
         spec.position_encodings.encodings = module.embed_positions(positions).detach().numpy()

@@ -128,7 +128,7 @@ def read_peer(
     Args:
         system: The system's name.
         table: Its names of our parameters.
-        given: The peer.
+        given: The peer, in any type.
         tokenizers: Its tokenizers.
         first_position: Row of the first token in the table of positions.
         tensors: Tensors that replace those of the peer's state dict.

@@ -119,7 +119,7 @@ def random_sources(
         seed: Seed of the random numbers.
 
     Returns:
-        Ids without special tokens except the end, [S] each.
+        Ids, [S] each; the end is the only special token in them.
     """
     generator = torch.Generator().manual_seed(seed)
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
