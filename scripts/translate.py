@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.corpus import stream_lines
-from modeling_aiayn.inspection.alignment import AttentionChoice, aligner
+from modeling_aiayn.inspection.alignment import aligner
+from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.translation.arguments import TextArguments, TranslatorArguments
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.progress import TranslationBar

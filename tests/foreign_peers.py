@@ -1,7 +1,7 @@
-"""Checkpoints as other systems write them, and what those systems compute with them.
+"""Checkpoints in the formats of other systems, and the computations of those systems.
 
-Neither package is at hand, so their formats and formulas stand here in plain functions, apart from
-the package's tables: names are spelt out, and nothing is permuted or folded.
+The systems cannot be installed here, so their formats and formulas are written out as plain
+functions. They use neither the tables nor the conversions of the package.
 """
 
 import argparse
@@ -21,7 +21,7 @@ VOCAB = 40
 
 
 def random_state(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
-    """Random tensors; what is called a norm's gain is near 1."""
+    """Draw random tensors; gains of norms are near 1."""
     chance = torch.Generator().manual_seed(seed)
     state = {}
     for name, shape in shapes.items():
@@ -36,7 +36,7 @@ def linear(state: dict[str, Tensor], name: str, states: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, allowed: Tensor) -> Tensor:
-    """Attention over projected states, [B, T, D] and [B, S, D]; allowed is [B, 1, T or 1, S]."""
+    """Attend over projected states, [B, T, D] and [B, S, D]; allowed is [B, 1, T or 1, S]."""
 
     def split(states: Tensor) -> Tensor:
         return states.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -80,7 +80,7 @@ def annotated_shapes(depths: tuple[int, int], width: int, inner: int) -> dict[st
 
 
 def paper_positions(length: int, width: int) -> Tensor:
-    """Interleaved, from 0, in float32 by the exponential, as both documents compute them."""
+    """Compute interleaved sinusoids from position 0, in float32, by an exponential."""
     table = torch.zeros(length, width)
     position = torch.arange(0, length).unsqueeze(1)
     step = torch.exp(torch.arange(0, width, 2) * -(math.log(10000.0) / width))
@@ -117,7 +117,7 @@ def deviation_norm(state: dict[str, Tensor], name: str, states: Tensor) -> Tenso
 def run_annotated(
     state: dict[str, Tensor], source: Tensor, target: Tensor, heads: int, pad: int
 ) -> Tensor:
-    """Logits, [B, T, V]."""
+    """Compute logits, [B, T, V]."""
     width = state["encoder.norm.a_2"].numel()
     source_mask, causal = masks(source, target, pad)
 
@@ -194,7 +194,7 @@ def opennmt_checkpoint(
     query_bias: bool = True,
     halves: bool = False,
 ) -> dict:
-    """What OpenNMT-py saves: model, generator, vocab, opt and optim."""
+    """Make a checkpoint of OpenNMT-py 3: model, generator, vocab, opt and optim."""
     leaves = ("a_2", "b_2") if old_norms else ("weight", "bias")
     shapes: dict[str, tuple[int, ...]] = {}
     layers = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
@@ -240,7 +240,7 @@ def opennmt_checkpoint(
 
 
 def tensor2tensor_positions(length: int, width: int, first: int) -> Tensor:
-    """Sines, then cosines, with D / 2 - 1 steps between the wavelengths."""
+    """Compute sines, then cosines, with D / 2 - 1 steps between the wavelengths."""
     half = width // 2
     step = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
     angles = torch.arange(first, first + length).float()[:, None] * step[None]
@@ -248,7 +248,7 @@ def tensor2tensor_positions(length: int, width: int, first: int) -> Tensor:
 
 
 def run_opennmt(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
-    """Logits, [B, T, V]."""
+    """Compute logits, [B, T, V]."""
     state, options = checkpoint["model"], checkpoint["opt"]
     width = state["encoder.embeddings.make_embedding.emb_luts.0.weight"].size(1)
     source_mask, causal = masks(source, target, pad=1)
@@ -312,7 +312,7 @@ def fairseq_layer(layer: str, half: str, width: int, inner: int) -> dict:
 
 
 def unused_fairseq_weights(layers: int, width: int, inner: int) -> dict:
-    """What fairseq 0.12.2 allocates for a fused kernel and saves, and never computes with."""
+    """Make the tensors that fairseq 0.12.2 saves for a fused kernel and never uses."""
     shapes = {"in_proj": (3 * width, width), "out_proj": (width, width)}
     shapes |= {"fc1": (inner, width), "fc2": (width, inner)}
     unused = {}
@@ -334,7 +334,7 @@ def fairseq_checkpoint(
     target_vocab: int | None = None,
     share_output: bool = True,
 ) -> dict:
-    """What fairseq saves today: names of each projection, and the options under "cfg"."""
+    """Make a recent fairseq checkpoint: one name a projection, and the options under "cfg"."""
     shapes: dict[str, tuple[int, ...]] = {}
     for number, half in enumerate(("encoder", "decoder")):
         for n in range(depths[number]):
@@ -379,7 +379,7 @@ def fairseq_checkpoint(
 
 
 def in_old_style(checkpoint: dict) -> dict:
-    """The same model as fairseq saved it in its first years."""
+    """Convert a checkpoint to the format of fairseq's first years."""
     state, old = checkpoint["model"], {}
     for name, tensor in state.items():
         if ".k_proj." in name or ".v_proj." in name:
@@ -425,7 +425,7 @@ def fairseq_sublayer(checkpoint: dict, norm: str, states: Tensor, function) -> T
 
 
 def fairseq_block(checkpoint: dict, half: str, states: Tensor, mask: Tensor, memory=None) -> Tensor:
-    """A half's layers and what follows them; memory is the source's states and their mask."""
+    """Run the layers of one half and its final norm; memory is the source's states and mask."""
     state, options = checkpoint["model"], checkpoint["cfg"]["model"]
     heads = getattr(options, f"{half}_attention_heads")
 
@@ -466,7 +466,7 @@ def fairseq_block(checkpoint: dict, half: str, states: Tensor, mask: Tensor, mem
 
 
 def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
-    """Logits, [B, T, V], by names and options of today."""
+    """Compute logits, [B, T, V], of a recent checkpoint."""
     source_mask, causal = masks(source, target, pad=1)
     states = fairseq_embed(checkpoint, "encoder", source)
     memory = fairseq_block(checkpoint, "encoder", states, source_mask)
@@ -479,7 +479,7 @@ def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
 
 
 def train_pieces(folder: Path, name: str, texts: list[str], size: int) -> list[str]:
-    """A SentencePiece model, NAME.spm, and its pieces."""
+    """Train a SentencePiece model, NAME.spm, and return its pieces."""
     (folder / name).write_text("\n".join(texts))
     sentencepiece.SentencePieceTrainer.train(
         input=str(folder / name),
@@ -494,15 +494,15 @@ def train_pieces(folder: Path, name: str, texts: list[str], size: int) -> list[s
 
 
 def marian_tokenizer(folder: Path, is_separate: bool) -> MarianTokenizer:
-    """As OPUS-MT has them: a pair of models, whose pieces are not all in the vocabulary."""
+    """Make a tokenizer like OPUS-MT's: two models with pieces that the vocabulary lacks."""
     folder.mkdir()
     pairs = generate_pairs("train", 300)
     source = train_pieces(folder, "source", [pair.source for pair in pairs], 110)
     target = train_pieces(folder, "target", [pair.target for pair in pairs], 120)
-    source, target = source[:-1], target[:-1]  # a rare piece that the vocabulary lacks
+    source, target = source[:-1], target[:-1]  # the vocabulary lacks a rare piece
     ends = ["</s>", "<unk>"]
     if is_separate:
-        # One id of padding serves both, so both must have it.
+        # Both vocabularies must have the same id of padding.
         source = [*source, *(f"unused{n}" for n in range(len(target) - len(source)))]
         lists = {"vocab": [*ends, *source, "<pad>"], "target_vocab": [*ends, *target, "<pad>"]}
     else:
@@ -522,7 +522,7 @@ def marian_tokenizer(folder: Path, is_separate: bool) -> MarianTokenizer:
 
 
 def opus_folder(folder: Path) -> Path:
-    """A folder like those of OPUS-MT, with random weights."""
+    """Write a folder like OPUS-MT's, with random weights."""
     tokenizer = marian_tokenizer(folder / "parts", is_separate=False)
     sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 20}
     config = MarianConfig(

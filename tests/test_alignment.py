@@ -1,4 +1,4 @@
-"""Alignment: links read off attention, and their scores against links made by hand."""
+"""Word alignment from attention, and its scores against hand-made links."""
 
 from dataclasses import replace
 
@@ -8,12 +8,10 @@ from conftest import small_model
 
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import (
-    AttentionChoice,
     align,
     aligner,
     links_of,
     to_pharaoh,
-    words_of_tokens,
 )
 from modeling_aiayn.inspection.alignment_scores import (
     AlignmentScore,
@@ -24,6 +22,8 @@ from modeling_aiayn.inspection.alignment_scores import (
     read_gold,
     score_attentions,
 )
+from modeling_aiayn.inspection.attention_weights import AttentionChoice
+from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.translation import Translator
 
 
@@ -32,7 +32,7 @@ def translator(tokenizer):
     return Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
 
 
-def test_a_choice_is_a_layer_a_head_or_a_mean():
+def test_choice_selects_a_layer_a_head_or_a_mean():
     weights = torch.rand(3, 2, 4, 5)
     for text, expected in (
         ("mean", weights.mean((0, 1))),
@@ -45,7 +45,7 @@ def test_a_choice_is_a_layer_a_head_or_a_mean():
 
 
 @pytest.mark.parametrize("text", ["best", "1,", "a,2", "", "1,2,3"])
-def test_a_choice_that_is_none_is_refused(text):
+def test_rejects_invalid_choices_of_attention(text):
     with pytest.raises(ValueError, match=r"mean, LAYER or LAYER,HEAD, got"):
         AttentionChoice.parse(text)
 
@@ -54,12 +54,12 @@ def test_a_choice_that_is_none_is_refused(text):
     ("choice", "message"),
     [((3, 0), r"layer must be in \[0, 3\), got 3"), ((0, 2), r"head must be in \[0, 2\), got 2")],
 )
-def test_a_choice_that_the_model_has_not_is_refused(choice, message):
+def test_rejects_layers_and_heads_that_the_model_does_not_have(choice, message):
     with pytest.raises(ValueError, match=message):
         AttentionChoice(*choice).of(torch.rand(3, 2, 4, 5))
 
 
-def test_each_token_belongs_to_the_word_that_it_is_in(tokenizer):
+def test_each_token_belongs_to_the_word_that_contains_it(tokenizer):
     for pair in generate_pairs("test", 20):
         words = words_of_tokens(tokenizer, pair.source, pair.source_words)
         tokens = tokenizer(pair.source).tokens()
@@ -68,20 +68,20 @@ def test_each_token_belongs_to_the_word_that_it_is_in(tokenizer):
             spelt[word] += token.replace("\N{LOWER ONE EIGHTH BLOCK}", "")
         assert [word.lower() for word in spelt] == [word.lower() for word in pair.source_words]
         assert words[-1] is None
-    # A blank that is a token by itself is in no word, and a character's three bytes are in its.
+    # A token that is only a space has no word. The three bytes of a character share its word.
     words = words_of_tokens(tokenizer, "a 漢 b", ["a", "漢", "b"])
     assert words[:6] == [0, None, 1, 1, 1, 2]
-    # In lower case it is two characters.
+    # The lower case of İ is two characters.
     words = words_of_tokens(tokenizer, "İİİ o", ["İİİ", "o"])
     assert words[-2:] == [1, None]
 
 
-def test_a_word_that_is_not_there_is_named(tokenizer):
-    with pytest.raises(ValueError, match=r"The word 'cat' is not in 'The dog\.'"):
+def test_error_names_the_missing_word(tokenizer):
+    with pytest.raises(ValueError, match=r"'cat' is not in 'The dog\.' after the words before it"):
         words_of_tokens(tokenizer, "The dog.", ["the", "cat"])
 
 
-def test_links_go_to_what_is_looked_at_most():
+def test_links_follow_the_largest_weight():
     attention = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.2, 0.1, 0.7], [0.1, 0.8, 0.1]])
     # Source tokens 0 and 1 are words 0 and 1, the last is </s>; target tokens 0 and 1 are one word.
     links = links_of(attention, [0, 1, None], [0, 0, 1, None])
@@ -99,17 +99,17 @@ def test_alignment_does_not_depend_on_the_attention_implementation(translator):
     assert {target for _, target in links} <= set(range(5))
 
 
-def test_a_source_that_is_too_long_is_cut_as_for_translation(translator, caplog):
+def test_alignment_truncates_a_long_source_as_translation_does(translator, caplog):
     (links,) = align(translator, "dog " * 5000, "Der Hund.", [AttentionChoice()])
     assert "cut from 5001 to 512 tokens" in caplog.text
     assert all(source < 511 for source, _ in links)
 
 
-def test_translations_have_links_and_empty_ones_none(translator):
+def test_empty_translations_have_no_links(translator):
     found = list(translator.stream(["The dog sees.", ""]))
     links = aligner(translator, AttentionChoice())
     assert links(found[1][0]) == ""
-    # Of the tokens that the model wrote, whatever the text would be cut into.
+    # The links are of the generated ids, not of the text.
     assert links(replace(found[0][0], text="?")) == links(found[0][0]) != ""
     with pytest.raises(ValueError, match=r"layer must be in \[0, \d\), got 99"):
         aligner(translator, AttentionChoice(99))
@@ -119,8 +119,8 @@ def test_translations_have_links_and_empty_ones_none(translator):
     )
 
 
-def test_scores_are_those_of_och_and_ney():
-    """An example by hand: two of three links are right, one of them sure; one sure is missed."""
+def test_scores_follow_och_and_ney():
+    """Two of three links are right, one of them sure; one sure link is missed."""
     gold = GoldPair(
         "", "", ((), ()), frozenset({(0, 0), (1, 1)}), frozenset({(0, 0), (1, 1), (2, 1)})
     )
@@ -132,7 +132,7 @@ def test_scores_are_those_of_och_and_ney():
     assert AlignmentScore().f1 == 0.0
 
 
-def test_links_are_read_from_either_side(tmp_path):
+def test_links_are_read_in_both_directions(tmp_path):
     for name, text in (("a.en", "the dog\nyes\n"), ("a.de", "der Hund da\nja\n")):
         (tmp_path / name).write_text(text)
     (tmp_path / "gold").write_text("0-0 2p1 1-1\n0-0\n")
@@ -142,16 +142,20 @@ def test_links_are_read_from_either_side(tmp_path):
     assert first.possible == {(0, 0), (1, 1), (1, 2)}
     assert first.words == (["the", "dog"], ["der", "Hund", "da"])
     assert second.sure == second.possible == {(0, 0)}
-    with pytest.raises(ValueError, match=r"gold:1: a link is to a word that is not there"):
+    with pytest.raises(
+        ValueError, match=r"gold:1: links count words from 0, and the source has only 2 words"
+    ):
         read_gold(*files)
     (tmp_path / "a.en").write_text("the dog\n")
-    with pytest.raises(ValueError, match="must have as many lines each, got 1, 2, 2"):
+    with pytest.raises(ValueError, match="must have the same number of lines, got 1, 2, 2"):
         read_gold(*files)
 
 
 @pytest.mark.parametrize("link", ["3", "3-", "a-b", "1-2-3", "1:2"])
-def test_a_link_that_is_none_is_named_with_its_line(link):
-    with pytest.raises(ValueError, match=rf"gold:7: a link must be like 3-4 or 3p4, got '{link}'"):
+def test_error_names_the_line_of_an_invalid_link(link):
+    with pytest.raises(
+        ValueError, match=rf"gold:7: a link must have the form 3-4 or 3p4, got '{link}'"
+    ):
         parse_links(f"0-0 {link}", False, "gold:7")
 
 

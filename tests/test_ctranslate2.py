@@ -1,4 +1,4 @@
-"""Export to CTranslate2: the same scores, the same interface, and refusals by name."""
+"""Export to CTranslate2: the same scores and interface, and errors for unsupported models."""
 
 import re
 import sys
@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,
+    check_exportable,
     compare_engines,
     export_ctranslate2,
-    refuse_what_cannot_be_exported,
 )
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
@@ -37,7 +37,7 @@ def exported(translator, folder, quantization="float32"):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_scores_are_the_same(name, tokenizer, tmp_path):
-    """More rows than the tokenizer has entries, as vocabularies padded to a multiple have."""
+    """The model has more embeddings than the tokenizer has tokens, as padded vocabularies do."""
     model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
     translator = Translator(model, tokenizer)
     other = exported(translator, tmp_path / "ct2")
@@ -63,7 +63,7 @@ def test_no_text_is_longer_than_the_positions_of_an_export(tokenizer, tmp_path, 
 
 
 def trained_to_end(tokenizer, **overrides):
-    """A model that ends its sentences, as trained ones do; random ones go on to their limit."""
+    """Make a model that ends its sentences; random weights would reach the length limit."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, **overrides)
     with torch.no_grad():
         model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 4.0
@@ -183,8 +183,10 @@ def test_an_end_of_another_name_than_the_source_s(tmp_path):
 
 
 @pytest.mark.parametrize("is_renormalized", [False, True])
-def test_ids_that_are_never_said_have_names_too(tokenizer, tmp_path, is_renormalized):
-    """Of rows beyond the tokenizer's; OPUS-MT's pad has a share of the softmax unless it is out."""
+def test_export_names_ids_without_a_token_and_excludes_suppressed_ones(
+    tokenizer, tmp_path, is_renormalized
+):
+    """Suppressed ids have no token, and take part in the softmax unless logits are renormalized."""
     model = trained_to_end(tokenizer, tie_word_embeddings=False)
     model.resize_token_embeddings(len(tokenizer) + 3)
     with torch.no_grad():
@@ -214,7 +216,7 @@ def test_an_export_with_another_vocabulary_is_refused(tokenizer, tmp_path):
     reason="CTranslate2's int8 and int16 scores are less exact on processors without AVX-512",
 )
 @pytest.mark.parametrize("quantization", ["int8", "int16"])
-def test_quantized_weights_are_close_and_ours_are_left_alone(quantization, tokenizer, tmp_path):
+def test_quantized_export_is_close_and_does_not_change_the_model(quantization, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer), d_model=24)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     translator = Translator(model, tokenizer)
@@ -226,7 +228,7 @@ def test_quantized_weights_are_close_and_ours_are_left_alone(quantization, token
     assert 1e-5 < report.score_difference < 0.1
 
 
-def test_a_report_says_how_many_are_identical():
+def test_report_counts_identical_translations():
     assert str(ParityReport(40, 39, 1.23e-6)) == (
         "39 of 40 translations identical (97.5 %), scores within 1.2e-06 nats per token"
     )
@@ -235,26 +237,31 @@ def test_a_report_says_how_many_are_identical():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"head_dim": 7}, "no head_dim=7 in a model of d_model=12 and encoder_attention_heads=3"),
-        ({"activation_function": "mish"}, "no activation_function='mish', only gelu"),
-        ({"final_norm": True}, "no final_norm=True in a model with norm_first=False"),
+        (
+            {"head_dim": 7},
+            "needs head_dim = d_model / encoder_attention_heads, got head_dim=7, d_model=12",
+        ),
+        ({"activation_function": "mish"}, "needs an activation_function of gelu.*, got 'mish'"),
+        ({"final_norm": True}, "supports final_norm=True only with norm_first=True"),
     ],
     ids=str,
 )
-def test_what_the_engine_cannot_express_is_refused_by_name(overrides, message):
+def test_ctranslate2_export_names_the_unsupported_field(overrides, message):
     with pytest.raises(ValueError, match=message):
-        refuse_what_cannot_be_exported(small_config(**overrides))
+        check_exportable(small_config(**overrides))
 
 
-def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_path, model_folder):
+def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_path, model_folder):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     with pytest.raises(ValueError, match=r"must be one of float32, .*, got 'int3'"):
         export_ctranslate2(translator, tmp_path / "new", "int3")
     (tmp_path / "kept").write_text("x")
-    with pytest.raises(FileExistsError, match="is not empty: write into a new folder"):
+    with pytest.raises(
+        FileExistsError, match=r"exists and is not empty\. Give the name of a new folder"
+    ):
         export_ctranslate2(translator, tmp_path, "float32")
     several = Translator([translator.model, translator.model], tokenizer)
-    with pytest.raises(ValueError, match="One model is exported at a time, got 2 that vote"):
+    with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):
         export_ctranslate2(several, tmp_path / "new", "float32")
     ends = small_model(vocab_size=len(tokenizer))
     ends.generation_config.eos_token_id = [2, 3]
@@ -311,7 +318,7 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
     several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
     code, out, err = run("export_ctranslate2.py", *several)
-    assert (code, out) == (1, "") and "One model is exported at a time, got 2 that vote" in err
+    assert (code, out) == (1, "") and "needs a translator of one model, got an ensemble of 2" in err
     (tmp_path / "blank").write_text("\n \n")
     wrong = (("--do_sample", "true"), "no do_sample"), (("--file", tmp_path / "no"), "No such file")
     for flags, message in (*wrong, (("--file", tmp_path / "blank"), "no sentence to compare on")):
@@ -327,8 +334,8 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert len(out.splitlines()) == 1
 
 
-def test_an_export_ends_where_the_model_does(tokenizer, tmp_path):
-    """At the generation config's end, whatever the tokenizer's is; and at a limit of one token."""
+def test_export_uses_the_end_token_of_the_generation_config(tokenizer, tmp_path):
+    """The tokenizer has another end token; a limit of one token works too."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
     with torch.no_grad():
         model.lm_head.bias.zero_()[5] = 4.0
@@ -345,7 +352,7 @@ def test_an_export_ends_where_the_model_does(tokenizer, tmp_path):
         assert ours[0].count(5) == 1 and ours[0][-1] == 5
 
 
-def test_what_neither_engine_has_is_refused_before_a_folder_is_there(tokenizer, tmp_path):
+def test_unsupported_generation_options_are_rejected_before_writing(tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer))
     model.generation_config.repetition_penalty = 1.2
     with pytest.raises(ValueError, match=r"says repetition_penalty=1\.2"):

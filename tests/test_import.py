@@ -1,4 +1,4 @@
-"""Weights from elsewhere: each importer against its own system, and what it refuses."""
+"""Each importer against the model of its own system."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ pytestmark = [
 
 
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Weights large enough that each matters; biases and gains too, of which fresh models have 0 and 1."""
+    """Draw weights, biases and gains so large that each of them changes the output."""
     chance = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -93,7 +93,7 @@ def fsmt_peer(**fields) -> FSMTForConditionalGeneration:
 
 
 class TorchTranslator(nn.Module):
-    """A module around torch.nn.Transformer, as its users write it."""
+    """A typical user's module around torch.nn.Transformer."""
 
     def __init__(
         self, norm_first: bool = False, learned: bool = False, halves: bool = False, **options
@@ -134,7 +134,7 @@ TORCH_FIELDS = {
 
 
 def padded_batch(pad: int, low: int = 4, high: int = VOCAB - 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources of several lengths padded on the right, their mask, and targets."""
+    """Return sources of several lengths padded on the right, their mask, and targets."""
     chance = torch.Generator().manual_seed(2)
     lengths = torch.tensor([7, 3, 1, 5])
     source = torch.randint(low, high, (4, 7), generator=chance)
@@ -144,7 +144,7 @@ def padded_batch(pad: int, low: int = 4, high: int = VOCAB - 1) -> tuple[Tensor,
 
 
 def moved_left(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The same rows with their padding on the left."""
+    """Move the padding of all rows to the left."""
     rows = [torch.roll(row, int((real == 0).sum())) for row, real in zip(ids, mask, strict=True)]
     marks = [torch.roll(real, int((real == 0).sum())) for real in mask]
     return torch.stack(rows), torch.stack(marks)
@@ -152,7 +152,7 @@ def moved_left(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def assert_same_logits(ours: AiaynForConditionalGeneration, expected_by, low: int = 4) -> None:
-    """Right-padded, left-padded and alone, against the system itself on right-padded rows."""
+    """Compare right-padded, left-padded and single rows with the other system's right-padded rows."""
     pad = ours.config.pad_token_id
     source, mask, target = padded_batch(pad, low)
     expected = expected_by(source, mask, target)
@@ -185,7 +185,7 @@ def saved(tmp_path: Path, checkpoint: dict, name: str = "model.pt") -> Path:
     ],
     ids=["shared", "unscaled", "separate"],
 )
-def test_marian_is_the_same_model(fields):
+def test_imported_marian_model_gives_the_same_logits(fields):
     peer = marian_peer(**fields)
     foreign = read_marian(peer)
     assert_same_logits(convert(foreign), library_logits(peer))
@@ -200,7 +200,7 @@ def test_marian_is_the_same_model(fields):
     [{}, {"tie_word_embeddings": False, "tgt_vocab_size": VOCAB + 5}],
     ids=["joint", "separate"],
 )
-def test_fsmt_is_the_same_model(fields):
+def test_imported_fsmt_model_gives_the_same_logits(fields):
     peer = fsmt_peer(**fields)
     foreign = read_fsmt(peer)
     assert_same_logits(convert(foreign), library_logits(peer))
@@ -220,7 +220,7 @@ def test_fsmt_is_the_same_model(fields):
     ],
     ids=["post-norm", "pre-norm", "learned", "separate", "own output"],
 )
-def test_fairseq_is_the_same_model(options, tmp_path):
+def test_imported_fairseq_model_gives_the_same_logits(options, tmp_path):
     checkpoint = fairseq_checkpoint(**options)
     foreign = read_fairseq(saved(tmp_path, checkpoint))
     assert_same_logits(
@@ -228,8 +228,8 @@ def test_fairseq_is_the_same_model(options, tmp_path):
     )
 
 
-def test_fairseq_is_the_librarys_fsmt(tmp_path):
-    """The formula of the tests themselves, against a class that is at hand."""
+def test_reference_code_for_fairseq_agrees_with_transformers_fsmt(tmp_path):
+    """The tests compute fairseq by code of their own, so that code is tested too."""
     peer = fsmt_peer(encoder_layers=2)
     checkpoint = fairseq_checkpoint()
     names = {name.removeprefix("model."): tensor for name, tensor in peer.state_dict().items()}
@@ -243,7 +243,7 @@ def test_fairseq_is_the_librarys_fsmt(tmp_path):
     )
 
 
-def test_fairseq_of_the_first_years_is_the_same_model(tmp_path):
+def test_imported_old_fairseq_model_gives_the_same_logits(tmp_path):
     new = fairseq_checkpoint()
     old = in_old_style(new)
     old["args"].relu_dropout = 0.15
@@ -265,7 +265,7 @@ def test_fairseq_of_the_first_years_is_the_same_model(tmp_path):
     ],
     ids=["post-norm", "pre-norm", "learned", "halves"],
 )
-def test_torch_transformer_is_the_same_model(options, fields):
+def test_imported_torch_transformer_gives_the_same_logits(options, fields):
     peer = randomised(TorchTranslator(**options))
     foreign = read_torch_transformer(peer.state_dict(), TORCH_NAMES, {**TORCH_FIELDS, **fields})
     ours = convert(foreign)
@@ -276,7 +276,7 @@ def test_torch_transformer_is_the_same_model(options, fields):
     assert foreign.config.position_type == ("learned" if "learned" in options else "sinusoidal")
 
 
-def test_torch_transformer_without_biases_and_with_computed_positions():
+def test_imported_torch_transformer_may_lack_biases_and_positions():
     peer = randomised(TorchTranslator(bias=False))
     tensors = {name: tensor for name, tensor in peer.state_dict().items() if name != "places"}
     names = TorchNames("core", "source", "target", "head")
@@ -289,7 +289,7 @@ def test_torch_transformer_without_biases_and_with_computed_positions():
     assert "model.encoder.layers.1.fc1.bias" in foreign.taken.absent_biases
 
 
-def test_annotated_is_the_same_model():
+def test_imported_annotated_transformer_gives_the_same_logits():
     state = annotated_state()
     foreign = read_annotated(state, HEADS_OF_ANNOTATED)
     ours = convert(foreign)
@@ -306,7 +306,7 @@ def test_annotated_is_the_same_model():
     [{}, {"old_norms": True}, {"query_bias": False}, {"halves": True}],
     ids=["version 3", "first years", "no query bias", "halves"],
 )
-def test_opennmt_is_the_same_model(options, tmp_path):
+def test_imported_opennmt_model_gives_the_same_logits(options, tmp_path):
     checkpoint = opennmt_checkpoint(**options)
     foreign = read_opennmt(saved(tmp_path, checkpoint))
     assert_same_logits(
@@ -318,7 +318,7 @@ def test_opennmt_is_the_same_model(options, tmp_path):
 
 
 def all_systems(tmp_path: Path) -> dict[str, ForeignModel]:
-    """A model of each of the six."""
+    """Read one model of each of the six systems."""
     return {
         "marian": read_marian(marian_peer()),
         "fsmt": read_fsmt(fsmt_peer()),
@@ -332,7 +332,7 @@ def all_systems(tmp_path: Path) -> dict[str, ForeignModel]:
 
 
 @pytest.mark.parametrize("system", ["marian", "fsmt", "fairseq", "torch", "annotated", "opennmt"])
-def test_imports_prove_themselves_and_load_by_auto_class(system, tmp_path):
+def test_imported_folders_match_the_original_and_load_by_auto_class(system, tmp_path):
     foreign = all_systems(tmp_path)[system]
     report = import_model(foreign, tmp_path / "imported", license="cc-by-4.0")
     assert report.greedy == report.beam == report.sources == 50

@@ -1,4 +1,4 @@
-"""Looking inside: the weights are the true ones, labelled right, and any token can be shown."""
+"""Attention maps: correct weights, correct labels, and pictures of any token."""
 
 import copy
 import json
@@ -20,19 +20,24 @@ from modeling_aiayn import (
     AiaynForCausalLM,
     AiaynForSequenceClassification,
 )
-from modeling_aiayn.inspection import labels as labels_module
-from modeling_aiayn.inspection.alignment import AttentionChoice
+from modeling_aiayn.inspection import pictures
 from modeling_aiayn.inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
 from modeling_aiayn.inspection.alignment_scores import GoldPair
 from modeling_aiayn.inspection.attention_page import UNIT, write_attention_page
 from modeling_aiayn.inspection.attention_weights import (
+    AttentionChoice,
     AttentionMaps,
     attention_maps,
     text_attention_maps,
 )
 from modeling_aiayn.inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
-from modeling_aiayn.inspection.labels import drawable, visible
-from modeling_aiayn.inspection.pictures import MAX_PIXELS, check_ending, write_figure
+from modeling_aiayn.inspection.pictures import (
+    MAX_PIXELS,
+    check_ending,
+    drawable,
+    visible,
+    write_figure,
+)
 from modeling_aiayn.inspection.position_maps import (
     draw_positions,
     products_by_distance,
@@ -81,11 +86,11 @@ def translator(tokenizer):
 
 @pytest.fixture(scope="module")
 def hostile_maps():
-    """Two layers of three heads, whose tokens are not to be trusted."""
+    """Return maps whose tokens try to break pictures and pages."""
     torch.manual_seed(0)
     size = len(HOSTILE)
     source = Tokens([*HOSTILE, "</s>"], [*range(size), None], HOSTILE)
-    # Of the target the first two tokens are one word.
+    # The first two target tokens are one word.
     names = [*HOSTILE[::-1], "</s>"]
     target = Tokens(names, [0, *range(size - 1), None], HOSTILE[:-1][::-1])
     inputs = Tokens(["<s>", *names[:-1]], [None, 0, *range(size - 1)], target.words)
@@ -101,7 +106,7 @@ def hostile_maps():
 
 @contextmanager
 def weights_by_projections(model, is_causal):
-    """softmax(Q K^T / sqrt(d_k)) of each attention, from what its projections give: no masks."""
+    """Compute softmax(Q K^T / sqrt(d_k)) of each attention from the outputs of its projections."""
     found = {}
 
     def keep(name, side):
@@ -131,8 +136,8 @@ def weights_by_projections(model, is_causal):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_weights_are_those_of_queries_and_keys(translator, implementation):
-    """Computed from projections in a pass of the implementation that the model has."""
+def test_weights_equal_softmax_of_queries_and_keys(translator, implementation):
+    """The expected weights come from a pass with the model's own attention implementation."""
     model = translator.model
     model.set_attn_implementation(implementation)
     ids, labels = (translator.source_tokenizer(text).input_ids for text in (SOURCE, TARGET))
@@ -161,7 +166,7 @@ def test_weights_are_those_of_queries_and_keys(translator, implementation):
     assert maps.kinds == ["encoder", "decoder", "cross"]
 
 
-def test_each_module_is_left_in_the_mode_that_it_was_in(translator):
+def test_each_module_keeps_its_training_mode(translator):
     model = translator.model
     model.config.dropout = model.config.attention_dropout = 0.5
     expected = attention_maps(translator, SOURCE, TARGET)
@@ -173,7 +178,7 @@ def test_each_module_is_left_in_the_mode_that_it_was_in(translator):
     torch.testing.assert_close(maps.cross, expected.cross)
 
 
-def test_an_error_leaves_the_model_as_it_was(translator, monkeypatch):
+def test_model_is_restored_after_an_error(translator, monkeypatch):
     model = translator.model
     model.set_attn_implementation("sdpa")
     model.train()
@@ -183,29 +188,31 @@ def test_an_error_leaves_the_model_as_it_was(translator, monkeypatch):
     assert model.training and model.config._attn_implementation == "sdpa"
 
 
-def test_without_a_target_it_is_the_winning_beam(translator):
+def test_default_target_is_the_best_hypothesis(translator):
     options = {"num_beams": 3, "max_length_factor": 0.0, "max_length_offset": 9}
     ((best, *_),) = translator.stream([SOURCE], SearchOptions(**options))
     maps = attention_maps(translator, SOURCE, **options)
     tokens = translator.target_tokenizer.convert_ids_to_tokens(list(best.token_ids))
-    assert maps.target_tokens == tokens
+    assert maps.target.tokens == tokens
     assert " ".join(maps.target.words).split() == best.text.split()
-    assert attention_maps(translator, " ").target_tokens == ["</s>"]
-    with pytest.raises(ValueError, match="There is no search with a target: num_beams"):
+    assert attention_maps(translator, " ").target.tokens == ["</s>"]
+    with pytest.raises(
+        ValueError, match=r"Search options have no effect with a target\. Remove num_beams"
+    ):
         attention_maps(translator, SOURCE, TARGET, num_beams=3)
 
 
-def test_the_source_is_cut_as_for_translation(translator, caplog):
+def test_long_source_is_truncated_as_for_translation(translator, caplog):
     maps = attention_maps(translator, "dog " * 5000, "Der Hund.")
     assert "cut from 5001 to 512 tokens" in caplog.text
-    assert maps.cross.shape[-1] == len(maps.source_tokens) == 512
-    assert maps.source_tokens[-1] == "</s>" and maps.source.word_of[-1] is None
+    assert maps.cross.shape[-1] == len(maps.source.tokens) == 512
+    assert maps.source.tokens[-1] == "</s>" and maps.source.word_of[-1] is None
 
 
-def looking_for_itself():
-    """A model whose decoder looks at the source token that is the one it reads.
+def model_that_attends_to_equal_tokens():
+    """Build a model whose decoder attends to the source token equal to the one that it reads.
 
-    Embeddings are unit vectors, sub-layers add nothing, and scores are large where they are equal.
+    Embeddings are unit vectors, sub-layers add nothing, and scores are large for equal tokens.
     """
     model = small_model(vocab_size=12, encoder_layers=1, decoder_layers=1, scale_embedding=True)
     with torch.no_grad():
@@ -221,27 +228,27 @@ def looking_for_itself():
     return model
 
 
-def test_rows_are_named_by_what_they_predict():
-    """Trap 21: row t reads token t - 1, so it looks for that one, and is named after token t."""
+def test_rows_are_labelled_by_the_predicted_token():
+    """Row t reads token t - 1 and attends to it; its label is token t."""
     tokenizer = train_word_tokenizer(["a b c d e f"], min_frequency=1)
-    translator = Translator(looking_for_itself(), tokenizer)
+    translator = Translator(model_that_attends_to_equal_tokens(), tokenizer)
     maps = attention_maps(translator, "c f a b", "b a f c")
-    assert maps.target_tokens == ["b", "a", "f", "c", "</s>"]
-    assert maps.input_tokens == ["<s>", "b", "a", "f", "c"]
+    assert maps.target.tokens == ["b", "a", "f", "c", "</s>"]
+    assert maps.inputs.tokens == ["<s>", "b", "a", "f", "c"]
     view = maps.view("cross")
     looked_at = view.weights.mean((0, 1)).argmax(-1).tolist()
     found = {row: view.columns[column] for row, column in zip(view.rows, looked_at, strict=True)}
     assert found | {"b": None} == {"b": None, "a": "b", "f": "a", "c": "f", "</s>": "c"}
     view = maps.view("decoder")
-    assert (view.rows, view.columns) == (maps.target_tokens, maps.input_tokens)
+    assert (view.rows, view.columns) == (maps.target.tokens, maps.inputs.tokens)
     assert not view.weights.triu(1).any()
 
 
-def test_another_token_changes_no_row_up_to_its_own_prediction(translator):
+def test_changed_target_token_affects_later_rows_only(translator):
     one, other = (
         attention_maps(translator, SOURCE, f"Der Hund {last}.") for last in ("sieht", "bringt")
     )
-    pairs = zip(one.target_tokens, other.target_tokens, strict=False)
+    pairs = zip(one.target.tokens, other.target.tokens, strict=False)
     first = next(index for index, (a, b) in enumerate(pairs) if a != b)
     for kind in ("decoder", "cross"):
         a, b = (getattr(maps, kind)[0, 0, : first + 2, : first + 1] for maps in (one, other))
@@ -250,7 +257,7 @@ def test_another_token_changes_no_row_up_to_its_own_prediction(translator):
 
 
 @pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynEncoderModel])
-def test_a_model_with_an_encoder_alone_has_its_self_attention(cls, tokenizer, caplog):
+def test_encoder_only_model_has_encoder_self_attention(cls, tokenizer, caplog):
     model = small_model(cls, vocab_size=len(tokenizer))
     model.set_attn_implementation("sdpa")
     ids = torch.tensor([tokenizer(SOURCE).input_ids])
@@ -259,41 +266,43 @@ def test_a_model_with_an_encoder_alone_has_its_self_attention(cls, tokenizer, ca
     maps = text_attention_maps(model, tokenizer, SOURCE)
     torch.testing.assert_close(maps.encoder, torch.stack(list(by_hand.values())))
     assert maps.kinds == ["encoder"] and maps.view().rows == maps.view().columns
-    assert maps.source_tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
-    with pytest.raises(ValueError, match="kind must be encoder here, got 'cross'"):
+    assert maps.source.tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    with pytest.raises(ValueError, match="kind must be encoder for this model, got 'cross'"):
         maps.view("cross")
     short = text_attention_maps(model, tokenizer, SOURCE, max_length=4)
-    assert short.source_tokens == [*maps.source_tokens[:3], "</s>"]
-    assert f"cut from {ids.size(1)} to 4 tokens" in caplog.text
+    assert short.source.tokens == [*maps.source.tokens[:3], "</s>"]
+    assert f"truncated from {ids.size(1)} to 4 tokens" in caplog.text
 
 
-def test_a_language_model_predicts_all_tokens_but_the_first(tokenizer):
+def test_language_model_predicts_all_tokens_but_the_first(tokenizer):
     model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer))
     tokens = tokenizer(TARGET).tokens()
     with torch.no_grad(), weights_by_projections(model, lambda name: True) as by_hand:
         model(torch.tensor([tokenizer(TARGET).input_ids[:-1]]))
     maps = text_attention_maps(model, tokenizer, TARGET)
     torch.testing.assert_close(maps.decoder, torch.stack(list(by_hand.values())))
-    assert (maps.input_tokens, maps.target_tokens) == (tokens[:-1], tokens[1:])
+    assert (maps.inputs.tokens, maps.target.tokens) == (tokens[:-1], tokens[1:])
     assert maps.kinds == ["decoder"]
     merged = maps.merged()
-    assert merged.input_tokens == TARGET.split()
+    assert merged.inputs.tokens == TARGET.split()
     torch.testing.assert_close(merged.decoder.sum(-1), torch.ones(merged.decoder.shape[:-1]))
     endless = copy.deepcopy(tokenizer)
     endless.backend_tokenizer.post_processor = None
     short = text_attention_maps(model, endless, TARGET, max_length=4)
-    assert short.target_tokens == tokens[1:4]
-    with pytest.raises(ValueError, match="There must be a token to look at, got 1 in ''"):
+    assert short.target.tokens == tokens[1:4]
+    with pytest.raises(ValueError, match="The text must have at least 2 tokens, got 1 in ''"):
         text_attention_maps(model, tokenizer, "")
 
 
-def test_a_translator_is_no_model_of_one_text(tokenizer):
+def test_text_attention_maps_rejects_a_translation_model(tokenizer):
     model = small_model(vocab_size=len(tokenizer))
-    with pytest.raises(ValueError, match=r"got AiaynForConditionalGeneration\. For a translator"):
+    with pytest.raises(
+        ValueError, match=r"got AiaynForConditionalGeneration\. For a translator use attention_maps"
+    ):
         text_attention_maps(model, tokenizer, SOURCE)
 
 
-def test_columns_of_a_word_are_added_up_and_its_rows_averaged():
+def test_merging_words_adds_columns_and_averages_rows():
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.1, 0.3], [0.25, 0.25, 0.0, 0.5]])
     columns = Tokens(["▁a", "▁b", "c", "</s>"], [0, 1, 1, None], ["a", "bc"])
     rows = Tokens(["▁x", "y", "</s>"], [0, 0, None], ["xy"])
@@ -303,7 +312,7 @@ def test_columns_of_a_word_are_added_up_and_its_rows_averaged():
     assert rows.merged().merged() == rows.merged()
 
 
-def test_words_are_what_stands_between_blanks(tokenizer):
+def test_words_are_separated_by_spaces(tokenizer):
     ids = tokenizer("Der a 漢字 Hund.").input_ids
     tokens = tokens_of_ids(tokenizer, [0, *ids, 1])
     assert tokens.merged().tokens == ["<s>", "Der", "a", "漢字", "Hund.", "</s>", "<pad>"]
@@ -311,8 +320,8 @@ def test_words_are_what_stands_between_blanks(tokenizer):
     assert tokens_of_ids(tokenizer, []).tokens == []
 
 
-def test_what_closes_up_to_a_word_is_in_it():
-    """With the library's own cleaning the apostrophe does so only when the next letter is there."""
+def test_token_that_joins_the_word_before_it_belongs_to_that_word():
+    """Clean-up joins the apostrophe to the word before it only once the next letter is decoded."""
     tokenizer = train_word_tokenizer(["der hund ' s tag ."], min_frequency=1)
     tokenizer.backend_tokenizer.decoder = decoders.WordPiece(cleanup=False)
     tokenizer.clean_up_tokenization_spaces = True
@@ -321,39 +330,39 @@ def test_what_closes_up_to_a_word_is_in_it():
     assert tokens.word_of == [0, 1, 1, 1, 2, 2, None]
 
 
-def test_merged_maps_are_of_words(translator):
+def test_merged_maps_have_one_row_and_column_a_word(translator):
     maps = attention_maps(translator, SOURCE, TARGET).merged()
-    assert maps.source_tokens == [*SOURCE.split(), "</s>"]
-    assert maps.target_tokens == [*TARGET.split(), "</s>"]
-    assert maps.input_tokens == ["<s>", *TARGET.split()]
+    assert maps.source.tokens == [*SOURCE.split(), "</s>"]
+    assert maps.target.tokens == [*TARGET.split(), "</s>"]
+    assert maps.inputs.tokens == ["<s>", *TARGET.split()]
     for kind in maps.kinds:
         view = maps.view(kind)
         assert view.weights.shape[2:] == (len(view.rows), len(view.columns))
         torch.testing.assert_close(view.weights.sum(-1), torch.ones(view.weights.shape[:-1]))
 
 
-def test_what_cannot_be_seen_is_named():
+def test_invisible_characters_become_code_points():
     assert visible("a\x07b\u202e\n\u2028") == "aU+0007bU+202EU+000AU+2028"
     assert visible("👩\u200d👧 漢 שלום é") == "👩\u200d👧 漢 שלום é"
     assert [visible(blank) for blank in (" ", "\u3000 ", "")] == ["␣", "␣␣", ""]
 
 
-def test_a_character_without_a_glyph_is_a_code_point():
+def test_character_without_a_glyph_becomes_a_code_point():
     labels, families = drawable(["Hund", "\U0001f9ff漢", r"$\frac$", "\ue000"])
     assert labels[0] == "Hund" and labels[2] == r"$\frac$" and labels[3] == "U+E000"
     assert families[0] == "DejaVu Sans"
     assert not any(family.startswith("Last Resort") for family in families)
 
 
-def test_a_font_that_has_gone_serves_no_character(tmp_path):
+def test_deleted_font_has_no_glyphs(tmp_path):
     entry = type("Entry", (), {"fname": str(tmp_path / "gone.ttf")})
-    assert not labels_module._has_glyph(entry, "a")
+    assert not pictures._has_glyph(entry, "a")
 
 
-def test_another_font_serves_where_the_default_has_no_glyph(monkeypatch):
-    """Only the first of them that is of use is asked for."""
+def test_second_font_is_used_where_the_default_has_no_glyph(monkeypatch):
+    """Only as many other fonts are used as are needed."""
     monkeypatch.setattr(
-        labels_module,
+        pictures,
         "_has_glyph",
         lambda entry, character: character != "漢" or entry.name != "DejaVu Sans",
     )
@@ -361,13 +370,13 @@ def test_another_font_serves_where_the_default_has_no_glyph(monkeypatch):
         type("Entry", (), {"name": name, "fname": f"/fonts/{name}.ttf", "weight": 400} | FACE)
         for name in ("Z Sans", "Last Resort", "DejaVu Sans", "CJK Sans")
     ]
-    monkeypatch.setattr(labels_module.fontManager, "ttflist", entries)
-    found = labels_module._families.__wrapped__(frozenset("a漢"))
+    monkeypatch.setattr(pictures.fontManager, "ttflist", entries)
+    found = pictures._families_for.__wrapped__(frozenset("a漢"))
     assert found == (("DejaVu Sans", "CJK Sans"), frozenset())
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
-def test_any_token_is_drawn_without_a_warning(hostile_maps, tmp_path, ending):
+def test_hostile_tokens_are_drawn_without_a_warning(hostile_maps, tmp_path, ending):
     path = tmp_path / f"map.{ending}"
     for draw in (
         lambda: draw_heat_map(hostile_maps.view(), AttentionChoice(1, 2), path),
@@ -381,7 +390,7 @@ def test_any_token_is_drawn_without_a_warning(hostile_maps, tmp_path, ending):
         path.unlink()
 
 
-def test_the_text_of_an_svg_is_the_tokens_as_they_are(hostile_maps, tmp_path):
+def test_svg_contains_the_tokens_as_text(hostile_maps, tmp_path):
     path = tmp_path / "map.svg"
     draw_heat_map(hostile_maps.view(), AttentionChoice(), path)
     again = tmp_path / "again.svg"
@@ -394,7 +403,7 @@ def test_the_text_of_an_svg_is_the_tokens_as_they_are(hostile_maps, tmp_path):
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
-def test_pictures_are_png_or_svg(hostile_maps, tmp_path):
+def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):
     for name in ("map.pdf", "map", "png"):
         with pytest.raises(ValueError, match=rf"must end in \.png or \.svg, got '.*{name}'"):
             draw_layers(hostile_maps.view(), tmp_path / name)
@@ -403,8 +412,8 @@ def test_pictures_are_png_or_svg(hostile_maps, tmp_path):
         draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
 
 
-def test_of_hundreds_of_tokens_some_are_named(tmp_path):
-    """Laying all of them out takes minutes."""
+def test_only_some_of_hundreds_of_tokens_are_labelled(tmp_path):
+    """matplotlib would take minutes to lay out all labels."""
     tokens = Tokens([f"t{number}" for number in range(201)], [None] * 201, [])
     maps = AttentionMaps(source=tokens, encoder=torch.rand(1, 1, 201, 201))
     draw_layers(maps.view(), tmp_path / "long.svg")
@@ -412,7 +421,7 @@ def test_of_hundreds_of_tokens_some_are_named(tmp_path):
     assert [drawn.count(f">t{number}<") for number in (0, 3, 198, 200)] == [2, 2, 2, 0]
 
 
-def test_a_picture_of_very_many_tokens_gets_fewer_dots(tmp_path):
+def test_very_large_picture_gets_a_lower_resolution(tmp_path):
     figure = Figure(figsize=(100, 80))
     figure.subplots().plot([0, 1])
     write_figure(figure, tmp_path / "large.png")
@@ -420,7 +429,7 @@ def test_a_picture_of_very_many_tokens_gets_fewer_dots(tmp_path):
         assert 0.3 * MAX_PIXELS < image.width * image.height <= MAX_PIXELS
 
 
-def test_links_are_framed_in_the_matrix(translator, tmp_path):
+def test_alignment_matrix_frames_the_links(translator, tmp_path):
     words = (
         ["The", "dog", "sees", "the", "old", "cat", "."],
         ["Der", "Hund", "sieht", "die", "Katze", "."],
@@ -428,13 +437,13 @@ def test_links_are_framed_in_the_matrix(translator, tmp_path):
     sure = frozenset({(0, 0), (1, 1), (2, 2), (5, 4)})
     pair = GoldPair(SOURCE, TARGET, words, sure, sure | {(3, 3), (4, 4)})
     maps = word_attention_maps(translator, pair)
-    assert maps.source_tokens == [*words[0], "</s>"]
-    assert maps.target_tokens == [*words[1], "</s>"]
+    assert maps.source.tokens == [*words[0], "</s>"]
+    assert maps.target.tokens == [*words[1], "</s>"]
     path = tmp_path / "matrix.svg"
     draw_alignment_matrix(maps, AttentionChoice(1), pair, path)
     svg = path.read_text()
     assert "sure link" in svg and "possible link" in svg
-    # Two frames of possible links and one in the legend, drawn in dashes.
+    # Two possible links and the legend's sample are dashed.
     assert (
         len(re.findall(r"stroke-dasharray: [^;]*; stroke-dashoffset: 0; stroke: #ff7f0e", svg)) == 3
     )
@@ -443,7 +452,7 @@ def test_links_are_framed_in_the_matrix(translator, tmp_path):
     draw_alignment_matrix(maps, AttentionChoice(), cut, tmp_path / "matrix.png")
 
 
-def test_wavelengths_and_products_are_those_of_the_formula(tmp_path):
+def test_wavelengths_and_dot_products_follow_the_formula(tmp_path):
     torch.testing.assert_close(wavelengths(4, 100.0), torch.tensor([2 * math.pi, 2 * math.pi * 10]))
     # By sin a sin b + cos a cos b = cos(a - b) the product is a sum of cosines of the distance.
     distances = torch.tensor([0, 3, -5])
@@ -455,7 +464,7 @@ def test_wavelengths_and_products_are_those_of_the_formula(tmp_path):
         draw_positions(8, tmp_path / "positions.png", num_positions=0)
 
 
-def test_data_of_the_page_ends_no_element(hostile_maps, tmp_path):
+def test_page_data_cannot_end_its_html_element(hostile_maps, tmp_path):
     path = tmp_path / "attention.html"
     write_attention_page(hostile_maps, path)
     page = path.read_text()
@@ -471,7 +480,7 @@ def test_data_of_the_page_ends_no_element(hostile_maps, tmp_path):
     assert "http" not in (before + after).replace("http-equiv", "")
 
 
-def test_a_page_of_whole_words_has_no_second_layout(hostile_maps, tmp_path):
+def test_page_without_sub_words_has_one_layout(hostile_maps, tmp_path):
     write_attention_page(hostile_maps.merged(), tmp_path / "words.html")
     assert '"words"' not in (tmp_path / "words.html").read_text()
 
@@ -479,7 +488,7 @@ def test_a_page_of_whole_words_has_no_second_layout(hostile_maps, tmp_path):
 @pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:
-        pytest.skip("there is no chromium here to open the page in (apt-get install chromium)")
+        pytest.skip("chromium is not installed (apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
@@ -489,7 +498,7 @@ def browser():
 
 @pytest.fixture
 def page(browser, hostile_maps, tmp_path):
-    """The page in a browser; afterwards nothing must have run, failed, or been asked for."""
+    """Open the page; at the end check that no foreign script ran and nothing was requested."""
     path = tmp_path / "attention.html"
     write_attention_page(hostile_maps, path)
     page = browser.new_page()
@@ -517,7 +526,7 @@ def hover(page, row, column):
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("layout", ["tokens", "words"])
-def test_the_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, layout):
+def test_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, layout):
     maps = hostile_maps if layout == "tokens" else hostile_maps.merged()
     page.select_option("#layout", layout)
     page.select_option("#kind", kind)
@@ -530,20 +539,20 @@ def test_the_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, l
             assert hover(page, row, column) == pytest.approx(expected, abs=5e-5 + 1 / UNIT)
 
 
-def test_the_page_shows_tokens_as_they_are(page, hostile_maps):
-    shown = [visible(token) for token in hostile_maps.source_tokens]
+def test_page_shows_tokens_as_plain_text(page, hostile_maps):
+    shown = [visible(token) for token in hostile_maps.source.tokens]
     assert page.locator("#columns span").all_text_contents() == shown
     assert page.locator("#column-strip button").all_text_contents() == shown
     hover(page, 0, 4)
     assert r"$\frac{1}{2}$" in page.locator("#shown").text_content()
 
 
-def test_a_token_of_the_page_shows_where_it_looks(page, hostile_maps):
+def test_page_shows_all_weights_of_a_token(page, hostile_maps):
     weights = hostile_maps.cross.mean((0, 1))
     page.locator("#row-strip button").nth(2).hover()
     says = page.locator("#shown").text_content()
     best = int(weights[2].argmax())
-    assert f"looks at {visible(hostile_maps.source_tokens[best])} {weights[2, best]:.4f}" in says
+    assert f"looks at {visible(hostile_maps.source.tokens[best])} {weights[2, best]:.4f}" in says
     titles = page.locator("#column-strip button").evaluate_all("all => all.map(one => one.title)")
     assert [float(title) for title in titles] == pytest.approx(weights[2].tolist(), abs=1e-4)
     page.locator("#column-strip button").nth(5).click()
@@ -552,13 +561,13 @@ def test_a_token_of_the_page_shows_where_it_looks(page, hostile_maps):
     assert "is looked at by" in page.locator("#shown").text_content()
 
 
-def test_the_page_is_reached_by_keyboard(page, hostile_maps):
+def test_page_works_by_keyboard(page, hostile_maps):
     page.locator("#layout").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
-    name = visible(hostile_maps.target_tokens[1])
+    name = visible(hostile_maps.target.tokens[1])
     assert page.locator("#shown").text_content().startswith(f"{name} (target predicted)")
     page.keyboard.press("Tab")
     page.keyboard.press("End")
@@ -571,7 +580,7 @@ def test_the_page_is_reached_by_keyboard(page, hostile_maps):
     assert shown == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_the_page_is_legible_in_the_dark(page):
+def test_page_has_a_dark_colour_scheme(page):
     colours = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
@@ -579,7 +588,7 @@ def test_the_page_is_legible_in_the_dark(page):
     assert colours == ["rgb(255, 255, 255)", "rgb(13, 17, 23)"]
 
 
-def test_the_script_shows_a_translator(run, model_folder, tmp_path):
+def test_script_draws_attention_of_a_translator(run, model_folder, tmp_path):
     options = ("--model", model_folder, "--text", "The dog.", "--target", "Der Hund.")
     for name, flags in (
         ("a.png", ("--kind", "decoder", "--attention", "heads")),
@@ -595,7 +604,7 @@ def test_the_script_shows_a_translator(run, model_folder, tmp_path):
 @pytest.mark.parametrize(
     "cls", [AiaynForSequenceClassification, AiaynForCausalLM, AiaynEncoderModel]
 )
-def test_the_script_shows_models_of_one_text(run, tokenizer, tmp_path, cls):
+def test_script_draws_attention_of_other_models(run, tokenizer, tmp_path, cls):
     small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     options = ("--model", tmp_path, "--text", "The dog.", "--output", tmp_path / "a.svg")
@@ -613,11 +622,11 @@ def test_the_script_shows_models_of_one_text(run, tokenizer, tmp_path, cls):
         (("--output", "a.html", "--kind", "cross"), "a page lets you pick"),
         (("--attention", "best"), "mean, LAYER or LAYER,HEAD"),
         (("--attention", "9"), "layer must be in [0, 3), got 9"),
-        (("--target", "Hund", "--num_beams", 2), "no search with a target: num_beams"),
+        (("--target", "Hund", "--num_beams", 2), "have no effect with a target. Remove num_beams"),
         (("--model", "nowhere"), "No such directory: nowhere"),
     ],
 )
-def test_the_script_says_in_a_line_what_is_wrong(
+def test_script_reports_errors_in_one_line(
     run, model_folder, tmp_path, monkeypatch, flags, message
 ):
     monkeypatch.chdir(tmp_path)

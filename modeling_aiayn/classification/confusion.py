@@ -4,8 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..inspection.heat_maps import label_columns, label_rows
-from ..inspection.pictures import labels_for, write_figure
+from ..inspection.pictures import label_columns, label_rows, labels_for, write_figure
 from .scores import ClassificationScores
 
 

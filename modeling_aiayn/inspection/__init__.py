@@ -1,1 +1,1 @@
-"""Looking inside: what attention looks at."""
+"""Inspection of a model: attention maps, word alignment and position encodings."""

@@ -1,16 +1,16 @@
-"""How good an alignment is: error rate, precision and recall against links made by hand."""
+"""Scores of word alignment: error rate, precision and recall against hand-made links."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from tqdm import tqdm
 
 from ..corpus import read_lines
-from ..embedded_corpus import AlignedPair, generate_pairs
+from ..embedded_corpus import generate_pairs
 from ..translation import Translator
-from .alignment import AttentionChoice, Links, align
+from .alignment import Links, align
+from .attention_weights import AttentionChoice
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class GoldPair:
     """A sentence pair with the links that it should have.
 
     Args:
-        source: The source.
+        source: A sentence.
         target: Its translation.
-        words: The words of either.
-        sure: Links that must be found.
-        possible: Links that may be found, the sure ones among them.
+        words: The words of source and target.
+        sure: Links that an alignment must contain.
+        possible: Links that it may contain; they include the sure ones.
     """
 
     source: str
@@ -31,58 +31,56 @@ class GoldPair:
     sure: Links
     possible: Links
 
-    @classmethod
-    def of(cls, pair: AlignedPair) -> Self:
-        """A pair of the embedded grammar, all of whose links are sure."""
-        links = frozenset(pair.alignment)
-        words = (pair.source_words, pair.target_words)
-        return cls(pair.source, pair.target, words, links, links)
-
 
 def embedded_gold(size: int) -> list[GoldPair]:
-    """Pairs of the embedded grammar that no model of it was trained on."""
-    return [GoldPair.of(pair) for pair in generate_pairs("test", size)]
+    """Generate pairs of the embedded grammar's test split; all of their links are sure."""
+    gold = []
+    for pair in generate_pairs("test", size):
+        links = frozenset(pair.alignment)
+        words = (pair.source_words, pair.target_words)
+        gold.append(GoldPair(pair.source, pair.target, words, links, links))
+    return gold
 
 
 def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) -> list[GoldPair]:
-    """Pairs of tokenised text with their links.
+    """Read pairs of tokenised text with their links.
 
     Args:
-        source: A file of tokenised sentences, words between blanks.
-        target: The same of their translations.
-        gold: A file with a line of links for each pair: s-t where sure, spt where possible, words
-            counted from 0.
-        is_reversed: Whether links name the target's word first.
-
-    Returns:
-        The pairs.
+        source: A file of sentences, words separated by spaces.
+        target: A file of their translations, words separated by spaces.
+        gold: A file with one line of links for each pair: s-t for a sure link and spt for a
+            possible one, words counted from 0.
+        is_reversed: Whether the target's word comes first in a link.
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: The files differ in length, or a link is none.
+        ValueError: The files differ in length, or a link is invalid.
     """
     files = [read_lines(path) for path in (source, target, gold)]
     if len({len(lines) for lines in files}) > 1:
         counts = ", ".join(f"{len(lines)}" for lines in files)
         raise ValueError(
-            f"{source}, {target} and {gold} must have as many lines each, got {counts}."
+            f"{source}, {target} and {gold} must have the same number of lines, got {counts}."
         )
     pairs = []
     for number, (source_text, target_text, links) in enumerate(zip(*files, strict=True), start=1):
         words = (source_text.split(), target_text.split())
         sure, possible = parse_links(links, is_reversed, f"{gold}:{number}")
-        for side, index in ((0, 0), (1, 1)):
-            if any(link[index] >= len(words[side]) for link in possible):
-                raise ValueError(f"{Path(gold)}:{number}: a link is to a word that is not there.")
+        for side, name in enumerate(("source", "target")):
+            if any(link[side] >= len(words[side]) for link in possible):
+                raise ValueError(
+                    f"{Path(gold)}:{number}: links count words from 0, and the {name} has only "
+                    f"{len(words[side])} words."
+                )
         pairs.append(GoldPair(source_text, target_text, words, sure, possible))
     return pairs
 
 
 def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]:
-    """Sure and possible links, the sure among the possible, of a line.
+    """Parse one line to sure links and to possible links, which include the sure ones.
 
     Raises:
-        ValueError: One is none.
+        ValueError: A link is invalid; the message begins with `where`.
     """
     sure, possible = set(), set()
     for link in text.split():
@@ -90,7 +88,9 @@ def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]
         try:
             first, second = map(int, link.split(separator))
         except ValueError:
-            raise ValueError(f"{where}: a link must be like 3-4 or 3p4, got {link!r}.") from None
+            raise ValueError(
+                f"{where}: a link must have the form 3-4 or 3p4, got {link!r}."
+            ) from None
         pair = (second, first) if is_reversed else (first, second)
         possible.add(pair)
         if separator == "-":
@@ -100,13 +100,13 @@ def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]
 
 @dataclass
 class AlignmentScore:
-    """Counts over a corpus, and what follows from them (Och and Ney 2003).
+    """Counts over a corpus and the scores computed from them (Och and Ney 2003).
 
     Args:
-        found: Links found.
-        found_sure: Those among the sure ones.
-        found_possible: Those among the possible ones.
-        sure: Sure links there are.
+        found: Number of links found.
+        found_sure: Number of links found that are sure.
+        found_possible: Number of links found that are possible.
+        sure: Number of sure links in the corpus.
     """
 
     found: int = 0
@@ -115,7 +115,7 @@ class AlignmentScore:
     sure: int = 0
 
     def add(self, links: Links, gold: GoldPair) -> None:
-        """Count one pair's links."""
+        """Add one pair's links to the counts."""
         self.found += len(links)
         self.found_sure += len(links & gold.sure)
         self.found_possible += len(links & gold.possible)
@@ -123,22 +123,22 @@ class AlignmentScore:
 
     @property
     def error_rate(self) -> float:
-        """AER: 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 is perfect."""
+        """Alignment error rate, 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 is perfect."""
         return 1 - (self.found_sure + self.found_possible) / max(1, self.found + self.sure)
 
     @property
     def precision(self) -> float:
-        """Share of the found links that are possible."""
+        """The share of the found links that are possible."""
         return self.found_possible / max(1, self.found)
 
     @property
     def recall(self) -> float:
-        """Share of the sure links that were found."""
+        """The share of the sure links that were found."""
         return self.found_sure / max(1, self.sure)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """The harmonic mean of precision and recall."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
@@ -146,15 +146,7 @@ class AlignmentScore:
 def score_attentions(
     translator: Translator, pairs: Iterable[GoldPair]
 ) -> dict[AttentionChoice, AlignmentScore]:
-    """How well each head, the mean of each layer's heads, and the mean of all align words.
-
-    Args:
-        translator: A model and its tokenizers.
-        pairs: Pairs with their links.
-
-    Returns:
-        The score of each attention.
-    """
+    """Score each head, the mean of each layer, and the mean of all heads as word alignment."""
     config = translator.model.config
     scores = {AttentionChoice(): AlignmentScore()}
     for layer in range(config.decoder_layers):
@@ -169,7 +161,7 @@ def score_attentions(
 
 
 def alignment_table(scores: dict[AttentionChoice, AlignmentScore]) -> str:
-    """Scores as aligned lines of plain text, in per cent."""
+    """Format scores as a table of plain text, in per cent."""
     lines = [f"{'attention':<22}{'AER':>6}{'precision':>11}{'recall':>8}{'F1':>7}"]
     lines += [
         f"{choice!s:<22}{100 * score.error_rate:6.1f}{100 * score.precision:11.1f}"

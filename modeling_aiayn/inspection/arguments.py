@@ -16,9 +16,14 @@ from ..loading import check_weights
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.arguments import TranslatorArguments
 from ..translation.options import SearchOptions
-from .alignment import AttentionChoice
 from .attention_page import write_attention_page
-from .attention_weights import KINDS, AttentionMaps, attention_maps, text_attention_maps
+from .attention_weights import (
+    KINDS,
+    AttentionChoice,
+    AttentionMaps,
+    attention_maps,
+    text_attention_maps,
+)
 from .heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from .pictures import PICTURE_ENDINGS, check_ending
 

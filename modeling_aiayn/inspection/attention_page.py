@@ -1,4 +1,4 @@
-"""Attention weights as a page to move about in: one HTML file, with nothing from elsewhere."""
+"""Attention weights as an interactive page: one HTML file that loads nothing else."""
 
 import base64
 import hashlib
@@ -11,24 +11,20 @@ from typing import Any
 from torch import Tensor
 
 from .attention_weights import AttentionMaps
-from .labels import visible
+from .pictures import visible
 
 TEMPLATE = "attention_page.html"
-# What a weight of 1 is written as: an unsigned integer of two bytes.
+# A weight of 1, written as an unsigned integer of two bytes.
 UNIT = 65535
-# Letters that could end the element that the data is in; the rest of it is ASCII.
+# Escapes of the characters that could end the script element around the data.
 ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 
 
 def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
-    """Write a page that shows any layer and head of any of a text's attentions.
+    """Write an HTML page that shows every kind of attention, layer and head.
 
-    It asks for nothing over a network, and its policy forbids to. Tokens are data: they are in it
-    as JSON, and become text of the page.
-
-    Args:
-        maps: The weights.
-        path: The HTML file to write.
+    The page uses no network, and its content security policy forbids it. Tokens are stored as JSON
+    and shown as text only.
 
     Raises:
         OSError: The file cannot be written.
@@ -40,13 +36,9 @@ def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
-    """What the page shows: each kind of attention between tokens and, merged, between words.
+    """Prepare the page's data: attention between tokens and, if they differ, between words.
 
-    Args:
-        maps: The weights.
-
-    Returns:
-        For JSON; weights are in units of 1 / 65535, little-endian, in base64.
+    Weights are unsigned integers in units of 1 / 65535, little-endian, in base64.
     """
     merged = maps.merged()
     layouts = [("tokens", maps)]
@@ -81,20 +73,20 @@ def _packed(weights: Tensor) -> str:
 
 
 def _as_json(data: dict[str, Any]) -> str:
-    """JSON that no HTML parser finds an end in, and no script engine a line break."""
+    """Write JSON that cannot end its HTML element or a line of a script."""
     return json.dumps(data, ensure_ascii=True).translate(ESCAPES)
 
 
 def _policy(template: str) -> str:
-    """A content security policy: the page's own script and style, and nothing else at all."""
+    """Write a content security policy that allows the page's own script and style only."""
     sources = " ".join(
-        f"{directive} '{_fingerprint(template, element)}';"
+        f"{directive} '{_content_hash(template, element)}';"
         for directive, element in (("script-src", "script"), ("style-src", "style"))
     )
     return f"default-src 'none'; {sources} base-uri 'none'; form-action 'none'"
 
 
-def _fingerprint(template: str, element: str) -> str:
+def _content_hash(template: str, element: str) -> str:
     (content,) = re.findall(rf"<{element}>(.*?)</{element}>", template, re.DOTALL)
     digest = hashlib.sha256(content.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"

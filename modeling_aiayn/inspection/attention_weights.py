@@ -1,10 +1,10 @@
-"""What the model looks at: the attention weights of a text, or of a text and its translation."""
+"""Attention weights of a text, or of a text and its translation."""
 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..losses import shift_right
 from ..tokenization import clean_text
 from ..translation import Translator
 from ..translation.options import SearchOptions
-from .token_words import Tokens, merge_words, tokens_of_ids
+from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +22,79 @@ KINDS = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True)
+class AttentionChoice:
+    """A choice among a model's layers and heads.
+
+    Args:
+        layer: A layer, from 0. None: the mean of all.
+        head: A head, from 0. None: the mean of all.
+    """
+
+    layer: int | None = None
+    head: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse "mean", a layer such as "2", or a layer and a head such as "2,0".
+
+        Raises:
+            ValueError: The text has another form.
+        """
+        if text == "mean":
+            return cls()
+        try:
+            layer, *heads = map(int, text.split(","))
+            head = heads.pop() if heads else None
+            if heads:
+                raise ValueError(text)
+        except ValueError:
+            raise ValueError(
+                f"An attention must be mean, LAYER or LAYER,HEAD, got {text!r}."
+            ) from None
+        return cls(layer, head)
+
+    @property
+    def flag(self) -> str:
+        """The text that `parse` reads as this choice."""
+        chosen = [str(index) for index in (self.layer, self.head) if index is not None]
+        return ",".join(chosen) or "mean"
+
+    def check(self, layers: int, heads: int) -> None:
+        """Check that a model has the layer and the head.
+
+        Raises:
+            ValueError: It does not.
+        """
+        for name, index, size in (("layer", self.layer, layers), ("head", self.head, heads)):
+            if index is not None and not 0 <= index < size:
+                raise ValueError(f"{name} must be in [0, {size}), got {index}.")
+
+    def of(self, weights: Tensor) -> Tensor:
+        """Select or average weights, [layers, H, T, S], to one map, [T, S].
+
+        Raises:
+            ValueError: There is no such layer or head.
+        """
+        self.check(*weights.shape[:2])
+        chosen = weights if self.layer is None else weights[self.layer][None]
+        chosen = chosen if self.head is None else chosen[:, self.head][:, None]
+        return chosen.mean((0, 1))
+
+    def __str__(self) -> str:
+        layer = "mean" if self.layer is None else f"{self.layer}"
+        head = "mean" if self.head is None else f"{self.head}"
+        return f"layer {layer}, head {head}"
+
+
+@dataclass(frozen=True)
 class AttentionView:
-    """One kind of attention, with what its rows and columns are.
+    """One kind of attention with the labels of its rows and columns.
 
     Args:
         kind: "encoder", "decoder" or "cross".
         weights: Weights, [layers, H, T, S]; each row sums to 1.
-        rows: Names of the T that look.
-        columns: Names of the S that are looked at.
-        row_title: What a row is.
-        column_title: What a column is.
+        rows: Labels of the T rows, one for each query.
+        columns: Labels of the S columns, one for each key.
     """
 
     kind: str
@@ -44,97 +107,70 @@ class AttentionView:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The weights of every layer and head in one pass over a text.
+    """The attention weights of every layer and head in one pass over a text.
 
-    A row of the decoder is named by what it predicts, not by what it reads: step t reads `inputs`
-    t, which is the target one token earlier (`<s>` first), and predicts `target` t. So rows of
-    `decoder` and `cross` are `target`, and columns of `decoder` are `inputs`.
+    A row of the decoder is labelled by the token that it predicts, not by the one that it reads:
+    step t reads `inputs[t]`, the target shifted right (`<s>` first), and predicts `target[t]`. So
+    the rows of `decoder` and `cross` are `target`, and the columns of `decoder` are `inputs`.
 
     Args:
-        source: What the encoder reads, S tokens; None without an encoder.
-        target: What the decoder predicts, T tokens; None without a decoder.
-        inputs: What the decoder reads, T tokens; None without a decoder.
+        source: The encoder's S input tokens; empty without an encoder.
+        target: The T tokens that the decoder predicts; empty without a decoder.
+        inputs: The T tokens that the decoder reads; empty without a decoder.
         encoder: Self-attention of the encoder, [layers, H, S, S]; None without one.
         decoder: Self-attention of the decoder, [layers, H, T, T]; None without one.
         cross: Attention of the decoder over the source, [layers, H, T, S]; None without one.
     """
 
-    source: Tokens | None = None
-    target: Tokens | None = None
-    inputs: Tokens | None = None
+    source: Tokens = NO_TOKENS
+    target: Tokens = NO_TOKENS
+    inputs: Tokens = NO_TOKENS
     encoder: Tensor | None = None
     decoder: Tensor | None = None
     cross: Tensor | None = None
 
     @property
-    def source_tokens(self) -> list[str]:
-        """What the encoder reads, S tokens."""
-        return self.source.tokens if self.source else []
-
-    @property
-    def target_tokens(self) -> list[str]:
-        """What the decoder predicts, T tokens."""
-        return self.target.tokens if self.target else []
-
-    @property
-    def input_tokens(self) -> list[str]:
-        """What the decoder reads, T tokens."""
-        return self.inputs.tokens if self.inputs else []
-
-    @property
     def kinds(self) -> list[str]:
-        """The kinds of attention that there are."""
+        """The kinds of attention of this model."""
         return [kind for kind in KINDS if getattr(self, kind) is not None]
 
     def view(self, kind: str | None = None) -> AttentionView:
-        """One kind of attention.
+        """Return one kind of attention with its labels.
 
         Args:
-            kind: "encoder", "decoder" or "cross". None: over the source where there is one, else
-                the only one there is.
-
-        Returns:
-            Its weights and labels.
+            kind: "encoder", "decoder" or "cross". None: "cross" if the model has it, else its only
+                kind.
 
         Raises:
             ValueError: The model has no such attention.
         """
         kind = kind or self.kinds[-1]
         if kind not in self.kinds:
-            raise ValueError(f"kind must be {' or '.join(self.kinds)} here, got {kind!r}.")
-        rows, row_title = (
-            (self.source_tokens, "source")
-            if kind == "encoder"
-            else (self.target_tokens, "target predicted")
-        )
-        columns, column_title = (
-            (self.input_tokens, "target looked at")
-            if kind == "decoder"
-            else (self.source_tokens, "source looked at")
-        )
-        return AttentionView(kind, getattr(self, kind), rows, columns, row_title, column_title)
+            raise ValueError(
+                f"kind must be {' or '.join(self.kinds)} for this model, got {kind!r}."
+            )
+        rows, row_title = self.target, "target predicted"
+        columns, column_title = self.source, "source looked at"
+        if kind == "encoder":
+            rows, row_title = self.source, "source"
+        if kind == "decoder":
+            columns, column_title = self.inputs, "target looked at"
+        weights = getattr(self, kind)
+        return AttentionView(kind, weights, rows.tokens, columns.tokens, row_title, column_title)
 
     def merged(self) -> "AttentionMaps":
-        """Attention between words in the place of sub-words.
+        """Return attention between words instead of sub-words; each row still sums to 1.
 
-        Columns of one word are added up and its rows averaged, so that rows still sum to 1. What is
-        in no word, as `</s>`, stays as it is.
-
-        Returns:
-            Maps whose tokens are words.
+        Tokens outside words, such as `</s>`, stay as they are.
         """
 
-        def merge(
-            weights: Tensor | None, rows: Tokens | None, columns: Tokens | None
-        ) -> Tensor | None:
-            if weights is None or rows is None or columns is None:
-                return None
-            return merge_words(weights, rows, columns)
+        def merge(weights: Tensor | None, rows: Tokens, columns: Tokens) -> Tensor | None:
+            return None if weights is None else merge_words(weights, rows, columns)
 
         return AttentionMaps(
-            source=self.source and self.source.merged(),
-            target=self.target and self.target.merged(),
-            inputs=self.inputs and self.inputs.merged(),
+            source=self.source.merged(),
+            target=self.target.merged(),
+            inputs=self.inputs.merged(),
             encoder=merge(self.encoder, self.source, self.source),
             decoder=merge(self.decoder, self.target, self.inputs),
             cross=merge(self.cross, self.target, self.source),
@@ -143,16 +179,12 @@ class AttentionMaps:
 
 @contextmanager
 def showing_weights(model: PreTrainedModel) -> Iterator[None]:
-    """Within it the model computes weights, and drops nothing; after it all is as it was.
-
-    Args:
-        model: Any of our models, in training or not, with any attention implementation.
-    """
+    """Make a model compute attention weights without dropout; restore its state at the end."""
     implementation = model.config._attn_implementation
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        # Other implementations have no weights to show.
+        # Other implementations return no weights.
         model.set_attn_implementation("eager")
         yield
     finally:
@@ -162,7 +194,7 @@ def showing_weights(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:
-    """Weights of one text, [1, H, T, S] by layers, as [layers, H, T, S] in float32."""
+    """Stack the weights of one text, [1, H, T, S] per layer, to [layers, H, T, S] in float32."""
     return torch.cat(list(weights)).float().cpu() if weights else None
 
 
@@ -172,13 +204,18 @@ def _target_ids(
     target: str | Sequence[int] | None,
     search_options: dict[str, Any],
 ) -> list[int]:
-    """Ids of the target, or of the winning beam: its text might be cut into other tokens."""
+    """Return the target's ids, or those of the best hypothesis.
+
+    The ids of a hypothesis are kept, because its text could be split into other tokens.
+    """
     if target is None:
         best = next(translator.stream([source], SearchOptions(**search_options)))[0]
-        # An empty source has an empty translation, without a token.
+        # The translation of an empty source has no tokens.
         return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
     if search_options:
-        raise ValueError(f"There is no search with a target: {', '.join(search_options)}.")
+        raise ValueError(
+            f"Search options have no effect with a target. Remove {', '.join(search_options)}."
+        )
     if not isinstance(target, str):
         return list(target)
     ids: list[int] = translator.target_tokenizer(clean_text(target)).input_ids
@@ -192,21 +229,16 @@ def attention_maps(
     target: str | Sequence[int] | None = None,
     **search_options: Any,
 ) -> AttentionMaps:
-    """Where a translator looks while it says a translation, by one teacher-forced pass.
+    """Compute a translator's attention for one sentence pair, by one teacher-forced pass.
 
     Args:
-        translator: A model and its tokenizers, left as they were. Of several models that vote the
-            first is looked into.
-        source: A sentence; like any that is translated it is cut where it is too long.
-        target: A translation of it, as text or as ids. None: the translator's own, the tokens of
-            the winning beam themselves.
-        **search_options: How to search for it; as for `SearchOptions`.
-
-    Returns:
-        Self-attention of encoder and decoder, and attention over the source.
+        translator: A model and its tokenizers; of an ensemble, the first model is used.
+        source: A sentence. A long one is truncated as for translation.
+        target: Its translation, as text or as ids. None: the best hypothesis of a search.
+        **search_options: Options of that search, as for `SearchOptions`.
 
     Raises:
-        ValueError: There are search options beside a target, or one is none.
+        ValueError: Search options are passed with a target, or one is invalid.
     """
     model = translator.model
     source_ids = translator.encode(source)
@@ -225,11 +257,7 @@ def attention_maps(
     return AttentionMaps(
         source=tokens_of_ids(translator.source_tokenizer, source_ids),
         target=target_tokens,
-        inputs=Tokens(
-            [start_token, *target_tokens.tokens[:-1]],
-            [None, *target_tokens.word_of[:-1]],
-            target_tokens.words,
-        ),
+        inputs=target_tokens.shifted_right(start_token),
         encoder=_stacked(output.encoder_attentions),
         decoder=_stacked(output.decoder_attentions),
         cross=_stacked(output.cross_attentions),
@@ -243,37 +271,39 @@ def text_attention_maps(
     text: str,
     max_length: int | None = None,
 ) -> AttentionMaps:
-    """Where a classifier, an encoder or a language model looks in a text.
+    """Compute the self-attention of a classifier, an encoder or a language model for one text.
 
     A language model reads all tokens but the last and predicts all but the first, as in training.
 
     Args:
-        model: A model of one half, left as it was.
+        model: A model with an encoder only or with a decoder only.
         tokenizer: Its tokenizer.
         text: The text.
-        max_length: Tokens that are looked at, at most; the end of a longer text is cut off
-            before its `</s>`. None: as many as the model was trained on.
+        max_length: Maximum number of tokens. A longer text is truncated before its `</s>`. None:
+            the model's max_position_embeddings.
 
     Returns:
-        Self-attention: `encoder` of a classifier or encoder, `decoder` of a language model.
+        Maps with `encoder` for a classifier or encoder, `decoder` for a language model.
 
     Raises:
-        ValueError: The model has two halves, or a language model's text fewer than two tokens.
+        ValueError: The model has an encoder and a decoder, or the text has too few tokens.
     """
     is_decoder, is_encoder = (hasattr(model.base_model, half) for half in ("decoder", "encoder"))
     if is_decoder == is_encoder:
         raise ValueError(
-            "text_attention_maps takes a model of one half, a classifier, an encoder or a language "
-            f"model, got {type(model).__name__}. For a translator there is attention_maps."
+            "text_attention_maps needs a classifier, an encoder or a language model, got "
+            f"{type(model).__name__}. For a translator use attention_maps."
         )
     max_length = max_length or model.config.max_position_embeddings
     ids = tokenizer(clean_text(text)).input_ids
     if len(ids) > max_length:
-        logger.warning("The text: cut from %d to %d tokens.", len(ids), max_length)
+        logger.warning("The text was truncated from %d to %d tokens.", len(ids), max_length)
         is_ended = ids[-1] == tokenizer.eos_token_id
         ids = [*ids[: max_length - 1], ids[-1] if is_ended else ids[max_length - 1]]
     if len(ids) < 1 + is_decoder:
-        raise ValueError(f"There must be a token to look at, got {len(ids)} in {text!r}.")
+        raise ValueError(
+            f"The text must have at least {1 + is_decoder} tokens, got {len(ids)} in {text!r}."
+        )
     tokens = tokens_of_ids(tokenizer, ids)
     read = ids[:-1] if is_decoder else ids
     options = {"use_cache": False} if is_decoder else {}

@@ -1,50 +1,61 @@
-"""Writing a picture: PNG or SVG by the file's ending."""
+"""Pictures as PNG or SVG files, with labels of any text.
+
+No label is read as a formula, and no character of a label is invisible or drawn as an empty box.
+"""
 
 import math
+import unicodedata
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from .labels import drawable, visible
+from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dict
 
 PICTURE_ENDINGS = (".png", ".svg")
 DOTS_PER_INCH = 120
-# A picture of more cannot be opened everywhere; it gets fewer dots to the inch.
+# Larger pictures cannot be opened everywhere, so their resolution is reduced.
 MAX_PIXELS = 60_000_000
 MAX_PIXELS_OF_SIDE = 30_000
+# matplotlib takes minutes to lay out hundreds of labels, so only some are drawn.
+MAX_LABELS = 100
+DEFAULT_FONT = "DejaVu Sans"
+# Invisible characters that join or separate letters and emoji.
+JOINERS = "\u200c\u200d"
+# Drawn for each space in a label of nothing but spaces.
+OPEN_BOX = "\N{OPEN BOX}"
 
 
 def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> str:
-    """The file's ending in lower case.
+    """Check a file's ending and return it in lower case.
 
     Raises:
-        ValueError: It is none of endings.
+        ValueError: It is not one of `endings`.
     """
     ending = Path(path).suffix.lower()
     endings = list(endings)
     if ending not in endings:
-        raise ValueError(f"A picture's name must end in {' or '.join(endings)}, got {str(path)!r}.")
+        raise ValueError(
+            f"The name of a picture must end in {' or '.join(endings)}, got {str(path)!r}."
+        )
     return ending
 
 
 def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Labels for a picture, and the families of fonts to draw them with.
+    """Prepare labels of a picture, and choose the font families to draw them with.
 
-    The text of an SVG stays text, which whoever looks at it has fonts for; a PNG has the glyphs of
-    this machine's fonts, and code points where they have none.
+    An SVG keeps the text, and its viewer chooses the fonts. A PNG uses this machine's fonts, and
+    the code point of a character that no font has.
 
     Args:
         path: The picture.
         texts: Tokens or words.
 
-    Returns:
-        The labels and the families.
-
     Raises:
-        ValueError: The picture would be neither PNG nor SVG.
+        ValueError: The picture is neither PNG nor SVG.
     """
     texts = list(texts)
     labels, families = drawable(texts)
@@ -53,16 +64,45 @@ def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[
     return labels, families
 
 
-def write_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure; the same figure gives the same file.
+def label_columns(
+    axes: Axes, names: Sequence[str], families: Sequence[str], font_size: float = 10.0
+) -> None:
+    """Label a map's columns, without reading dollar signs as formulas."""
+    step = _label_step(names)
+    axes.set_xticks(
+        range(0, len(names), step),
+        names[::step],
+        rotation=90,
+        parse_math=False,
+        family=list(families),
+        fontsize=font_size,
+    )
 
-    Args:
-        figure: The figure.
-        path: The PNG or SVG to write.
+
+def label_rows(
+    axes: Axes, names: Sequence[str], families: Sequence[str], font_size: float = 10.0
+) -> None:
+    """Label a map's rows, without reading dollar signs as formulas."""
+    step = _label_step(names)
+    axes.set_yticks(
+        range(0, len(names), step),
+        names[::step],
+        parse_math=False,
+        family=list(families),
+        fontsize=font_size,
+    )
+
+
+def _label_step(names: Sequence[str]) -> int:
+    return 1 + (len(names) - 1) // MAX_LABELS
+
+
+def write_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG or SVG; the same figure always gives the same file.
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: Its ending is another.
+        ValueError: The path has another ending.
     """
     ending = check_ending(path)
     width, height = figure.get_size_inches()
@@ -76,7 +116,7 @@ def write_figure(figure: Figure, path: str | Path) -> None:
         warnings.catch_warnings(),
     ):
         if ending == ".svg":
-            # To lay text out that is not drawn here, a box's width serves.
+            # The viewer draws the text, so a missing glyph here does not matter.
             warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(
@@ -87,3 +127,86 @@ def write_figure(figure: Figure, path: str | Path) -> None:
             bbox_inches="tight",
             pad_inches=0.1,
         )
+
+
+def code_point(character: str) -> str:
+    """Return a character's number as Unicode writes it: U+6F22."""
+    return f"U+{ord(character):04X}"
+
+
+def visible(text: str) -> str:
+    """Replace invisible characters by their code points, and a text of spaces by open boxes.
+
+    Invisible are control and format characters, line breaks, surrogates and unassigned code
+    points. XML does not allow most of them.
+    """
+    if text and all(unicodedata.category(character) == "Zs" for character in text):
+        return OPEN_BOX * len(text)
+    return "".join(
+        code_point(character)
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        and character not in JOINERS
+        else character
+        for character in text
+    )
+
+
+def drawable(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Prepare labels for this machine's fonts.
+
+    Returns:
+        The texts, `visible`, with code points for characters that no font has; and the font
+        families in the order in which matplotlib should try them.
+    """
+    shown = [visible(text) for text in texts]
+    families, missing = _families_for(frozenset("".join(shown)))
+    return (
+        ["".join(code_point(c) if c in missing else c for c in text) for text in shown],
+        list(families),
+    )
+
+
+@lru_cache(maxsize=64)
+def _families_for(characters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Choose the font families needed for the characters, and return those that no font has."""
+    families: list[str] = []
+    missing = set(characters)
+    faces: dict[str, FontEntry] = {}
+    for entry in sorted(filter(_is_text_font, fontManager.ttflist), key=_font_rank):
+        faces.setdefault(entry.name, entry)
+    for name, face in faces.items():
+        found = {character for character in missing if _has_glyph(face, character)}
+        if found or name == DEFAULT_FONT:
+            families.append(name)
+            missing -= found
+        if not missing:
+            break
+    return tuple(families), frozenset(missing)
+
+
+def _font_rank(entry: FontEntry) -> tuple[bool, str, bool, int, str]:
+    """Sort the default font first, then by name; in a family the plain face first."""
+    is_plain = entry.style == "normal" and entry.variant == "normal" and entry.stretch == "normal"
+    weight = weight_dict[entry.weight] if isinstance(entry.weight, str) else entry.weight
+    return entry.name != DEFAULT_FONT, entry.name, not is_plain, abs(weight - 400), entry.fname
+
+
+def _is_text_font(entry: FontEntry) -> bool:
+    """Exclude matplotlib's formula fonts and fonts that draw boxes for all letters."""
+    is_formula_font = Path(entry.fname).is_relative_to(matplotlib.get_data_path())
+    draws_boxes = entry.name.replace(" ", "").startswith("LastResort")
+    return entry.name == DEFAULT_FONT or not (is_formula_font or draws_boxes)
+
+
+def _has_glyph(entry: FontEntry, character: str) -> bool:
+    try:
+        font = get_font(entry.fname)
+    except (OSError, RuntimeError):  # deleted since matplotlib listed it, or not readable
+        return False
+    if not font.get_char_index(ord(character)):
+        return False
+    if character.isspace() or character in JOINERS:
+        return True
+    # Colour fonts often contain empty glyphs.
+    font.load_char(ord(character))
+    return len(font.get_path()[0]) > 0

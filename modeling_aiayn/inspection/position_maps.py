@@ -1,4 +1,4 @@
-"""Section 3.5 as pictures: what sinusoids say of a position."""
+"""Pictures of section 3.5: the sinusoidal position encodings."""
 
 import math
 from pathlib import Path
@@ -13,29 +13,18 @@ from .pictures import write_figure
 
 
 def wavelengths(d_model: int, base: float = 10000.0) -> Tensor:
-    """Positions after which each pair of sine and cosine comes round, from 2 pi on.
+    """Compute the wavelength of each pair of sine and cosine in positions, [D / 2].
 
-    Args:
-        d_model: Width, D.
-        base: Base of the wavelengths.
-
-    Returns:
-        Wavelengths, [D / 2].
+    They grow from 2 pi, for a model of width D = d_model.
     """
     exponents = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     return (2 * math.pi * base**exponents).float()
 
 
 def products_by_distance(d_model: int, distances: Tensor, base: float = 10000.0) -> Tensor:
-    """Dot product of the encodings of two positions, which depends on their distance alone.
+    """Compute the dot products of encodings whose positions have the given distances, [N].
 
-    Args:
-        d_model: Width, D.
-        distances: Distances between positions, [N].
-        base: Base of the wavelengths.
-
-    Returns:
-        Dot products, [N]; D / 2 at distance 0.
+    They depend on the distances only; at distance 0 they are D / 2.
     """
     start = sinusoidal_positions(torch.zeros(1), d_model, base)  # [1, D]
     return (sinusoidal_positions(distances, d_model, base) * start).sum(-1)
@@ -46,15 +35,9 @@ def draw_positions(
 ) -> None:
     """Draw the encodings, their wavelengths, and their dot products by distance.
 
-    Args:
-        d_model: Width, D.
-        path: The PNG or SVG to write.
-        num_positions: How many positions.
-        base: Base of the wavelengths.
-
     Raises:
         OSError: The file cannot be written.
-        ValueError: d_model is odd, num_positions is below 1, or the file's ending is another.
+        ValueError: d_model is odd, num_positions is below 1, or the path has another ending.
     """
     if num_positions < 1:
         raise ValueError(f"num_positions must be at least 1, got {num_positions}.")
@@ -72,7 +55,7 @@ def _draw_encodings(axes: Axes, d_model: int, num_positions: int, base: float) -
         encodings.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1, interpolation="nearest"
     )
     axes.set(
-        title="Encodings: a sine at even dimensions, its cosine at odd ones",
+        title="Encodings: sines at even dimensions, cosines at odd dimensions",
         xlabel="dimension",
         ylabel="position",
     )

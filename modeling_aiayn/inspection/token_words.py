@@ -1,7 +1,9 @@
-"""Which words the tokens of a text are parts of."""
+"""The words that the tokens of a text belong to."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 import torch
 from torch import Tensor
@@ -12,11 +14,11 @@ from ..tokenization import decode_lines
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens in their order, and the words that they are parts of.
+    """The tokens of a text and its words.
 
     Args:
-        tokens: The tokens, S of them, as the vocabulary writes them.
-        word_of: For each token, which of words it is a part of; None: of none, as `</s>` is.
+        tokens: S tokens, as the vocabulary spells them.
+        word_of: The index of each token's word; None for a token outside words, such as `</s>`.
         words: The words.
     """
 
@@ -24,15 +26,22 @@ class Tokens:
     word_of: list[int | None]
     words: list[str]
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     def __getitem__(self, part: slice) -> "Tokens":
-        """Some of the tokens, with all of the words."""
+        """Return some of the tokens, with all of the words."""
         return Tokens(self.tokens[part], self.word_of[part], self.words)
+
+    def shifted_right(self, start_token: str) -> "Tokens":
+        """Return a start token and all tokens but the last, as the decoder reads them."""
+        return Tokens([start_token, *self.tokens[:-1]], [None, *self.word_of[:-1]], self.words)
 
     @property
     def groups(self) -> list[list[int]]:
-        """Numbers of the tokens of each word, in the order of the text; others are by themselves.
+        """The token indices of each word, in the order of the text.
 
-        A word of which no token is here has no group.
+        A token outside words is a group of its own. A word without tokens has no group.
         """
         groups: dict[tuple[int | None, int], list[int]] = {}
         for index, word in enumerate(self.word_of):
@@ -41,7 +50,7 @@ class Tokens:
 
     @property
     def membership(self) -> Tensor:
-        """1 where a token is in a group, [groups, S]."""
+        """A matrix with 1 where a token is in a group, [groups, S]."""
         groups = self.groups
         matrix = torch.zeros(len(groups), len(self.tokens))
         for row, group in enumerate(groups):
@@ -49,7 +58,7 @@ class Tokens:
         return matrix
 
     def merged(self) -> "Tokens":
-        """The words, each a token of its own."""
+        """Return the same text with one token for each word."""
         names, numbers = [], []
         for first, *_ in self.groups:
             word = self.word_of[first]
@@ -58,15 +67,18 @@ class Tokens:
         return Tokens(names, numbers, self.words)
 
 
-def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
-    """Attention between words: columns of a word are added up, rows of a word averaged.
+NO_TOKENS = Tokens([], [], [])
 
-    Each row sums to 1 as before.
+
+def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
+    """Merge attention between tokens to attention between words.
+
+    The columns of a word are added and its rows averaged, so each row still sums to 1.
 
     Args:
         weights: Attention between tokens, [..., T, S].
-        rows: The tokens that look, T.
-        columns: The tokens that are looked at, S.
+        rows: The T tokens of the queries.
+        columns: The S tokens of the keys.
 
     Returns:
         Attention between words, [..., groups of rows, groups of columns].
@@ -75,30 +87,107 @@ def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
     return averaging @ weights @ columns.membership.T
 
 
+def _decoded_prefixes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Decode the first id, the first two ids, and so on."""
+    return decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
+
+
 def tokens_of_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Tokens:
-    """Tokens and words of ids, which no text need give: a model has written them.
+    """Find the words of ids that a model generated, without their original text.
 
-    A word is what stands between blanks in the decoded text. A token is in the word with which the
-    text decoded up to it ends; one that is nothing but a blank is in the word after it. Start, end
-    and padding are in none.
-
-    Args:
-        tokenizer: Any tokenizer.
-        ids: The ids.
-
-    Returns:
-        The tokens.
+    Words are separated by spaces in the decoded text. A token belongs to the last word of the text
+    decoded up to it; a token that is only a space belongs to the next word. Start, end and padding
+    belong to no word.
     """
     silent = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
-    beginnings = decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
-    words = beginnings[-1].split() if beginnings else []
+    prefixes = _decoded_prefixes(tokenizer, ids)
+    words = prefixes[-1].split() if prefixes else []
     number = len(words) - 1
     word_of: list[int | None] = [None] * len(ids)
-    # From the right: what closes up to the word before it ("Hund ." to "Hund.") says so only late.
+    # From right to left, because a later token can join two words: "Hund ." becomes "Hund.".
     for index in reversed(range(len(ids))):
         if ids[index] not in silent:
-            text = beginnings[index]
-            is_blank = text[-1:].isspace() or not text
-            number = min(number, len(text.split()) - (0 if is_blank else 1))
+            text = prefixes[index]
+            is_space = text[-1:].isspace() or not text
+            number = min(number, len(text.split()) - (0 if is_space else 1))
             word_of[index] = number if 0 <= number < len(words) else None
     return Tokens(tokenizer.convert_ids_to_tokens(list(ids)), word_of, words)
+
+
+def words_of_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str], limit: int | None = None
+) -> list[int | None]:
+    """Find the given words that the tokens of a text belong to.
+
+    Args:
+        tokenizer: Any tokenizer. One without offsets, as imported models have, is compared with
+            the text by what its tokens decode to.
+        text: The text.
+        words: Words of the text in their order, in any case.
+        limit: Number of tokens to which the text was truncated, `</s>` counted. None: all.
+
+    Returns:
+        The index of each token's word; None for `</s>` and for tokens outside the words.
+
+    Raises:
+        ValueError: The text does not contain the words in this order.
+    """
+    word_at: list[int | None] = [None] * (len(text) + 1)
+    position = 0
+    for number, word in enumerate(words):
+        found = re.compile(re.escape(word), re.IGNORECASE).search(text, position)
+        if found is None:
+            raise ValueError(
+                f"The text must contain all words in their order, but {word!r} is not in "
+                f"{text!r} after the words before it."
+            )
+        start, position = found.span()
+        word_at[start:position] = [number] * (position - start)
+    if tokenizer.is_fast:
+        places = _places_by_offsets(tokenizer, text, limit)
+    else:
+        places = _places_by_decoding(tokenizer, text, limit)
+    return [None if place is None else word_at[place] for place in places]
+
+
+def _places_by_offsets(
+    tokenizer: PreTrainedTokenizerBase, text: str, limit: int | None
+) -> list[int | None]:
+    """Find the index in the text of each token's last character; None for special tokens."""
+    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    places = [
+        None if is_special else max(end - 1, start)
+        for (start, end), is_special in zip(
+            encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
+        )
+    ]
+    return places if limit is None or len(places) <= limit else [*places[: limit - 1], None]
+
+
+def _places_by_decoding(
+    tokenizer: PreTrainedTokenizerBase, text: str, limit: int | None
+) -> list[int | None]:
+    """Find the same by matching the decoded tokens with the text; None for tokens without text."""
+    ids = tokenizer(text).input_ids
+    ids = ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+    prefixes = _decoded_prefixes(tokenizer, ids)
+    # The matcher compares everything with everything, so drop text that was truncated.
+    text = text[: 2 * len(prefixes[-1]) + 100]
+    matcher = SequenceMatcher(None, prefixes[-1], text, autojunk=False)
+    place_of = {
+        block.a + offset: block.b + offset
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+    places: list[int | None] = []
+    end, last = 0, -1
+    for prefix in prefixes:
+        before, end = end, max(end, len(prefix.rstrip()))
+        if end == before:
+            places.append(None)
+            continue
+        # An unknown token does not match the text. It gets the next character that is no space.
+        rest = (place for place in range(last + 1, len(text)) if not text[place].isspace())
+        last = place_of.get(end - 1, next(rest, last))
+        places.append(last)
+    return places

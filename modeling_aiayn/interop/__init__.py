@@ -1,1 +1,1 @@
-"""Weights in from other systems, engines out."""
+"""Import of weights from other systems, and export to other engines."""

@@ -1,4 +1,4 @@
-"""Weights from the Annotated Transformer (Rush et al., 2018 and 2022)."""
+"""Weights of the Annotated Transformer (Rush et al., 2018 and 2022)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,47 +7,39 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .foreign_model import ForeignModel, read_foreign, refuse_derived
-from .layout import one_table
-from .marian import ATTENTION
+from ..corpus import read_lines
+from .foreign_model import INFERRED_FIELDS, ForeignModel, check_given_fields, read_foreign
+from .layout import shared_position_table
 from .pickled import dtype_of, read_state_dict
-from .vocabularies import read_tokens, tokenizer_of_pieces
-from .weight_names import NameTable, refuse_missing_heads, sizes_of
-
-
-def _layer(attentions: Mapping[str, str]) -> dict[str, str]:
-    names = {"fc1": "feed_forward.w_1", "fc2": "feed_forward.w_2"}
-    for number, (ours, theirs) in enumerate(attentions.items()):
-        names[f"{ours}_layer_norm"] = f"sublayer.{number}.norm"
-        for index, projection in enumerate(ATTENTION):
-            names[f"{ours}.{projection}"] = f"{theirs}.linears.{index}"
-    return names | {"final_layer_norm": f"sublayer.{len(attentions)}.norm"}
-
+from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
+from .weight_names import NameTable, sizes_of
 
 ANNOTATED_NAMES = NameTable(
-    around={
+    outside={
         "model.encoder.embed_tokens": "src_embed.0.lut",
         "model.decoder.embed_tokens": "tgt_embed.0.lut",
         "model.encoder.layer_norm": "encoder.norm",
         "model.decoder.layer_norm": "decoder.norm",
         "lm_head": "generator.proj",
     },
-    encoder=_layer({"self_attn": "self_attn"}),
-    decoder=_layer({"self_attn": "self_attn", "encoder_attn": "src_attn"}),
     encoder_layer="encoder.layers.{n}.",
     decoder_layer="decoder.layers.{n}.",
+    cross_attention="src_attn",
+    projections=[f"linears.{index}" for index in range(4)],
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=[f"sublayer.{index}.norm" for index in range(2)],
+    decoder_norms=[f"sublayer.{index}.norm" for index in range(3)],
     left_out={r"(src|tgt)_embed\.1\.pe": "sinusoids are computed"},
 )
 # Its vocabulary begins with <s>, </s>, <blank> and <unk>.
-SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 0}
-# It adds 1e-6 to the standard deviation: the square of it, to the variance, is as negligible.
-LAYER_NORM_EPS = 1e-12
-SPECIAL_TOKENS = {
-    "bos_token": "<s>",
-    "pad_token": "<blank>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
+ANNOTATED_SPECIAL_IDS = {
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+    "decoder_start_token_id": 0,
 }
+# It adds 1e-6 to the standard deviation. Our epsilon is added to the variance: its square.
+ANNOTATED_LAYER_NORM_EPS = 1e-12
 
 
 def read_annotated(
@@ -55,38 +47,41 @@ def read_annotated(
     fields: Mapping[str, Any],
     vocabularies: tuple[str | Path, str | Path] | None = None,
 ) -> ForeignModel:
-    """The Annotated Transformer: pre-norm by the sample's standard deviation, biases everywhere.
+    """Read an Annotated Transformer: pre-norm by the sample's deviation, biases everywhere.
 
     Args:
         source: Its state dict, or a file of it.
-        fields: What no tensor tells: encoder_attention_heads and decoder_attention_heads always,
-            and dropout and token ids where they are not the document's.
-        vocabularies: Files of source and target with a token a line, in the order of their ids;
-            texts then come in words between spaces. None: no tokenizer.
-
-    Returns:
-        What there is of it.
+        fields: Fields of `AiaynConfig`. encoder_attention_heads and decoder_attention_heads are
+            required; dropout and token ids where they are not the document's.
+        vocabularies: Files of source and target with one token a line, in the order of their ids.
+            Texts are then words with spaces between them. None: no tokenizer.
 
     Raises:
         OSError: A file is missing or damaged.
-        ValueError: A tensor is missing, has another shape, or no place.
+        ValueError: A tensor is missing, has the wrong shape, or belongs to no parameter.
     """
-    refuse_missing_heads(fields)
+    check_given_fields(fields, INFERRED_FIELDS)
     tensors = read_state_dict(source)
-    refuse_derived(fields)
-    positions = one_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe")
-    tokenizers = _tokenizers(tensors, vocabularies)
+    positions = shared_position_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe")
+    # In the document a source begins with <s> and ends with </s>; a target only ends with </s>.
+    templates = {"encoder": "<s> $A </s>", "decoder": "$A </s>"}
+    tokenizers = [
+        _word_tokenizer(path, tensors, half, template)
+        for path, (half, template) in zip(
+            vocabularies or (None, None), templates.items(), strict=True
+        )
+    ]
     return read_foreign(
         "The Annotated Transformer",
         ANNOTATED_NAMES,
         tensors,
         {
             **sizes_of(ANNOTATED_NAMES, tensors),
-            **SPECIAL_IDS,
+            **ANNOTATED_SPECIAL_IDS,
             "norm_first": True,
             "attention_bias": True,
             "lm_head_bias": True,
-            "layer_norm_eps": LAYER_NORM_EPS,
+            "layer_norm_eps": ANNOTATED_LAYER_NORM_EPS,
             **fields,
         },
         positions,
@@ -97,21 +92,12 @@ def read_annotated(
     )
 
 
-def _tokenizers(
-    tensors: Mapping[str, Tensor], vocabularies: tuple[str | Path, str | Path] | None
-) -> tuple[PreTrainedTokenizerBase | None, ...]:
-    """Sources stand between <s> and </s> in this document; targets end in </s>."""
-    if vocabularies is None:
-        return None, None
-    return tuple(
-        tokenizer_of_pieces(
-            read_tokens(
-                path, len(ANNOTATED_NAMES.need(tensors, f"model.{half}.embed_tokens.weight"))
-            ),
-            SPECIAL_TOKENS,
-            around,
-        )
-        for path, half, around in zip(
-            vocabularies, ("encoder", "decoder"), ("<s> $A </s>", "$A </s>"), strict=True
-        )
-    )
+def _word_tokenizer(
+    path: str | Path | None, tensors: Mapping[str, Tensor], half: str, template: str
+) -> PreTrainedTokenizerBase | None:
+    if path is None:
+        return None
+    tokens = read_lines(path)
+    embeddings = ANNOTATED_NAMES.get(tensors, f"model.{half}.embed_tokens.weight")
+    check_vocabulary_size(path, tokens, len(embeddings))
+    return tokenizer_of_pieces(tokens, OPENNMT_SPECIALS, template)

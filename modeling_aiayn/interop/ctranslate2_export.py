@@ -1,4 +1,4 @@
-"""Our translation model as a CTranslate2 folder, and the proof that it is the same model."""
+"""Export of our translation model to CTranslate2, and a comparison of the two engines."""
 
 import copy
 from collections.abc import Sequence
@@ -32,25 +32,20 @@ from ..translation.engine import (
     suppressed_tokens,
 )
 from ..translation.options import SearchOptions
-from .importing import new_folder, refuse_used
+from ..whole_files import check_unused, new_folder
 
-# Positions that the folder has encodings for: the engine looks them up and knows no others.
-POSITIONS = 2048
+# Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.
+EXPORTED_POSITIONS = 2048
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int16")
 
 
 class AiaynLoader(BartLoader):
-    """The engine's reader of BART, whose parameter names are ours, for what is different here."""
+    """CTranslate2's loader of BART, whose parameter names are ours, adapted to our embeddings."""
 
     def set_common_layers(self, spec: Any, module: Any) -> None:
-        """Fill in what is around a half's layers.
-
-        Args:
-            spec: The engine's half.
-            module: Ours.
-        """
+        """Copy embeddings, positions and final norm of our encoder or decoder to CTranslate2's."""
         spec.scale_embeddings = module.embed_scale
-        positions = torch.arange(module.embed_positions.max_length or POSITIONS)
+        positions = torch.arange(module.embed_positions.max_length or EXPORTED_POSITIONS)
         spec.position_encodings.encodings = module.embed_positions(positions).detach().numpy()
         is_encoder = isinstance(spec.embeddings, list)
         self.set_embeddings(
@@ -60,40 +55,40 @@ class AiaynLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
 
-def refuse_what_cannot_be_exported(config: AiaynConfig) -> None:
-    """Name the first number of config that the engine has no way to express.
+def check_exportable(config: AiaynConfig) -> None:
+    """Check that CTranslate2 can express a configuration.
 
     Raises:
-        ValueError: There is one.
+        ValueError: It cannot; the message names the first such field.
     """
     for half in ("encoder", "decoder"):
         heads = getattr(config, f"{half}_attention_heads")
         if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
             raise ValueError(
-                f"CTranslate2 has no head_dim={config.head_dim} in a model of "
-                f"d_model={config.d_model} and {half}_attention_heads={heads}: a head's width is "
-                "their quotient."
+                f"CTranslate2 needs head_dim = d_model / {half}_attention_heads, got "
+                f"head_dim={config.head_dim}, d_model={config.d_model} and "
+                f"{half}_attention_heads={heads}."
             )
     if config.activation_function not in _SUPPORTED_ACTIVATIONS:
         raise ValueError(
-            f"CTranslate2 has no activation_function={config.activation_function!r}, only "
-            f"{', '.join(sorted(_SUPPORTED_ACTIVATIONS))}."
+            "CTranslate2 needs an activation_function of "
+            f"{', '.join(sorted(_SUPPORTED_ACTIVATIONS))}, got {config.activation_function!r}."
         )
     if config.final_norm and not config.norm_first:
-        raise ValueError("CTranslate2 has no final_norm=True in a model with norm_first=False.")
+        raise ValueError("CTranslate2 supports final_norm=True only with norm_first=True.")
 
 
 def export_ctranslate2(translator: Translator, folder: str | Path, quantization: str) -> None:
-    """Write a model and its tokenizers as a folder that CTranslate2, and Translator, can open.
+    """Write a model and its tokenizers as a folder that CTranslate2 and Translator open.
 
     Args:
         translator: The model and its tokenizers.
-        folder: The folder to write. It must not hold anything yet.
-        quantization: How weights are kept: float32, float16, bfloat16, int8, int8_float16, int16.
+        folder: The folder to create. It must not exist, or be empty.
+        quantization: Type of the written weights, one of `QUANTIZATIONS`.
 
     Raises:
-        ValueError: The engine cannot express the model, knows no such quantization, or has no way
-            to let several vote.
+        ValueError: CTranslate2 cannot express the model, has no such quantization, or the
+            translator is an ensemble.
         OSError: The folder is not empty, or cannot be written.
     """
     if quantization not in QUANTIZATIONS:
@@ -102,41 +97,42 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
         )
     if len(translator.models) > 1:
         raise ValueError(
-            f"One model is exported at a time, got {len(translator.models)} that vote."
+            "The export needs a translator of one model, got an ensemble of "
+            f"{len(translator.models)}. Export each model by itself."
         )
     folder = Path(folder)
-    refuse_used(folder)
+    check_unused(folder)
     spec = _filled_spec(translator)
     spec.validate()
     spec.optimize(quantization=quantization)
-    with new_folder(folder) as aside:
-        spec.save(str(aside))
-        # How long translations may be, and what they never contain: told at each call.
-        translator.model.generation_config.save_pretrained(aside)
-        translator.source_tokenizer.save_pretrained(aside / SOURCE_TOKENIZER_FOLDER)
-        translator.target_tokenizer.save_pretrained(aside / TARGET_TOKENIZER_FOLDER)
+    with new_folder(folder) as unfinished:
+        spec.save(str(unfinished))
+        # Its length limits and suppressed tokens are passed to CTranslate2 at each call.
+        translator.model.generation_config.save_pretrained(unfinished)
+        translator.source_tokenizer.save_pretrained(unfinished / SOURCE_TOKENIZER_FOLDER)
+        translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
 
 
 def _filled_spec(translator: Translator) -> TransformerSpec:
-    """The engine's form of a model and its vocabularies."""
+    """Fill CTranslate2's model specification with the weights and the vocabularies."""
     config, decoding = translator.model.config, translator.model.generation_config
-    refuse_what_cannot_be_exported(config)
+    check_exportable(config)
     refuse_what_the_decoder_lacks(decoding)
-    suppressed_tokens(decoding)  # which it refuses if one is of several ids
-    # The engine quantizes in place.
+    suppressed_tokens(decoding)  # raises for a sequence of several ids
+    # A copy, because CTranslate2 quantizes in place.
     model = copy.deepcopy(translator.model).float().cpu()
-    _rule_out(model.lm_head, left_out_of_odds(decoding))
+    _exclude_from_softmax(model.lm_head, left_out_of_odds(decoding))
     spec = _empty_spec(config)
     loader = AiaynLoader()
     loader.set_encoder(spec.encoder, model.model.encoder)
     loader.set_decoder(spec.decoder, model.model.decoder)
     loader.set_linear(spec.decoder.projection, model.lm_head)
     source, target = translator.source_tokenizer, translator.target_tokenizer
-    spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
+    spec.register_source_vocabulary(_vocabulary_list(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
-    spec.register_target_vocabulary(vocabulary(target, size))
+    spec.register_target_vocabulary(_vocabulary_list(target, size))
     spec.config.eos_token = target.convert_ids_to_tokens(sole_end(decoding))
-    # Unused: it adds no beginning, and is given tokens that it knows.
+    # CTranslate2 requires both names but uses neither: it gets known tokens only.
     spec.config.bos_token = target.bos_token or spec.config.eos_token
     spec.config.unk_token = target.unk_token or spec.config.eos_token
     spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
@@ -149,8 +145,8 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     return spec
 
 
-def _rule_out(projection: nn.Linear, ids: Sequence[int]) -> None:
-    """Take ids out of what a softmax shares out; the engine only passes over them."""
+def _exclude_from_softmax(projection: nn.Linear, ids: Sequence[int]) -> None:
+    """Lower the bias of ids so that softmax gives them 0; CTranslate2 only skips suppressed ids."""
     if not ids:
         return
     if projection.bias is None:
@@ -170,8 +166,8 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
     )
 
 
-def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The token of each id; ids without one get names that no text has."""
+def _vocabulary_list(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    """Return the token of each id below `size`; ids without a token get unused names."""
     known = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
     found = tokenizer.convert_ids_to_tokens(list(range(min(known, size))))
     found += [None] * (size - len(found))
@@ -180,13 +176,13 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """How far two engines agree about the same texts.
+    """Agreement of two engines on the same texts.
 
     Args:
-        texts: How many there were.
-        identical: How many have the same translation from both.
-        score_difference: The largest difference of a log-probability per token that both give to
-            the same translation, in nats.
+        texts: Number of texts.
+        identical: Number of texts with equal translations.
+        score_difference: Largest difference between the engines' scores of one translation, in
+            nats per token.
     """
 
     texts: int
@@ -204,16 +200,13 @@ class ParityReport:
 def compare_engines(
     ours: Translator, theirs: Translator, texts: Sequence[str], options: SearchOptions
 ) -> ParityReport:
-    """Translate texts by both, and let both score our translations.
+    """Translate texts with both translators, and let both score the translations of `ours`.
 
     Args:
-        ours: One translator.
-        theirs: Another with the same vocabulary.
+        ours: A translator.
+        theirs: Another one with the same vocabulary.
         texts: Sentences, at least one.
-        options: How to search.
-
-    Returns:
-        What they have in common.
+        options: Search options of both.
     """
     texts = [text for text in texts if text.strip()]
     mine = [best.text for best, *_ in ours.stream(texts, options)]

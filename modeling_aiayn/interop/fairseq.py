@@ -1,6 +1,5 @@
-"""Weights from fairseq's .pt files, and its dictionaries."""
+"""Weights and dictionaries of fairseq's .pt files."""
 
-import argparse
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -12,31 +11,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .foreign_model import ForeignModel, read_foreign
-from .marian import ATTENTION, LAYER_NORM_EPS
-from .pickled import dtype_of, read_pickled, tensors_in
-from .vocabularies import moses_tokenizer, read_fairseq_dictionary, tokenizer_of_pieces
-from .weight_names import NameTable, Third
+from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
+from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
+from .vocabularies import (
+    FAIRSEQ_SPECIALS,
+    check_vocabulary_size,
+    moses_tokenizer,
+    read_fairseq_dictionary,
+    tokenizer_of_pieces,
+)
+from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS, NameTable
 
-
-def _layer(attentions: tuple[str, ...]) -> dict[str, Any]:
-    """Names within a layer: in_proj and numbered norms are those of fairseq's first years."""
-    names: dict[str, Any] = {"fc1": "fc1", "fc2": "fc2"}
-    for attention in attentions:
-        names[f"{attention}.out_proj"] = f"{attention}.out_proj"
-        for index, projection in enumerate(ATTENTION[:3]):
-            names[f"{attention}.{projection}"] = (
-                f"{attention}.{projection}",
-                Third(f"{attention}.in_proj_{{leaf}}", index),
-            )
-    norms = (*(f"{attention}_layer_norm" for attention in attentions), "final_layer_norm")
-    for number, norm in enumerate(norms):
-        names[norm] = (norm, f"layer_norms.{number}")
-    return names
-
-
+# fairseq's first years stacked queries, keys and values in in_proj and numbered the norms.
 FAIRSEQ_NAMES = NameTable(
-    around={
+    outside={
         "model.encoder.embed_tokens": "encoder.embed_tokens",
         "model.decoder.embed_tokens": "decoder.embed_tokens",
         "model.encoder.embed_positions": "encoder.embed_positions",
@@ -45,10 +33,14 @@ FAIRSEQ_NAMES = NameTable(
         "model.decoder.layer_norm": "decoder.layer_norm",
         "lm_head.weight": ("decoder.output_projection.weight", "decoder.embed_out"),
     },
-    encoder=_layer(("self_attn",)),
-    decoder=_layer(("self_attn", "encoder_attn")),
     encoder_layer="encoder.layers.{n}.",
     decoder_layer="decoder.layers.{n}.",
+    projections=[
+        *((name, f"in_proj_{{leaf}}[{index}]") for index, name in enumerate(PROJECTIONS[:3])),
+        "out_proj",
+    ],
+    encoder_norms=[(name, f"layer_norms.{index}") for index, name in enumerate(ENCODER_NORMS)],
+    decoder_norms=[(name, f"layer_norms.{index}") for index, name in enumerate(DECODER_NORMS)],
     left_out={
         r"(en|de)coder\.version": "the format's number",
         r"(en|de)coder\.embed_positions\.(_float_tensor|weights)": "sinusoids are computed",
@@ -57,17 +49,19 @@ FAIRSEQ_NAMES = NameTable(
         ),
     },
 )
-# fairseq's Dictionary begins with <s>, <pad>, </s> and <unk>; a decoder starts from </s>.
-SPECIAL_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-SPECIAL_TOKENS = {
-    "bos_token": "<s>",
-    "pad_token": "<pad>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
+# A fairseq vocabulary begins with FAIRSEQ_SPECIALS; the decoder starts from </s>.
+FAIRSEQ_SPECIAL_IDS = {
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
 }
-# Positions are counted from the one behind padding's.
-FIRST_POSITION = SPECIAL_IDS["pad_token_id"] + 1
-# Options that ask for what this model does not have.
+SPECIAL_TOKENS = dict(
+    zip(("bos_token", "pad_token", "eos_token", "unk_token"), FAIRSEQ_SPECIALS, strict=True)
+)
+# The first token's position; fairseq gives smaller ones to padding.
+FIRST_POSITION = FAIRSEQ_SPECIAL_IDS["pad_token_id"] + 1
+# Options that our model does not have.
 UNSUPPORTED = (
     "layernorm_embedding",
     "no_token_positional_embeddings",
@@ -76,23 +70,23 @@ UNSUPPORTED = (
     "adaptive_input",
     "adaptive_softmax_cutoff",
 )
-# Options that this model has once for both sides.
+# Options that must agree between encoder and decoder, because our model has one for both.
 PAIRED = ("embed_dim", "normalize_before", "learned_pos")
-# Versions up to which a half has no norm behind its layers, even in pre-norm.
+# Up to this version of the format a pre-norm half does not end in a norm.
 NORMLESS_VERSIONS = {"encoder": 1, "decoder": 2}
 
 
 @dataclass(frozen=True)
 class FairseqText:
-    """How a fairseq model's texts are cut, which its checkpoint does not say.
+    """The preparation of a fairseq model's texts, which its checkpoint does not contain.
 
     Args:
-        source_dictionary: The dict.txt of the source. None: no tokenizer.
-        target_dictionary: The same of the target. None: the source's.
-        bpe_codes: subword-nmt's codes: texts are tokenized as Moses does, then cut. None: texts
-            come in pieces between spaces, as fairseq-generate takes them.
+        source_dictionary: The source's dict.txt. None: no tokenizer.
+        target_dictionary: The target's dict.txt. None: the source's.
+        bpe_codes: subword-nmt's codes. Texts are then tokenized by Moses and split by the codes.
+            None: texts are already cut into pieces with spaces between them.
         source_lang: Language of the source, for Moses.
-        target_lang: Language of the target.
+        target_lang: Language of the target, for Moses.
     """
 
     source_dictionary: str | Path | None = None
@@ -102,17 +96,14 @@ class FairseqText:
     target_lang: str = "de"
 
     def tokenizers(self, sizes: tuple[int, int]) -> tuple[PreTrainedTokenizerBase | None, ...]:
-        """Tokenizers of source and target.
+        """Build the tokenizers of source and target; without a dictionary both are None.
 
         Args:
-            sizes: Entries that the model has for each.
-
-        Returns:
-            The tokenizers, or twice None without a dictionary.
+            sizes: Vocabulary sizes of the model.
 
         Raises:
             OSError: A file cannot be read.
-            ValueError: A dictionary has not as many entries as the model.
+            ValueError: A dictionary and the model differ in size.
         """
         if self.source_dictionary is None:
             return None, None
@@ -121,11 +112,7 @@ class FairseqText:
         languages = (self.source_lang, self.target_lang)
         for path, language, size in zip(paths, languages, sizes, strict=True):
             tokens = read_fairseq_dictionary(path)
-            if len(tokens) != size:
-                raise ValueError(
-                    f"{path} must have as many entries as the model, {size} with fairseq's own "
-                    f"four, got {len(tokens)}."
-                )
+            check_vocabulary_size(f"{path} with fairseq's four special tokens", tokens, size)
             if self.bpe_codes is None:
                 made.append(tokenizer_of_pieces(tokens, SPECIAL_TOKENS))
             else:
@@ -134,39 +121,36 @@ class FairseqText:
 
 
 def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignModel:
-    """A fairseq transformer: sinusoids in halves, first position 2, `</s>` as the start token.
+    """Read a fairseq transformer: sinusoids in two halves, first position 2, start token `</s>`.
 
     Args:
-        path: The .pt file: old and new names, pre-norm and post-norm.
-        text: How its texts are cut. None: no tokenizer.
-
-    Returns:
-        What there is of it.
+        path: The .pt file, of any version, pre-norm or post-norm.
+        text: The preparation of its texts. None: no tokenizer.
 
     Raises:
         OSError: A file is missing or damaged.
-        ValueError: The file is no such model's, or one that this model cannot be: the message
-            names option or tensor.
+        ValueError: The file is not such a model's, or our model does not support it. The message
+            names the option or tensor.
     """
-    checkpoint = read_pickled(path)
+    checkpoint = read_checkpoint_file(path)
     if not isinstance(checkpoint.get("model"), Mapping):
-        raise ValueError(f"{path}: a fairseq checkpoint holds its weights under 'model'.")
+        raise ValueError(f"{path}: a fairseq checkpoint must hold its weights under 'model'.")
     tensors = tensors_in(checkpoint["model"], f"{path}: 'model'")
-    options = _options(checkpoint, path)
-    refuse_what_is_not_ours(options)
-    fields = _fields(options, tensors)
-    tables = [tensors.get(f"{half}.embed_positions.weight") for half in ("encoder", "decoder")]
-    positions = (
-        None
-        if options["encoder_learned_pos"]
-        else fairseq_sinusoids(int(options["encoder_embed_dim"]))
+    options = _fairseq_options(checkpoint, path)
+    check_fairseq_options(options)
+    fields = _fairseq_fields(options, tensors)
+    positions = None
+    if options["encoder_learned_pos"]:
+        fields |= _learned_position_fields(tensors)
+    else:
+        positions = fairseq_sinusoids(int(options["encoder_embed_dim"]))
+    has_tied_output = any(
+        options.get(name) for name in ("share_all_embeddings", "share_decoder_input_output_embed")
     )
-    if positions is None:
-        fields |= _learned_fields(tables)
-    if _shares_output(options):  # older files hold the matrix once
-        output = tensors.get("decoder.embed_tokens.weight")
-        if output is not None:
-            tensors.setdefault("decoder.output_projection.weight", output)
+    if has_tied_output and "decoder.embed_tokens.weight" in tensors:
+        # Older files store the tied matrix once.
+        output = tensors["decoder.embed_tokens.weight"]
+        tensors.setdefault("decoder.output_projection.weight", output)
     foreign = read_foreign(
         "fairseq", FAIRSEQ_NAMES, tensors, fields, positions, dtype=dtype_of(tensors)
     )
@@ -179,14 +163,10 @@ def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignMo
 
 
 def fairseq_sinusoids(d_model: int, length: int = 64) -> Tensor:
-    """Fairseq's encodings from the first token's on, [length, D]: sines, then cosines.
-
-    Args:
-        d_model: Width, D.
-        length: How many.
+    """Compute fairseq's encodings from the first token's position on: sines, then cosines.
 
     Returns:
-        Encodings.
+        Encodings, [length, D].
     """
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half) * -(math.log(10000) / max(1, half - 1)))
@@ -194,89 +174,76 @@ def fairseq_sinusoids(d_model: int, length: int = 64) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
-def _options(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The model's options: a Namespace in older files, part of a configuration in newer ones."""
-    whole = checkpoint.get("cfg") or {}
-    whole = vars(whole) if isinstance(whole, argparse.Namespace) else whole
-    inner = whole.get("model") if isinstance(whole, Mapping) else None
-    found = checkpoint.get("args") or inner
-    options = vars(found) if isinstance(found, argparse.Namespace) else found
-    if not isinstance(options, Mapping):
-        raise ValueError(f"{path}: a fairseq checkpoint holds its options under 'args' or 'cfg'.")
-    defaults = {
-        f"{half}_{name}": value
-        for half in ("encoder", "decoder")
-        for name, value in (("learned_pos", False), ("normalize_before", False))
-    }
-    needed = [
-        f"{half}_{name}"
-        for half in ("encoder", "decoder")
-        for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
-    ]
-    missing = [name for name in needed if name not in options]
-    if missing:
-        raise ValueError(f"{path}: the options have no {missing[0]}: no transformer of fairseq's.")
-    return {**defaults, **options}
+def _fairseq_options(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """Find the model's options; older files keep them under "args", newer ones under "cfg"."""
+    configuration = options_in(checkpoint.get("cfg")) or {}
+    options = options_in(checkpoint.get("args") or configuration.get("model"))
+    if options is None:
+        raise ValueError(
+            f"{path}: a fairseq checkpoint must hold its options under 'args' or 'cfg'."
+        )
+    for half in ("encoder", "decoder"):
+        for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+            if f"{half}_{name}" not in options:
+                raise ValueError(
+                    f"{path}: the options of a fairseq transformer must have {half}_{name}. This "
+                    "checkpoint has another architecture."
+                )
+        options.setdefault(f"{half}_learned_pos", False)
+        options.setdefault(f"{half}_normalize_before", False)
+    return options
 
 
-def refuse_what_is_not_ours(options: Mapping[str, Any]) -> None:
-    """Name the first option that this model has no way to express.
-
-    Args:
-        options: fairseq's.
+def check_fairseq_options(options: Mapping[str, Any]) -> None:
+    """Check that our model supports fairseq's options.
 
     Raises:
-        ValueError: There is one.
+        ValueError: It does not; the message names the first such option.
     """
     for name in UNSUPPORTED:
         if options.get(name):
-            raise ValueError(f"This model has no {name}, got {options[name]!r}.")
+            raise ValueError(f"This model does not support {name}, got {options[name]!r}.")
     for name in PAIRED:
         encoder, decoder = options[f"encoder_{name}"], options[f"decoder_{name}"]
         if encoder != decoder:
             raise ValueError(
-                f"encoder_{name} and decoder_{name} must be the same here, got {encoder!r} and "
-                f"{decoder!r}."
+                f"encoder_{name} and decoder_{name} must be equal, because this model has one "
+                f"setting for both, got {encoder!r} and {decoder!r}."
             )
     width = options.get("decoder_output_dim", options["decoder_embed_dim"])
     if width != options["decoder_embed_dim"]:
         raise ValueError(
-            "decoder_output_dim must be decoder_embed_dim here, got "
+            "decoder_output_dim must be equal to decoder_embed_dim, got "
             f"{width} and {options['decoder_embed_dim']}."
         )
 
 
-def _fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for half in ("encoder", "decoder"):
         fields[f"{half}_layers"] = options[f"{half}_layers"]
         fields[f"{half}_attention_heads"] = options[f"{half}_attention_heads"]
         fields[f"{half}_ffn_dim"] = options[f"{half}_ffn_embed_dim"]
-    for name in ("dropout", "attention_dropout"):
-        fields[name] = options.get(name, 0.0)
-    # The older name of the same rate.
-    inner = options.get("activation_dropout") or options.get("relu_dropout", 0.0)
     return {
         **fields,
-        "activation_dropout": inner,
-        **SPECIAL_IDS,
+        **FAIRSEQ_SPECIAL_IDS,
+        "dropout": options.get("dropout", 0.0),
+        "attention_dropout": options.get("attention_dropout", 0.0),
+        # Older files call it relu_dropout.
+        "activation_dropout": (
+            options.get("activation_dropout") or options.get("relu_dropout", 0.0)
+        ),
         "activation_function": options.get("activation_fn", "relu"),
         "norm_first": options["encoder_normalize_before"],
-        "final_norm": _final_norm(options, tensors),
+        "final_norm": _has_final_norm(options, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "attention_bias": True,
         "scale_embedding": not options.get("no_scale_embedding", False),
     }
 
 
-def _shares_output(options: Mapping[str, Any]) -> bool:
-    return any(
-        options.get(name) for name in ("share_all_embeddings", "share_decoder_input_output_embed")
-    )
-
-
-def _final_norm(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether both halves end in a norm: in pre-norm, but for the format's first numbers."""
+def _has_final_norm(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether both halves end in a norm: in pre-norm, except in the oldest files."""
     has_norm = {}
     for half, last in NORMLESS_VERSIONS.items():
         version = tensors.get(f"{half}.version", torch.ones(1))
@@ -284,18 +251,18 @@ def _final_norm(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bo
         has_norm[half] = is_new and bool(options[f"{half}_normalize_before"])
     if len(set(has_norm.values())) > 1:
         raise ValueError(
-            "Both halves must end in layer_norm, or neither, got one of them: encoder.layer_norm "
-            f"{has_norm['encoder']}, decoder.layer_norm {has_norm['decoder']}."
+            "Either both halves must end in layer_norm or none, got encoder.layer_norm "
+            f"{has_norm['encoder']} and decoder.layer_norm {has_norm['decoder']}."
         )
     return has_norm["encoder"]
 
 
-def _learned_fields(tables: list[Tensor | None]) -> dict[str, int]:
-    """The length of the tables of learned positions, which is one in this model."""
+def _learned_position_fields(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    tables = [tensors.get(f"{half}.embed_positions.weight") for half in ("encoder", "decoder")]
     lengths = [0 if table is None else len(table) - FIRST_POSITION for table in tables]
     if lengths[0] != lengths[1]:
         raise ValueError(
-            "max_source_positions and max_target_positions must be the same here, got tables of "
-            f"{lengths[0]} and {lengths[1]}."
+            "max_source_positions and max_target_positions must be equal, because this model has "
+            f"one setting for both, got {lengths[0]} and {lengths[1]}."
         )
     return {"max_position_embeddings": lengths[0], "position_offset": FIRST_POSITION}

@@ -1,4 +1,4 @@
-"""What an importer reads of another system: a model's numbers and weights, in its own layout."""
+"""A model of another system as every importer returns it, and its conversion to ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,12 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
-from .weight_names import NameTable, TakenWeights, take_weights
+from .weight_names import NameTable, TakenWeights, check_matrix, take_weights
 
-# What the embeddings, and what is called positions, say of a model.
-DERIVED = (
+# torch.nn.LayerNorm's default, which most systems keep.
+LAYER_NORM_EPS = 1e-5
+# Fields that are inferred from the embeddings and from the table of positions.
+INFERRED_FIELDS = (
     *("vocab_size", "decoder_vocab_size", "d_model", "tie_word_embeddings"),
     *("position_type", "position_base", "position_offset", "max_position_embeddings"),
 )
@@ -26,17 +28,18 @@ class ForeignModel:
 
     Args:
         system: The system's name.
-        config: Our configuration of it.
-        taken: Its weights under our names, laid out as in the source.
-        sinusoids: How its sinusoids are laid out; None where positions are learned.
-        positions: Its sinusoids from the first token's on, [n, D]; None where positions are
-            learned.
-        has_sample_deviation: Whether it normalises by the sample's standard deviation.
-        dtype: What its weights are kept in.
-        generation_config: How it decodes. None: as ours does.
-        source_tokenizer: Its tokenizer of the source, where it has one.
-        target_tokenizer: Its tokenizer of the target, where that is another.
-        peer: The model in its own class, where that is at hand.
+        config: The same model's configuration in our fields.
+        taken: Its weights under our names, in the system's own layout.
+        sinusoids: The layout of its sinusoids; None with learned positions.
+        positions: Its sinusoids from the first token's position on, [n, D]; None with learned
+            positions.
+        has_sample_deviation: Whether its layer norms divide by the sample's standard deviation
+            (n - 1) and not by the root of the variance.
+        dtype: The type that its weights are stored in.
+        generation_config: Its decoding options. None: our defaults.
+        source_tokenizer: Its source tokenizer, if there is one.
+        target_tokenizer: Its target tokenizer, if that is a second one.
+        peer: The model in the other system's own class, if that can be run here.
     """
 
     system: str
@@ -51,14 +54,10 @@ class ForeignModel:
     target_tokenizer: PreTrainedTokenizerBase | None = None
     peer: PreTrainedModel | None = field(default=None, repr=False)
 
-    def positions_of(self, half: str) -> Tensor:
-        """The encodings that a half adds, from the first token's on, in the foreign layout.
+    def position_encodings(self, half: str) -> Tensor:
+        """Return the position encodings of the "encoder" or "decoder" in the foreign layout.
 
-        Args:
-            half: "encoder" or "decoder".
-
-        Returns:
-            Encodings, [n, D].
+        They start at the first token's position, [n, D].
         """
         if self.positions is not None:
             return self.positions
@@ -66,18 +65,22 @@ class ForeignModel:
         return table[self.config.position_offset :]
 
 
-def refuse_derived(fields: Mapping[str, Any]) -> None:
-    """Refuse fields that the tensors tell.
+def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> None:
+    """Check the fields that a user passes beside a plain state dict.
 
     Args:
-        fields: What somebody says of the model.
+        fields: The user's fields of `AiaynConfig`.
+        inferred: Fields that the tensors determine, so that the user must not pass them.
 
     Raises:
-        ValueError: There is one.
+        ValueError: The number of heads is missing, or a field is inferred from the tensors.
     """
-    for name in DERIVED:
+    for name in ("encoder_attention_heads", "decoder_attention_heads"):
+        if name not in fields:
+            raise ValueError(f"{name} cannot be inferred from the weights. Pass it with --config.")
+    for name in inferred:
         if name in fields:
-            raise ValueError(f"{name} is read off the tensors: do not give it.")
+            raise ValueError(f"{name} is inferred from the weights. Remove it from --config.")
 
 
 def read_foreign(
@@ -88,77 +91,73 @@ def read_foreign(
     positions: Tensor | None,
     **more: Any,
 ) -> ForeignModel:
-    """A foreign model from its tensors, and what its configuration says of it.
+    """Build a foreign model from its tensors and the fields of its configuration.
 
-    Vocabularies, what is tied, and how positions are laid out, its tensors tell.
+    Vocabulary sizes, tied matrices and the layout of positions are inferred from the tensors.
 
     Args:
         system: The system's name.
-        table: What it calls its tensors.
-        tensors: All of them.
-        fields: Fields of our configuration.
-        positions: Its sinusoids from the first token's on, [n, D]. None: its tables are learned.
+        table: Its names of our parameters.
+        tensors: All tensors of the checkpoint.
+        fields: Fields of `AiaynConfig`.
+        positions: Its sinusoids from the first token's position on, [n, D]. None: its positions
+            are learned.
         **more: Other fields of `ForeignModel`.
 
-    Returns:
-        The model.
-
     Raises:
-        ValueError: A tensor is missing, has another shape or no place, or the positions are no
-            sinusoids.
+        ValueError: A tensor is missing, has the wrong shape or belongs to no parameter, or the
+            positions are not sinusoids that our model can compute.
     """
-    sinusoids = None
     fields = {**fields, **_vocabulary_fields(table, tensors)}
-    if positions is not None and (positions.dim() != 2 or positions.size(1) != fields["d_model"]):
-        raise ValueError(
-            f"{system}: positions must be a table as wide as the embeddings, {fields['d_model']}, "
-            f"got shape {tuple(positions.shape)}."
-        )
     if fields.get("eos_token_id", 0) is None:
-        raise ValueError(f"{system}: eos_token_id must be a token's: sentences end in it.")
+        raise ValueError(
+            f"{system}: eos_token_id must be the id of a token, because it ends sentences, got "
+            "None."
+        )
+    sinusoids = None
     if positions is None:
         fields["position_type"] = "learned"
     else:
-        sinusoids = recognise_sinusoids(positions)
-        if sinusoids is None:
-            raise ValueError(
-                f"{system}: the positions are no sinusoids that this model has, of base 10000 or "
-                "10000^(D / (D - 2)), interleaved or in halves."
-            )
+        sinusoids = _recognised(system, positions, fields["d_model"])
         fields |= {"position_base": sinusoids.base, "position_offset": sinusoids.offset}
     config = AiaynConfig(**fields)
     taken = take_weights(table, tensors, config)
     return ForeignModel(system, config, taken, sinusoids, positions, **more)
 
 
+def _recognised(system: str, positions: Tensor, d_model: int) -> Sinusoids:
+    if positions.dim() != 2 or positions.size(1) != d_model:
+        raise ValueError(
+            f"{system}: positions must be a table as wide as the embeddings, {d_model}, got shape "
+            f"{tuple(positions.shape)}."
+        )
+    sinusoids = recognise_sinusoids(positions)
+    if sinusoids is None:
+        raise ValueError(
+            f"{system}: the table of positions must hold sinusoids of base 10000 or "
+            "10000^(D / (D - 2)), interleaved or in two halves. It holds something else, which "
+            "this model cannot compute."
+        )
+    return sinusoids
+
+
 def _vocabulary_fields(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The vocabularies' sizes, and which of the three matrices are one, by their entries."""
-    source, target, output = (
-        table.need(tensors, f"{module}.weight")
-        for module in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
-    )
-    for module, matrix in (("encoder", source), ("decoder", target)):
-        if matrix.dim() != 2:
-            name = table.described(f"model.{module}.embed_tokens.weight", tensors)
-            raise ValueError(f"{name} must be a matrix, got shape {tuple(matrix.shape)}.")
-    is_shared = torch.equal(source, target)
+    """Infer vocabulary sizes, and which of the three matrices are tied, from their values."""
+    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    source, target = (table.get(tensors, name) for name in names)
+    output = table.get(tensors, "lm_head.weight")
+    for name in names:
+        check_matrix(table, tensors, name)
     return {
         "vocab_size": source.size(0),
-        "decoder_vocab_size": None if is_shared else target.size(0),
+        "decoder_vocab_size": None if torch.equal(source, target) else target.size(0),
         "d_model": source.size(-1),
         "tie_word_embeddings": torch.equal(target, output),
     }
 
 
 def convert(foreign: ForeignModel) -> AiaynForConditionalGeneration:
-    """The foreign model as ours, in float32.
-
-    Args:
-        foreign: The model.
-
-    Returns:
-        Ours, in evaluation mode.
-    """
+    """Convert a foreign model to ours, in float32 and in evaluation mode."""
     weights = foreign.taken.weights
     if foreign.has_sample_deviation:
         weights = fold_sample_deviation(weights)

@@ -1,22 +1,19 @@
-"""Weights from FSMTForConditionalGeneration, fairseq's WMT models in the library, and its text."""
+"""Weights and tokenizers of FSMTForConditionalGeneration, fairseq's WMT models in transformers."""
 
 from pathlib import Path
 
 from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
 
-from .foreign_model import ForeignModel, read_foreign
-from .library_models import in_float32, load_peer, load_tokenizer, own_generation_config
-from .marian import DECODER_LAYER, ENCODER_LAYER, LAYER_NORM_EPS, SHARED_FIELDS
+from .foreign_model import ForeignModel
+from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
 from .weight_names import NameTable
 
 FSMT_NAMES = NameTable(
-    around={
+    outside={
         "model.encoder.embed_tokens": "model.encoder.embed_tokens",
         "model.decoder.embed_tokens": "model.decoder.embed_tokens",
         "lm_head": "model.decoder.output_projection",
     },
-    encoder=ENCODER_LAYER,
-    decoder=DECODER_LAYER,
     encoder_layer="model.encoder.layers.{n}.",
     decoder_layer="model.decoder.layers.{n}.",
     left_out={r"model\.(en|de)coder\.embed_positions\.weight": "sinusoids are computed"},
@@ -24,60 +21,34 @@ FSMT_NAMES = NameTable(
 
 
 def read_fsmt(source: str | Path | FSMTForConditionalGeneration) -> ForeignModel:
-    """An FSMT model: post-norm, biases in attention, sinusoids in halves, first position pad + 1.
+    """Read an FSMT model: post-norm, attention biases, sinusoids in two halves.
+
+    Its first token has the position `pad_token_id` + 1.
 
     Args:
-        source: The model, or its folder.
-
-    Returns:
-        What there is of it; from a folder also its tokenizers.
+        source: The model, or its folder. A folder's tokenizers are read too.
 
     Raises:
         OSError: There is no such folder, or it cannot be read.
-        ValueError: A weight is missing, not finite, or has another shape than the configuration.
+        ValueError: A weight is missing, is not finite, or has another shape than the
+            configuration says.
     """
-    if isinstance(source, FSMTForConditionalGeneration):
-        given, tokenizers = source, (None, None)
-    else:
-        given = load_peer(FSMTForConditionalGeneration, source)
-        tokenizers = fsmt_tokenizers(Path(source))
-    peer = in_float32(given)
-    return read_foreign(
-        "FSMT",
-        FSMT_NAMES,
-        peer.state_dict(),
-        {
-            **{name: getattr(peer.config, name) for name in SHARED_FIELDS},
-            "layer_norm_eps": LAYER_NORM_EPS,
-            "attention_bias": True,
-        },
-        peer.model.encoder.embed_positions.weight[peer.config.pad_token_id + 1 :],
-        dtype=given.dtype,
-        generation_config=own_generation_config(peer),
-        source_tokenizer=tokenizers[0],
-        target_tokenizer=tokenizers[1],
-        peer=peer,
-    )
+    given, tokenizers = open_peer(FSMTForConditionalGeneration, source, fsmt_tokenizers)
+    first_position = given.config.pad_token_id + 1
+    return read_peer("FSMT", FSMT_NAMES, given, tokenizers, first_position=first_position)
 
 
-def fsmt_tokenizers(
-    folder: Path,
-) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
-    """FSMT's own tokenizer for each language: Moses, then byte-pair encoding.
+def fsmt_tokenizers(folder: Path) -> Tokenizers:
+    """Load FSMT's tokenizer once for each language: Moses, then byte-pair encoding.
 
-    It needs the package sacremoses.
-
-    Args:
-        folder: A folder with vocab-src.json, vocab-tgt.json and merges.txt.
-
-    Returns:
-        Tokenizers of source and target, or twice None where the folder has none.
+    The folder holds vocab-src.json, vocab-tgt.json and merges.txt. Needs the package sacremoses.
     """
     whole = load_tokenizer(FSMTTokenizer, folder, "vocab-src.json")
     if whole is None:
         return None, None
-    return tuple(
-        FSMTTokenizer.from_pretrained(
+
+    def for_language(language: str, vocabulary: str) -> PreTrainedTokenizerBase:
+        return FSMTTokenizer.from_pretrained(
             folder,
             langs=[language, language],
             src_vocab_file=str(folder / vocabulary),
@@ -85,8 +56,8 @@ def fsmt_tokenizers(
             eos_token=whole.sep_token,
             local_files_only=True,
         )
-        for language, vocabulary in (
-            (whole.src_lang, "vocab-src.json"),
-            (whole.tgt_lang, "vocab-tgt.json"),
-        )
+
+    return (
+        for_language(whole.src_lang, "vocab-src.json"),
+        for_language(whole.tgt_lang, "vocab-tgt.json"),
     )

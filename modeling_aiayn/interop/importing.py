@@ -1,8 +1,5 @@
-"""A foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
+"""Writing a foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +7,7 @@ from transformers import PreTrainedModel
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..whole_files import check_unused, new_folder
 from .foreign_model import ForeignModel, convert
 from .parity import SOURCES, ImportReport, compare_models
 from .reference import ReferenceModel
@@ -25,8 +23,8 @@ tags:
 
 # {title}
 
-Weights of {system}, imported by modeling_aiayn: the same model under other names, in the paper's
-layout. Nothing was trained.
+Weights of {system}, imported by modeling_aiayn. It is the same model with other parameter names and
+in the paper's layout; it was not trained further.
 
 ```python
 from modeling_aiayn.translation import Translator
@@ -34,30 +32,16 @@ from modeling_aiayn.translation import Translator
 translator = Translator.from_pretrained("{title}")  # of a repository: hub=True
 ```
 
-## Is it the same model?
+## Comparison with the original
 
 ```
 {report}
 ```
 
 Left out: {left_out}.
-Biases that the source does not have, here 0: {absent}.
+Biases that the source does not have, set to 0: {absent}.
 Tokenizer: {tokenizer}.
 """
-
-
-def reference_of(foreign: ForeignModel) -> tuple[PreTrainedModel, str]:
-    """What an import is compared with, and its name.
-
-    Args:
-        foreign: The foreign model.
-
-    Returns:
-        The model in its own class where that is at hand, else its weights in torch's own layers.
-    """
-    if foreign.peer is not None:
-        return foreign.peer, f"transformers' {type(foreign.peer).__name__}"
-    return ReferenceModel(foreign), "the same tensors in torch.nn's Transformer layers"
 
 
 def import_model(
@@ -69,81 +53,49 @@ def import_model(
     license: str = "other",
     show_progress: bool = False,
 ) -> ImportReport:
-    """Convert a foreign model, prove that it is the same, and write it down.
+    """Convert a foreign model, check that it is the same model, and write it.
 
     Args:
-        foreign: The model, as one of the readers gives it.
-        folder: The folder to write. It must not hold anything yet.
-        sources: Random sources to compare on.
-        dtype: What weights are written in. None: as they were kept.
+        foreign: The model that one of the readers returned.
+        folder: The folder to create. It must not exist, or be empty.
+        sources: Number of random sources to compare on.
+        dtype: Type of the written weights. None: the type that they were stored in.
         license: The weights' licence, for the model card.
-        show_progress: Whether to show a bar on stderr.
+        show_progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The proof.
+        The comparison with the original.
 
     Raises:
         OSError: The folder is not empty, or cannot be written.
-        ValueError: The converted model is not the same; nothing is written then.
+        ValueError: The converted model differs from the original; nothing is written then.
     """
     folder = Path(folder)
-    refuse_used(folder)
+    check_unused(folder)
     model = convert(foreign)
-    reference, name = reference_of(foreign)
-    rows = len(foreign.positions_of("encoder"))
-    report = compare_models(model, reference, name, sources, show_progress, rows)
+    reference, name = _reference_of(foreign)
+    positions = len(foreign.position_encodings("encoder"))
+    report = compare_models(model, reference, name, sources, show_progress, positions)
     if not report.is_within():
-        raise ValueError(f"The import is not the same model, and is not written:\n{report}")
-    with new_folder(folder) as aside:
-        write_model(foreign, model.to(dtype or foreign.dtype), aside)
-        card = model_card(foreign, folder.name, report, license)
-        (aside / "README.md").write_text(card, "utf-8")
+        raise ValueError(
+            "The imported model must be the same as the original, but they differ. Nothing was "
+            f"written.\n{report}"
+        )
+    with new_folder(folder) as unfinished:
+        _write_model(foreign, model.to(dtype or foreign.dtype), unfinished)
+        card = imported_model_card(foreign, folder.name, report, license)
+        (unfinished / "README.md").write_text(card, "utf-8")
     return report
 
 
-def refuse_used(folder: Path) -> None:
-    """Refuse a folder that holds something.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        FileExistsError: It does, or is none.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: write into a new folder.")
+def _reference_of(foreign: ForeignModel) -> tuple[PreTrainedModel, str]:
+    """Return the model to compare an import with, and its name in the report."""
+    if foreign.peer is not None:
+        return foreign.peer, f"transformers' {type(foreign.peer).__name__}"
+    return ReferenceModel(foreign), "the same tensors in torch.nn's Transformer layers"
 
 
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that is there whole or not at all.
-
-    Args:
-        folder: Where it is to be.
-
-    Yields:
-        Where to write in the meantime.
-
-    Raises:
-        OSError: It holds something already, or cannot be written.
-    """
-    refuse_used(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
-        written = Path(aside) / folder.name
-        written.mkdir()
-        yield written
-        written.replace(folder)
-
-
-def write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:
-    """The model and its tokenizers as files.
-
-    Args:
-        foreign: Where they came from.
-        model: The model.
-        folder: The folder.
-    """
+def _write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:
     model.save_pretrained(folder)
     if foreign.source_tokenizer is not None:
         foreign.source_tokenizer.save_pretrained(folder)
@@ -151,18 +103,10 @@ def write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, fol
         foreign.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 
 
-def model_card(foreign: ForeignModel, title: str, report: ImportReport, license: str) -> str:
-    """The imported model's card, with the proof.
-
-    Args:
-        foreign: Where it came from.
-        title: Its name.
-        report: The proof.
-        license: The weights' licence.
-
-    Returns:
-        Markdown.
-    """
+def imported_model_card(
+    foreign: ForeignModel, title: str, report: ImportReport, license: str
+) -> str:
+    """Return the imported model's card, with the comparison, as Markdown."""
     left_out = [f"`{name}` ({why})" for name, why in foreign.taken.left_out.items()]
     tokenizer = foreign.source_tokenizer
     return CARD.format(

@@ -1,4 +1,10 @@
-"""Decision 8: foreign weights come in by changing the weights, not the model."""
+"""Foreign weights are changed to fit our model; the model gets no options for them.
+
+The residual stream's D dimensions have no order of their own: a permutation of them in all weight
+matrices gives the same model. Only position encodings fix the order. Marian, for example, stores
+sines and cosines in two halves, and the paper interleaves them. The importer permutes the weight
+matrices so that both agree.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,27 +15,27 @@ from torch import Tensor
 
 from ..layers import sinusoidal_positions
 
-# The dimension of each kind of parameter that is the residual stream's.
+# The dimension of size D in each kind of parameter.
 RESIDUAL_DIMENSIONS = {
     r".*\.(embed_tokens|embed_positions|[qkv]_proj|fc1)\.weight|lm_head\.weight": 1,
     r".*\.(out_proj|fc2|\w*layer_norm)\.(weight|bias)": 0,
 }
-# Bases and first positions that are looked for.
 PAPER_BASE = 10000.0
 FIRST_POSITIONS = range(5)
-# Positions that a table is recognised by, and how far it may be off: some are kept in float16.
+# Positions compared to recognise a table.
 RECOGNISED_BY = 64
+# Largest difference from the formula; some tables are stored in float16.
 TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """How a table of sinusoids differs from section 3.5's.
+    """The difference between a table of sinusoids and section 3.5's.
 
     Args:
         base: Base of the wavelengths.
         offset: Position of the first token.
-        order: Where each of our dimensions is in theirs, [D].
+        order: The foreign index of each of our dimensions, [D].
     """
 
     base: float
@@ -38,101 +44,77 @@ class Sinusoids:
 
 
 def interleaved_from_halves(d_model: int) -> Tensor:
-    """Where each of our dimensions is if all sines come first, [D]: 0, D/2, 1, D/2 + 1, ...
-
-    Args:
-        d_model: Width, D, even.
-
-    Returns:
-        Indices.
-    """
+    """Return the index of each interleaved dimension among halves: 0, D/2, 1, D/2 + 1, ..., [D]."""
     return torch.arange(d_model).view(2, -1).T.flatten()
 
 
 def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
-    """Which sinusoids a table of positions holds.
+    """Find the base, first position and order of dimensions of a table of sinusoids.
 
-    Their columns may come interleaved or in halves, and their wavelengths may go in D / 2 steps, as
-    in the paper, or in D / 2 - 1, as in Tensor2Tensor, which another base says as well:
-    10000^(D / (D - 2)).
+    Dimensions may be interleaved or in halves. The wavelengths may form D / 2 steps, as in the
+    paper, or D / 2 - 1, as in Tensor2Tensor; the latter equals base 10000^(D / (D - 2)).
 
     Args:
-        table: Encodings from the first token's on, [n, D].
+        table: Encodings from the first token's position on, [n, D].
 
     Returns:
-        The sinusoids, or None: it is some other table.
+        The sinusoids, or None if the table holds something else.
     """
     d_model = table.size(1)
     if d_model % 2:
         return None
     table = table[:RECOGNISED_BY].detach().float().cpu()
     bases = [PAPER_BASE, *([PAPER_BASE ** (d_model / (d_model - 2))] if d_model > 2 else [])]
-    found: list[tuple[float, Sinusoids]] = []
+    candidates: list[tuple[float, Sinusoids]] = []
     for order in (torch.arange(d_model), interleaved_from_halves(d_model)):
         for base in bases:
             for offset in FIRST_POSITIONS:
                 positions = torch.arange(offset, offset + len(table))
                 ours = sinusoidal_positions(positions, d_model, base)
                 difference = float((ours - table[:, order]).abs().max())
-                found.append((difference, Sinusoids(base, offset, order)))
-    difference, best = min(found, key=lambda each: each[0])
+                candidates.append((difference, Sinusoids(base, offset, order)))
+    difference, best = min(candidates, key=lambda candidate: candidate[0])
     return best if difference < TOLERANCE else None
 
 
-def one_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
-    """The positions that both halves of a checkpoint hold.
-
-    Args:
-        tensors: The checkpoint's.
-        source: Name of the source's table, [n, D] and any dimensions of 1.
-        target: Name of the target's.
-
-    Returns:
-        Encodings, [n, D].
+def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
+    """Return the table of positions, [n, D], that a checkpoint holds once for each half.
 
     Raises:
-        ValueError: One is missing, or they are not the same.
+        ValueError: A table is missing, or the two differ.
     """
     for name in (source, target):
         if name not in tensors:
             raise ValueError(f"The tensor {name} is missing.")
     if not torch.equal(tensors[source], tensors[target]):
-        raise ValueError(f"The tensors {source} and {target} must be the same: both are positions.")
-    return table_of(tensors[source], source)
+        raise ValueError(
+            f"The tensors {source} and {target} must be equal, because both hold the sinusoids of "
+            "the same positions. They differ."
+        )
+    return position_table(tensors[source], source)
 
 
-def table_of(tensor: Tensor, name: str) -> Tensor:
-    """A table of positions without dimensions of 1.
-
-    Args:
-        tensor: The table, [n, D] and any dimensions of 1.
-        name: What to call it in the error.
-
-    Returns:
-        Encodings, [n, D].
+def position_table(tensor: Tensor, name: str) -> Tensor:
+    """Remove dimensions of size 1 from a table of positions, which leaves [n, D].
 
     Raises:
-        ValueError: It is no table.
+        ValueError: Other than two dimensions are left.
     """
     sizes = [size for size in tensor.shape if size != 1]
     if len(sizes) != 2:
         raise ValueError(
-            f"The tensor {name} must be a table of positions, got {tuple(tensor.shape)}."
+            f"The tensor {name} must be a table of positions, [n, D], got shape "
+            f"{tuple(tensor.shape)}."
         )
     return tensor.reshape(sizes)
 
 
 def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Bring every parameter's side on the residual stream into another order.
-
-    Nothing but positions tells the stream's dimensions from each other, so the model is the same.
+    """Permute the residual stream's dimensions in every parameter.
 
     Args:
         weights: Parameters under our names.
-        order: Where each dimension is now, [D].
-
-    Returns:
-        The parameters with dimensions in this order.
+        order: The present index of each dimension, [D].
     """
     reordered = dict(weights)
     for name, weight in weights.items():
@@ -143,16 +125,10 @@ def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, 
 
 
 def fold_sample_deviation(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Normalisation by the sample's standard deviation as normalisation by the variance.
+    """Convert layer norms that divide by the sample's deviation to ones that use the variance.
 
-    The one divides by n - 1 and the other by n, so the gain takes sqrt((n - 1) / n); the epsilon
-    belongs to the deviation there and is negligible here: give the model its square.
-
-    Args:
-        weights: Parameters under our names, of a model that normalises by the deviation.
-
-    Returns:
-        The parameters of the same model by the variance.
+    The sample's deviation divides by n - 1 and the variance by n, so each gain is multiplied by
+    sqrt((n - 1) / n). The foreign epsilon is added to the deviation: give our model its square.
     """
     return {
         name: weight * ((len(weight) - 1) / len(weight)) ** 0.5

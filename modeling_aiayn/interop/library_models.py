@@ -1,34 +1,56 @@
-"""Models and tokenizers in the library's own classes, from a folder that holds them whole."""
+"""Models that transformers has a class for: Marian and FSMT share this reader.
+
+A model in its own class is called the peer of our model.
+"""
 
 import copy
 import fnmatch
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import HfApi
-from transformers import (
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..loading import check_model_folder, check_weight_file, check_weights
-from ..tokenization import TARGET_TOKENIZER_FOLDER
+from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
+from .weight_names import NameTable
+
+# Tokenizers of source and target; None for a missing one.
+Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
+# Configuration fields of the same name and meaning.
+SHARED_FIELDS = (
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation_function",
+    "scale_embedding",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+)
 
 
 def fetch(repo_id: str) -> Path:
-    """A model's repository on the Hub as a folder, weights in one format.
+    """Download a model's repository from the Hub, with weights in one format only.
 
     Args:
-        repo_id: Repository, as in Helsinki-NLP/opus-mt-en-de.
+        repo_id: Repository, such as Helsinki-NLP/opus-mt-en-de.
 
     Returns:
-        The folder, in the Hub's cache.
+        The folder in the Hub's cache.
 
     Raises:
-        OSError: The Hub could not be reached, or has no such repository.
+        OSError: The Hub cannot be reached, or has no such repository.
     """
     formats = ["*.safetensors", "pytorch_model*.bin"]
     hub = HfApi()
@@ -38,31 +60,38 @@ def fetch(repo_id: str) -> Path:
     return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
 
 
-def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrainedModel:
-    """A model in its own class and the type that its weights are kept in.
-
-    Args:
-        model_class: The class.
-        source: A folder. Pickled weights are read too, by torch's reader of harmless ones.
-
-    Returns:
-        The model.
+def open_peer(
+    model_class: type[PreTrainedModel],
+    source: str | Path | PreTrainedModel,
+    load_tokenizers: Callable[[Path], Tokenizers],
+) -> tuple[PreTrainedModel, Tokenizers]:
+    """Load a peer and its tokenizers from a folder; a loaded model is returned without tokenizers.
 
     Raises:
         OSError: There is no such folder, or it holds no such model.
-        ValueError: The configuration is of another model, or weights are missing or not finite.
+        ValueError: The folder holds a model of another type, or weights are missing or not finite.
     """
-    folder = Path(source)
+    if isinstance(source, model_class):
+        return source, (None, None)
+    folder = Path(str(source))
+    return _load_peer(model_class, folder), load_tokenizers(folder)
+
+
+def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
+    """Load a model in the type that its weights are stored in.
+
+    Pickled weights are read too, by torch's reader that runs no code.
+    """
     check_model_folder(folder)
-    found, _ = model_class.config_class.get_config_dict(folder)
-    if found.get("model_type") != model_class.config_class.model_type:
+    config, _ = model_class.config_class.get_config_dict(folder)
+    if config.get("model_type") != model_class.config_class.model_type:
         raise ValueError(
             f"{folder}: model_type must be {model_class.config_class.model_type!r}, got "
-            f"{found.get('model_type')!r}."
+            f"{config.get('model_type')!r}."
         )
     for weights in folder.glob("*.safetensors"):
         check_weight_file(weights)
-    # Sizes are looked at here: the library's error has no name in it.
+    # Shapes are checked below, because the library's error does not name the weight.
     model, loading_info = model_class.from_pretrained(
         folder,
         dtype="auto",
@@ -76,22 +105,59 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
             f"{folder}: {name} must have shape {tuple(expected)} by the configuration, got "
             f"{tuple(got)}."
         )
-    # Sinusoids are computed, and fairseq's files do not hold them.
+    # Sinusoids are computed; files that fairseq wrote do not contain them.
     missing = loading_info["missing_keys"]
     learned = [name for name in missing if not name.endswith("embed_positions.weight")]
     check_weights(folder, model, loading_info | {"missing_keys": learned})
     return model
 
 
-def in_float32(peer: PreTrainedModel) -> PreTrainedModel:
-    """A copy that computes in float32, with positions that were never rounded to less.
+def read_peer(
+    system: str,
+    table: NameTable,
+    given: PreTrainedModel,
+    tokenizers: Tokenizers,
+    *,
+    first_position: int = 0,
+    tensors: Mapping[str, Tensor] | None = None,
+    **fields: Any,
+) -> ForeignModel:
+    """Build a foreign model from a peer.
 
     Args:
-        peer: A model in its own class.
+        system: The system's name.
+        table: Its names of our parameters.
+        given: The peer, in any type.
+        tokenizers: Its tokenizers.
+        first_position: Row of the first token in the table of positions.
+        tensors: Tensors that replace those of the peer's state dict.
+        **fields: Fields of our configuration beside `SHARED_FIELDS`.
 
-    Returns:
-        The copy, in evaluation mode.
+    Raises:
+        ValueError: A tensor is missing, has the wrong shape or belongs to no parameter.
     """
+    peer = _in_float32(given)
+    return read_foreign(
+        system,
+        table,
+        {**peer.state_dict(), **(tensors or {})},
+        {
+            **{name: getattr(peer.config, name) for name in SHARED_FIELDS},
+            "layer_norm_eps": LAYER_NORM_EPS,
+            "attention_bias": True,
+            **fields,
+        },
+        peer.model.encoder.embed_positions.weight[first_position:],
+        dtype=given.dtype,
+        generation_config=_own_generation_config(peer),
+        source_tokenizer=tokenizers[0],
+        target_tokenizer=tokenizers[1],
+        peer=peer,
+    )
+
+
+def _in_float32(peer: PreTrainedModel) -> PreTrainedModel:
+    """Copy a peer to float32, and compute its positions anew: stored ones may be rounded."""
     config = copy.deepcopy(peer.config)
     config.dtype = torch.float32
     fresh = type(peer)(config)
@@ -102,56 +168,19 @@ def in_float32(peer: PreTrainedModel) -> PreTrainedModel:
     return fresh.eval()
 
 
-def load_tokenizer(
-    tokenizer_class: type[PreTrainedTokenizerBase], folder: str | Path, needed: str, **options: Any
-) -> PreTrainedTokenizerBase | None:
-    """A folder's tokenizer in its own class.
-
-    Args:
-        tokenizer_class: The class.
-        folder: The folder.
-        needed: The file without which there is no tokenizer.
-        **options: What the tokenizer is to be told in place of what the folder says.
-
-    Returns:
-        The tokenizer, or None: the folder has none.
-    """
-    if not (Path(folder) / needed).is_file():
-        return None
-    return tokenizer_class.from_pretrained(folder, local_files_only=True, **options)
-
-
-def fast_tokenizers(
-    folder: Path,
-) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
-    """A folder's fast tokenizers.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        Tokenizers of the source and, where it has one of its own, of the target; None for none.
-    """
-    found = [
-        AutoTokenizer.from_pretrained(place, local_files_only=True)
-        if (place / "tokenizer.json").is_file()
-        else None
-        for place in (folder, folder / TARGET_TOKENIZER_FOLDER)
-    ]
-    return found[0], found[1]
-
-
-def own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
-    """How a model decodes, by its own generation config, or its configuration where that is silent.
-
-    Args:
-        peer: A model in its own class.
-
-    Returns:
-        A copy.
-    """
+def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
+    """Copy the generation config; older models keep some of its options in their configuration."""
     decoding = copy.deepcopy(peer.generation_config)
     for name in ("decoder_start_token_id", "forced_eos_token_id", "bad_words_ids", "num_beams"):
         if getattr(decoding, name, None) is None:
             setattr(decoding, name, getattr(peer.config, name, None))
     return decoding
+
+
+def load_tokenizer(
+    tokenizer_class: type[PreTrainedTokenizerBase], folder: Path, needed: str
+) -> PreTrainedTokenizerBase | None:
+    """Load a folder's tokenizer in its own class; return None if the file `needed` is missing."""
+    if not (folder / needed).is_file():
+        return None
+    return tokenizer_class.from_pretrained(folder, local_files_only=True)

@@ -1,47 +1,21 @@
-"""Weights from MarianMTModel, the class of OPUS-MT, and its tokenizers."""
+"""Weights and tokenizers of MarianMTModel, the class of OPUS-MT."""
 
 from pathlib import Path
 
-from transformers import MarianMTModel, MarianTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer, PreTrainedTokenizerBase
 
-from .foreign_model import ForeignModel, read_foreign
-from .library_models import (
-    fast_tokenizers,
-    in_float32,
-    load_peer,
-    load_tokenizer,
-    own_generation_config,
-)
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+from .foreign_model import ForeignModel
+from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
 from .weight_names import NameTable
 
-# What the library's layers call their parts, in Marian and FSMT as here.
-ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
-ENCODER_LAYER = {
-    name: name
-    for name in (
-        *(f"self_attn.{projection}" for projection in ATTENTION),
-        "self_attn_layer_norm",
-        "fc1",
-        "fc2",
-        "final_layer_norm",
-    )
-}
-DECODER_LAYER = ENCODER_LAYER | {
-    name: name
-    for name in (
-        *(f"encoder_attn.{projection}" for projection in ATTENTION),
-        "encoder_attn_layer_norm",
-    )
-}
 MARIAN_NAMES = NameTable(
-    around={
+    outside={
         "model.encoder.embed_tokens": ("model.encoder.embed_tokens", "model.shared"),
         "model.decoder.embed_tokens": ("model.decoder.embed_tokens", "model.shared"),
         "lm_head.weight": "lm_head.weight",
         "lm_head.bias": "final_logits_bias",
     },
-    encoder=ENCODER_LAYER,
-    decoder=DECODER_LAYER,
     encoder_layer="model.encoder.layers.{n}.",
     decoder_layer="model.decoder.layers.{n}.",
     left_out={
@@ -49,106 +23,65 @@ MARIAN_NAMES = NameTable(
         r"model\.shared\.weight": "the encoder's embeddings are the same",
     },
 )
-# Fields of the library's configurations that mean here what they mean there.
-SHARED_FIELDS = (
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "scale_embedding",
-    "bos_token_id",
-    "pad_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-)
-# torch's, which both classes leave as it is.
-LAYER_NORM_EPS = 1e-5
 
 
 def read_marian(source: str | Path | MarianMTModel) -> ForeignModel:
-    """A MarianMTModel: post-norm, biases everywhere, sinusoids in halves, a start id of its own.
+    """Read a MarianMTModel: post-norm, biases everywhere, sinusoids in two halves.
 
-    It starts from pad, whose embedding is 0; that is an id like others here. It counts padding on
-    the left as positions, where our model counts real tokens alone.
+    Its decoder starts from the padding token. Where a source is padded on the left, Marian counts
+    the padding as positions; our model counts real tokens only.
 
     Args:
-        source: The model, or its folder.
-
-    Returns:
-        What there is of it; from a folder also its tokenizers.
+        source: The model, or its folder. A folder's tokenizers are read too.
 
     Raises:
         OSError: There is no such folder, or it cannot be read.
-        ValueError: A weight is missing, not finite, or has another shape than the configuration.
+        ValueError: A weight is missing, is not finite, or has another shape than the
+            configuration says.
     """
-    if isinstance(source, MarianMTModel):
-        given, tokenizers = source, (None, None)
-    else:
-        given, tokenizers = load_peer(MarianMTModel, source), marian_tokenizers(Path(source))
-    peer = in_float32(given)
-    return read_foreign(
+    given, tokenizers = open_peer(MarianMTModel, source, marian_tokenizers)
+    return read_peer(
         "MarianMTModel",
         MARIAN_NAMES,
-        {**peer.state_dict(), "final_logits_bias": peer.final_logits_bias[0]},
-        {
-            **{name: getattr(peer.config, name) for name in SHARED_FIELDS},
-            "layer_norm_eps": LAYER_NORM_EPS,
-            "attention_bias": True,
-            "lm_head_bias": True,
-        },
-        peer.model.encoder.embed_positions.weight,
-        dtype=given.dtype,
-        generation_config=own_generation_config(peer),
-        source_tokenizer=tokenizers[0],
-        target_tokenizer=tokenizers[1],
-        peer=peer,
+        given,
+        tokenizers,
+        tensors={"final_logits_bias": given.final_logits_bias[0]},
+        lm_head_bias=True,
     )
 
 
-def marian_tokenizers(
-    folder: Path,
-) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
-    """Marian's own tokenizer for each language.
+def marian_tokenizers(folder: Path) -> Tokenizers:
+    """Load a Marian folder's tokenizers, one for each language.
 
-    Its pair of SentencePiece models splits text as no fast tokenizer does, where a piece is not in
-    the vocabulary: so it is kept, and needs the package sentencepiece. A folder of
-    `export_marian` has fast ones, and they stay.
-
-    Args:
-        folder: A MarianMTModel's folder.
-
-    Returns:
-        Tokenizers of source and target, or twice None where the folder has none.
+    OPUS-MT's are kept in Marian's class, which needs the package sentencepiece: no fast tokenizer
+    splits a text in the same way where a piece is missing from the vocabulary. A folder that
+    `export_marian` wrote has fast tokenizers.
     """
     whole = load_tokenizer(MarianTokenizer, folder, "source.spm")
     if whole is None:
-        return fast_tokenizers(folder)
-    target_pieces, is_separate = str(folder / "target.spm"), whole.separate_vocabs
-    vocabulary = folder / ("target_vocab.json" if is_separate else "vocab.json")
-    target = MarianTokenizer.from_pretrained(
+        return _fast_tokenizer(folder), _fast_tokenizer(folder / TARGET_TOKENIZER_FOLDER)
+    if whole.separate_vocabs:
+        target_vocabulary = str(folder / "target_vocab.json")
+        source = _tokenizer_of_one_language(folder, "source.spm")
+        return source, _tokenizer_of_one_language(folder, "target.spm", vocab=target_vocabulary)
+    vocabulary = str(folder / "vocab.json")
+    return whole, _tokenizer_of_one_language(folder, "target.spm", vocab=vocabulary)
+
+
+def _fast_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _tokenizer_of_one_language(folder: Path, pieces: str, **vocabulary: str) -> MarianTokenizer:
+    """Load Marian's tokenizer so that it uses one SentencePiece model for source and target."""
+    return MarianTokenizer.from_pretrained(
         folder,
-        source_spm=target_pieces,
-        target_spm=target_pieces,
-        vocab=str(vocabulary),
+        source_spm=str(folder / pieces),
+        target_spm=str(folder / pieces),
         target_vocab_file=None,
         separate_vocabs=False,
         local_files_only=True,
+        **vocabulary,
     )
-    if not is_separate:
-        return whole, target
-    source_pieces = str(folder / "source.spm")
-    source = MarianTokenizer.from_pretrained(
-        folder,
-        source_spm=source_pieces,
-        target_spm=source_pieces,
-        target_vocab_file=None,
-        separate_vocabs=False,
-        local_files_only=True,
-    )
-    return source, target

@@ -1,4 +1,4 @@
-"""Our model as a MarianMTModel, which the library and whatever serves its models know."""
+"""Export of our model as a MarianMTModel, for software that knows the classes of transformers."""
 
 import copy
 from pathlib import Path
@@ -11,26 +11,25 @@ from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from .importing import new_folder, refuse_used
+from ..whole_files import check_unused, new_folder
+from .foreign_model import LAYER_NORM_EPS
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual
-from .marian import LAYER_NORM_EPS, MARIAN_NAMES, SHARED_FIELDS
+from .library_models import SHARED_FIELDS
+from .marian import MARIAN_NAMES
 from .parity import SOURCES, ImportReport, compare_models
 
-# Rows of Marian's table of positions, which ends there.
-POSITIONS = 1024
-# Marian adds 1e-5 to a variance and cannot be told otherwise; the paper's model here adds 1e-6.
-# Variances are about 1, so logits differ by some 1e-5 of the largest.
+# Rows of the exported table of positions, which is Marian's longest text.
+MARIAN_POSITIONS = 1024
+# Marian always adds 1e-5 to a variance; the paper's model here adds 1e-6. Variances are about 1, so
+# logits differ by about 1e-5 of the largest.
 NORM_TOLERANCE = 1e-4
 
 
-def refuse_what_marian_lacks(config: AiaynConfig) -> None:
-    """Name the first number of config that MarianMTModel has no way to express.
-
-    Args:
-        config: Of the model to export.
+def check_marian_supports(config: AiaynConfig) -> None:
+    """Check that MarianMTModel can express a configuration.
 
     Raises:
-        ValueError: There is one.
+        ValueError: It cannot; the message names the first such field.
     """
     needed = {
         "norm_first": (config.norm_first, False),
@@ -51,26 +50,22 @@ def refuse_what_marian_lacks(config: AiaynConfig) -> None:
         heads = getattr(config, f"{half}_attention_heads")
         if config.head_dim is not None and config.head_dim * heads != config.d_model:
             raise ValueError(
-                f"MarianMTModel has no head_dim={config.head_dim} in a model of "
-                f"d_model={config.d_model} and {half}_attention_heads={heads}: a head's width is "
-                "their quotient."
+                f"MarianMTModel needs head_dim = d_model / {half}_attention_heads, got "
+                f"head_dim={config.head_dim}, d_model={config.d_model} and "
+                f"{half}_attention_heads={heads}."
             )
 
 
 def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
-    """A translation model in Marian's class, with sinusoids in halves.
+    """Convert a translation model to Marian's class, whose sinusoids come in two halves.
 
-    Args:
-        model: The model.
-
-    Returns:
-        The same model in float32; its norms add 1e-5 to the variance, whatever the model's add.
+    The result is in float32. Its layer norms add 1e-5 to the variance, whatever the model's add.
 
     Raises:
-        ValueError: MarianMTModel cannot express it; the message names the field.
+        ValueError: MarianMTModel cannot express the model; the message names the field.
     """
     config = model.config
-    refuse_what_marian_lacks(config)
+    check_marian_supports(config)
     is_shared = config.decoder_vocab_size is None and config.tie_word_embeddings
     marian = MarianMTModel(
         MarianConfig(
@@ -80,7 +75,7 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
             d_model=config.d_model,
             share_encoder_decoder_embeddings=is_shared,
             tie_word_embeddings=config.tie_word_embeddings,
-            max_position_embeddings=POSITIONS,
+            max_position_embeddings=MARIAN_POSITIONS,
             forced_eos_token_id=None,
         )
     )
@@ -89,13 +84,13 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
     marian.load_state_dict(_under_marian_names(marian, reorder_residual(ours, halves)))
     decoding = copy.deepcopy(model.generation_config)
     vars(decoding).pop("max_tokens_beyond_source", None)
-    decoding.max_length = decoding.max_length or POSITIONS // 2
+    decoding.max_length = decoding.max_length or MARIAN_POSITIONS // 2
     marian.generation_config = decoding
     return marian.eval()
 
 
 def _under_marian_names(marian: MarianMTModel, ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor that Marian has: ours, its own positions, and 0 for biases that ours lacks."""
+    """Fill Marian's state dict: our tensors, its own positions, and 0 for biases we do not have."""
     weights = marian.state_dict()
     for name in weights:
         if "embed_positions" not in name and name.endswith("bias"):
@@ -103,7 +98,7 @@ def _under_marian_names(marian: MarianMTModel, ours: dict[str, Tensor]) -> dict[
     for parameter, tensor in ours.items():
         for name in MARIAN_NAMES.names_of(parameter):
             if name in weights:
-                weights[str(name)] = tensor.view_as(weights[str(name)])
+                weights[name] = tensor.view_as(weights[name])
     return weights
 
 
@@ -114,33 +109,39 @@ def export_marian(
     sources: int = SOURCES,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Write a translation model and its tokenizers as MarianMTModel's folder.
+    """Write a translation model and its tokenizers as a folder that MarianMTModel opens.
 
     Args:
         translator: The model and its tokenizers.
-        folder: The folder to write. It must not hold anything yet.
-        sources: Random sources to compare on.
-        show_progress: Whether to show a bar on stderr.
+        folder: The folder to create. It must not exist, or be empty.
+        sources: Number of random sources to compare on.
+        show_progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The proof that it is the same model.
+        The comparison of the two models.
 
     Raises:
-        ValueError: MarianMTModel cannot express it, or it came out as another model.
+        ValueError: MarianMTModel cannot express the model, or the two differ; nothing is written.
         OSError: The folder is not empty, or cannot be written.
     """
     folder = Path(folder)
-    refuse_used(folder)
+    check_unused(folder)
     if len(translator.models) > 1:
-        raise ValueError(f"A MarianMTModel is one model, got {len(translator.models)} that vote.")
+        raise ValueError(
+            "The export needs a translator of one model, got an ensemble of "
+            f"{len(translator.models)}. Export each model by itself."
+        )
     model = copy.deepcopy(translator.model).float().cpu()
     marian = to_marian(model)
     report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)
     if not report.is_within(NORM_TOLERANCE):
-        raise ValueError(f"The export is not the same model, and is not written:\n{report}")
-    with new_folder(folder) as aside:
-        marian.to(translator.model.dtype).save_pretrained(aside)
-        translator.source_tokenizer.save_pretrained(aside)
+        raise ValueError(
+            "The exported model must be the same as the original, but they differ. Nothing was "
+            f"written.\n{report}"
+        )
+    with new_folder(folder) as unfinished:
+        marian.to(translator.model.dtype).save_pretrained(unfinished)
+        translator.source_tokenizer.save_pretrained(unfinished)
         if translator.target_tokenizer is not translator.source_tokenizer:
-            translator.target_tokenizer.save_pretrained(aside / TARGET_TOKENIZER_FOLDER)
+            translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
     return report

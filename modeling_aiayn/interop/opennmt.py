@@ -1,61 +1,39 @@
-"""Weights from OpenNMT-py's .pt files, and its vocabularies."""
+"""Weights and vocabularies of OpenNMT-py's .pt files."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from .foreign_model import ForeignModel, read_foreign
-from .layout import one_table
-from .pickled import dtype_of, read_pickled, tensors_in
-from .vocabularies import tokenizer_of_pieces
+from .layout import shared_position_table
+from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
+from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
 from .weight_names import NameTable, sizes_of
 
-PROJECTIONS = {
-    "q_proj": "linear_query",
-    "k_proj": "linear_keys",
-    "v_proj": "linear_values",
-    "out_proj": "final_linear",
-}
-
-
-def _layer(attentions: Mapping[str, str], norms: Mapping[str, str]) -> dict[str, str]:
-    return {
-        **{
-            f"{ours}.{projection}": f"{theirs}.{name}"
-            for ours, theirs in attentions.items()
-            for projection, name in PROJECTIONS.items()
-        },
-        **norms,
-        "fc1": "feed_forward.w_1",
-        "fc2": "feed_forward.w_2",
-        "final_layer_norm": "feed_forward.layer_norm",
-    }
-
-
 OPENNMT_NAMES = NameTable(
-    around={
+    outside={
         "model.encoder.embed_tokens": "encoder.embeddings.make_embedding.emb_luts.0",
         "model.decoder.embed_tokens": "decoder.embeddings.make_embedding.emb_luts.0",
         "model.encoder.layer_norm": "encoder.layer_norm",
         "model.decoder.layer_norm": "decoder.layer_norm",
         "lm_head": ("generator", "generator.0"),
     },
-    encoder=_layer({"self_attn": "self_attn"}, {"self_attn_layer_norm": "layer_norm"}),
-    decoder=_layer(
-        {"self_attn": "self_attn", "encoder_attn": "context_attn"},
-        {"self_attn_layer_norm": "layer_norm_1", "encoder_attn_layer_norm": "layer_norm_2"},
-    ),
     encoder_layer="encoder.transformer.{n}.",
     decoder_layer="decoder.transformer_layers.{n}.",
+    cross_attention="context_attn",
+    projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    encoder_norms=("layer_norm", "feed_forward.layer_norm"),
+    decoder_norms=("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm"),
     left_out={r"(en|de)coder\.embeddings\.make_embedding\.pe\.pe": "sinusoids are computed"},
-    # Its options add_qkvbias and add_ffnbias.
+    # The options add_qkvbias and add_ffnbias switch them on.
     optional_biases=(r".*_attn\.[qkv]_proj\.bias", r".*\.fc[12]\.bias"),
 )
-POSITIONS = tuple(f"{half}.embeddings.make_embedding.pe.pe" for half in ("encoder", "decoder"))
-LAYER_NORM_EPS = 1e-6
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
-# Options that this model does not have, and what they must be.
+POSITION_TABLES = [f"{half}.embeddings.make_embedding.pe.pe" for half in ("encoder", "decoder")]
+OPENNMT_LAYER_NORM_EPS = 1e-6
+# The only values that our model supports.
 NEEDED_OPTIONS: dict[str, Any] = {
     "encoder_type": "transformer",
     "decoder_type": "transformer",
@@ -68,105 +46,84 @@ NEEDED_OPTIONS: dict[str, Any] = {
     "aan_useffn": False,
     "num_kv": 0,
 }
-# Two ways to compute the same attention.
-ATTENTION_TYPES = ("scaled-dot", "scaled-dot-flash")
-SPECIAL_TOKENS = {
-    "bos_token": "<s>",
-    "pad_token": "<blank>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
+# Options with several supported values; the first is OpenNMT-py's default.
+SUPPORTED_CHOICES = {
+    "self_attn_type": ("scaled-dot", "scaled-dot-flash"),  # two ways to compute the same
+    "pos_ffn_activation_fn": ("relu", "gelu"),
 }
 
 
 def read_opennmt(path: str | Path) -> ForeignModel:
-    """An OpenNMT-py transformer: pre-norm, a biased output, sources without `</s>`.
+    """Read an OpenNMT-py transformer: pre-norm, a biased output, sources without `</s>`.
 
-    Norms in files of its first years are called a_2 and b_2 and divide by the sample's deviation.
+    In files of its first years the norms are called a_2 and b_2 and divide by the sample's
+    deviation. The tokenizers expect texts that are cut into pieces with spaces between them.
 
     Args:
-        path: The .pt file, with its vocabularies as lists (version 3; tools/convertv2_v3.py of
-            OpenNMT-py makes such of older ones).
-
-    Returns:
-        What there is of it, with tokenizers of texts that come in pieces between spaces.
+        path: A .pt file of version 3, whose vocabularies are lists. Convert older files with
+            OpenNMT-py's tools/convertv2_v3.py.
 
     Raises:
         OSError: The file is missing or damaged.
-        ValueError: The file is no such model's, or one that this model cannot be: the message
-            names option or tensor.
+        ValueError: The file is not such a model's, or our model does not support it. The message
+            names the option or tensor.
     """
-    checkpoint = read_pickled(path)
+    checkpoint = read_checkpoint_file(path)
     for name in ("model", "generator", "vocab", "opt"):
-        if not isinstance(checkpoint.get(name), (Mapping, argparse.Namespace)):
-            raise ValueError(f"{path}: an OpenNMT-py checkpoint holds {name!r}, this one does not.")
+        if options_in(checkpoint.get(name)) is None:
+            raise ValueError(
+                f"{path}: an OpenNMT-py checkpoint must have an entry {name!r}, and this one has "
+                "none."
+            )
     tensors = tensors_in(checkpoint["model"], f"{path}: 'model'") | {
         f"generator.{name}": tensor
         for name, tensor in tensors_in(checkpoint["generator"], f"{path}: 'generator'").items()
     }
-    options = checkpoint["opt"]
-    options = vars(options) if isinstance(options, argparse.Namespace) else dict(options)
-    refuse_what_is_not_ours(options)
-    source, target = _vocabularies(checkpoint["vocab"], path)
-    for half, tokens in (("encoder", source), ("decoder", target)):
-        rows = OPENNMT_NAMES.need(tensors, f"model.{half}.embed_tokens.weight").size(0)
-        if len(tokens) != rows:
-            raise ValueError(
-                f"{path}: 'vocab' must have a token for each of the {half}'s {rows} entries, got "
-                f"{len(tokens)}."
-            )
+    options = options_in(checkpoint["opt"]) or {}
+    check_opennmt_options(options)
+    source, target = _checked_vocabularies(checkpoint["vocab"], tensors, path)
     has_deviation = "encoder.layer_norm.a_2" in tensors
-    epsilon = float(options.get("norm_eps", LAYER_NORM_EPS))
+    epsilon = float(options.get("norm_eps", OPENNMT_LAYER_NORM_EPS))
+    source_specials = {name: token for name, token in OPENNMT_SPECIALS.items() if token in source}
     return read_foreign(
         "OpenNMT-py",
         OPENNMT_NAMES,
         tensors,
         {
             **sizes_of(OPENNMT_NAMES, tensors),
-            **_fields(options),
+            **_opennmt_fields(options),
             **_token_ids(source, target, checkpoint["vocab"]),
             "lm_head_bias": True,
             "layer_norm_eps": epsilon**2 if has_deviation else epsilon,
         },
-        one_table(tensors, *POSITIONS),
+        shared_position_table(tensors, *POSITION_TABLES),
         has_sample_deviation=has_deviation,
         dtype=dtype_of(tensors),
-        source_tokenizer=tokenizer_of_pieces(
-            source,
-            {name: token for name, token in SPECIAL_TOKENS.items() if token in source},
-            around="$A",
-        ),
-        target_tokenizer=tokenizer_of_pieces(target, SPECIAL_TOKENS),
+        source_tokenizer=tokenizer_of_pieces(source, source_specials, template="$A"),
+        target_tokenizer=tokenizer_of_pieces(target, OPENNMT_SPECIALS),
     )
 
 
-def refuse_what_is_not_ours(options: Mapping[str, Any]) -> None:
-    """Name the first option that this model has no way to express.
-
-    Args:
-        options: OpenNMT-py's.
+def check_opennmt_options(options: Mapping[str, Any]) -> None:
+    """Check that our model supports OpenNMT-py's options.
 
     Raises:
-        ValueError: There is one.
+        ValueError: It does not; the message names the first such option.
     """
     for name, needed in NEEDED_OPTIONS.items():
         if options.get(name, needed) != needed:
-            raise ValueError(f"{name} must be {needed!r} here, got {options[name]!r}.")
-    attention = options.get("self_attn_type", ATTENTION_TYPES[0])
-    if attention not in ATTENTION_TYPES:
-        raise ValueError(
-            f"self_attn_type must be one of {', '.join(ATTENTION_TYPES)} here, got {attention!r}."
-        )
-    activation = options.get("pos_ffn_activation_fn", "relu")
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"pos_ffn_activation_fn must be one of {', '.join(ACTIVATIONS)} here, got "
-            f"{activation!r}."
-        )
+            raise ValueError(
+                f"{name} must be {needed!r}, because this model supports nothing else, got "
+                f"{options[name]!r}."
+            )
+    for name, choices in SUPPORTED_CHOICES.items():
+        if options.get(name, choices[0]) not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {options[name]!r}.")
 
 
-def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    def first(name: str) -> float:
-        """A rate; OpenNMT-py has a list of them, one for each stage of training."""
+def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    def dropout(name: str) -> float:
+        """Return a rate; OpenNMT-py may have a list of them, one for each stage of training."""
         value = options.get(name, 0.0)
         return float(value[0] if isinstance(value, list) else value)
 
@@ -175,45 +132,53 @@ def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
         **{ours: options[theirs] for ours, theirs in depths.items() if theirs in options},
         "encoder_attention_heads": options.get("heads", 8),
         "decoder_attention_heads": options.get("heads", 8),
-        "dropout": first("dropout"),
-        "attention_dropout": first("attention_dropout"),
-        "activation_dropout": first("dropout"),
-        "activation_function": ACTIVATIONS[options.get("pos_ffn_activation_fn", "relu")],
+        "dropout": dropout("dropout"),
+        "attention_dropout": dropout("attention_dropout"),
+        "activation_dropout": dropout("dropout"),
+        "activation_function": options.get("pos_ffn_activation_fn", "relu"),
         "norm_first": True,
     }
 
 
-def _vocabularies(vocabulary: Any, path: str | Path) -> tuple[Sequence[str], Sequence[str]]:
+def _checked_vocabularies(
+    vocabulary: Any, tensors: Mapping[str, Tensor], path: str | Path
+) -> tuple[Sequence[str], Sequence[str]]:
     if not isinstance(vocabulary, Mapping) or not all(
         isinstance(vocabulary.get(side), list) for side in ("src", "tgt")
     ):
         raise ValueError(
-            f"{path}: 'vocab' must hold lists of tokens, as OpenNMT-py 3 writes them: convert "
+            f"{path}: 'vocab' must hold lists of tokens, as OpenNMT-py 3 writes them. Convert "
             "older files with its tools/convertv2_v3.py."
         )
+    for half, side in (("encoder", "src"), ("decoder", "tgt")):
+        embeddings = OPENNMT_NAMES.get(tensors, f"model.{half}.embed_tokens.weight")
+        where = f"{path}: 'vocab' of the {half}"
+        check_vocabulary_size(where, vocabulary[side], len(embeddings))
     return vocabulary["src"], vocabulary["tgt"]
 
 
 def _token_ids(
     source: Sequence[str], target: Sequence[str], vocabulary: Mapping[str, Any]
 ) -> dict[str, int]:
-    start = vocabulary.get("decoder_start_token", "<s>")
     names = {
         "bos_token_id": "<s>",
         "pad_token_id": "<blank>",
         "eos_token_id": "</s>",
-        "decoder_start_token_id": start,
+        "decoder_start_token_id": vocabulary.get("decoder_start_token", "<s>"),
     }
-    for token in names.values():
-        if token not in target:
-            raise ValueError(f"The target's vocabulary has no {token!r}.")
+    for side, tokens, needed in (
+        ("target", target, names.values()),
+        ("source", source, ("<blank>", "<unk>")),
+    ):
+        for token in needed:
+            if token not in tokens:
+                raise ValueError(
+                    f"The {side} vocabulary must contain the token {token!r}, but it does not."
+                )
     ids = {name: target.index(token) for name, token in names.items()}
-    for token in ("<blank>", "<unk>"):
-        if token not in source:
-            raise ValueError(f"The source's vocabulary has no {token!r}.")
     if source.index("<blank>") != ids["pad_token_id"]:
         raise ValueError(
-            f"<blank> must have one id on both sides, got {source.index('<blank>')} and "
-            f"{ids['pad_token_id']}."
+            "<blank> must have the same id in both vocabularies, got "
+            f"{source.index('<blank>')} in the source's and {ids['pad_token_id']} in the target's."
         )
     return ids

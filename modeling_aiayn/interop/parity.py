@@ -1,4 +1,4 @@
-"""The proof that an imported model is the model it came from."""
+"""The comparison that proves that an imported or exported model is the same model."""
 
 import copy
 from collections.abc import Sequence
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .reference import ReferenceModel
 
 SOURCES = 50
 # In tokens.
 LONGEST_SOURCE = 24
 LONGEST_OUTPUT = 16
 BATCH_SIZE = 10
-# Logits may differ by this share of the largest.
+# Largest difference of logits, as a share of the largest logit.
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class ImportReport:
-    """How far a model and its import agree about random sources.
+    """Agreement between a model and its import on random sources.
 
     Args:
-        reference: What ours was compared with.
-        sources: How many there were.
-        right_padded: Largest difference of a logit, sources padded on the right.
-        left_padded: The same with ours padded on the left, and the reference as before.
-        largest_logit: The largest logit's size, which differences are to be seen against.
-        greedy: How many greedy outputs are the same.
-        beam: How many outputs of beam search with four beams are.
+        reference: Name of the model that ours was compared with.
+        sources: Number of sources.
+        right_padded: Largest difference of a logit with sources padded on the right.
+        left_padded: The same with our sources padded on the left.
+        largest_logit: The largest absolute logit.
+        greedy: Number of equal greedy outputs.
+        beam: Number of equal outputs of beam search with four beams.
     """
 
     reference: str
@@ -46,13 +46,10 @@ class ImportReport:
     beam: int
 
     def is_within(self, tolerance: float = TOLERANCE) -> bool:
-        """Whether the models are one.
+        """Tell whether all outputs are equal and all logits are close.
 
         Args:
-            tolerance: By how much of the largest logit logits may differ.
-
-        Returns:
-            Whether they differ by no more, and all outputs are the same.
+            tolerance: Largest difference of logits, as a share of the largest logit.
         """
         difference = max(self.right_padded, self.left_padded)
         is_close = difference <= tolerance * max(1.0, self.largest_logit)
@@ -81,21 +78,18 @@ def compare_models(
     show_progress: bool = False,
     positions: int = LONGEST_SOURCE,
 ) -> ImportReport:
-    """Compare logits on random batches, and what greedy and beam search find.
+    """Compare two models' logits, greedy outputs and beam-search outputs on random sources.
 
     Args:
-        ours: The imported model, in float32.
-        reference: The model that it came from.
-        name: What to call that.
-        sources: How many random sources.
-        show_progress: Whether to show a bar on stderr.
-        positions: Tokens of the longest text that both take.
-
-    Returns:
-        The report.
+        ours: Our model, in float32.
+        reference: The other model.
+        name: The other model's name in the report.
+        sources: Number of random sources.
+        show_progress: Whether to show a progress bar on stderr.
+        positions: Longest text that both models accept, in tokens.
 
     Raises:
-        ValueError: There are no sources.
+        ValueError: `sources` is below 1.
     """
     if sources < 1:
         raise ValueError(f"sources must be at least 1, got {sources}.")
@@ -105,10 +99,10 @@ def compare_models(
     starts = range(0, sources, BATCH_SIZE)
     for start in tqdm(starts, desc="Comparing", unit="batch", disable=not show_progress):
         batch = texts[start : start + BATCH_SIZE]
-        differences.append(_differences(ours, reference, batch))
+        differences.append(_logit_differences(ours, reference, batch))
         for beams in same:
             longest = min(positions, LONGEST_OUTPUT)
-            same[beams] += _same_outputs(ours, reference, batch, beams, longest)
+            same[beams] += _count_same_outputs(ours, reference, batch, beams, longest)
     right, left, largest = (max(column) for column in zip(*differences, strict=True))
     return ImportReport(name, sources, right, left, largest, same[1], same[4])
 
@@ -116,81 +110,79 @@ def compare_models(
 def random_sources(
     config: AiaynConfig, count: int, longest: int = LONGEST_SOURCE, seed: int = 0
 ) -> list[Tensor]:
-    """Random ids of many lengths, without special ones, and an end behind them.
+    """Draw random ids of many lengths, each followed by the end token.
 
     Args:
-        config: The model's.
-        count: How many.
-        longest: Tokens of the longest, its end counted.
-        seed: Where chance starts from.
+        config: Configuration of the model that reads them.
+        count: Number of sources.
+        longest: Largest length in tokens, the end token counted.
+        seed: Seed of the random numbers.
 
     Returns:
-        Ids, [S] each.
+        Ids, [S] each; the end is the only special token in them.
     """
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     special = {config.bos_token_id, config.pad_token_id, config.decoder_start_token_id, *ends}
     size = min(config.vocab_size, config.decoder_vocab_size or config.vocab_size)
-    words = torch.tensor([token for token in range(size) if token not in special])
+    ordinary = torch.tensor([token for token in range(size) if token not in special])
     end = torch.tensor(ends[:1])
-    found = []
+    drawn = []
     for _ in range(count):
-        length = int(torch.randint(1, max(2, longest), (), generator=chance))
-        picked = words[torch.randint(len(words), (length,), generator=chance)]
-        found.append(torch.cat((picked, end)))
-    return found
+        length = int(torch.randint(1, max(2, longest), (), generator=generator))
+        picked = ordinary[torch.randint(len(ordinary), (length,), generator=generator)]
+        drawn.append(torch.cat((picked, end)))
+    return drawn
 
 
-def _padded(rows: Sequence[Tensor], pad_token_id: int, side: str) -> tuple[Tensor, Tensor]:
-    """Ids and their mask, [N, S] both."""
+def _padded_batch(rows: Sequence[Tensor], pad_token_id: int, side: str) -> tuple[Tensor, Tensor]:
+    """Pad ids to one length and make their mask, [N, S] both."""
     ids = pad_sequence(list(rows), True, pad_token_id, padding_side=side)
     mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, padding_side=side)
     return ids, mask
 
 
-def _differences(
+def _logit_differences(
     ours: AiaynForConditionalGeneration, reference: PreTrainedModel, batch: Sequence[Tensor]
 ) -> tuple[float, float, float]:
-    """Largest differences of logits with ours padded right and left, and the largest logit."""
+    """Compute the largest differences with ours padded right and left, and the largest logit."""
     config = ours.config
     start = torch.full((len(batch), 1), config.decoder_start_token_id)
-    # Any text is a target: the next source is at hand, without its end.
+    # Any ids can be a target: each source's target is the next source without its end.
     targets = [row[:-1] for row in (*batch[1:], batch[0])]
-    padded, is_real = _padded(targets, config.pad_token_id, "right")
+    padded, is_real = _padded_batch(targets, config.pad_token_id, "right")
     decoder_input_ids = torch.cat((start, padded), dim=1)
     is_real = torch.cat((torch.ones_like(start), is_real), dim=1).bool()
-    ids, mask = _padded(batch, config.pad_token_id, "right")
+    ids, mask = _padded_batch(batch, config.pad_token_id, "right")
     expected = reference(
         input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_input_ids, use_cache=False
     ).logits[is_real]
-    found = []
+    differences = []
     for side in ("right", "left"):
-        ids, mask = _padded(batch, config.pad_token_id, side)
+        ids, mask = _padded_batch(batch, config.pad_token_id, side)
         logits = ours(ids, attention_mask=mask, decoder_input_ids=decoder_input_ids).logits[is_real]
-        found.append(float((logits - expected).abs().max()))
-    return found[0], found[1], float(expected.abs().max())
+        differences.append(float((logits - expected).abs().max()))
+    return differences[0], differences[1], float(expected.abs().max())
 
 
-def _same_outputs(
+def _count_same_outputs(
     ours: AiaynForConditionalGeneration,
     reference: PreTrainedModel,
     batch: Sequence[Tensor],
     beams: int,
     longest: int,
 ) -> int:
-    """How many sources of a batch both models turn into the same ids."""
-    ids, mask = _padded(batch, ours.config.pad_token_id, "right")
-    decoding = copy.deepcopy(ours.generation_config)
-    decoding.update(num_beams=beams, max_length=longest)
-    # Random weights would emit padding, which some classes take for no token at all.
-    decoding.suppress_tokens = [ours.config.pad_token_id]
-    mine = ours.generate(ids, attention_mask=mask, generation_config=decoding)
-    decoding.use_cache = not isinstance(reference, ReferenceModel)  # torch's layers have none
-    other = reference.generate(ids, attention_mask=mask, generation_config=decoding)
-    length = max(mine.size(1), other.size(1))
-    pad = ours.config.pad_token_id
-    mine, other = (
-        torch.nn.functional.pad(rows, (0, length - rows.size(1)), value=pad)
-        for rows in (mine, other)
+    """Count the sources of a batch for which both models generate the same ids."""
+    pad_token_id = ours.config.pad_token_id
+    ids, mask = _padded_batch(batch, pad_token_id, "right")
+    options = copy.deepcopy(ours.generation_config)
+    # Random weights may generate padding, which some classes skip.
+    options.update(num_beams=beams, max_length=longest, suppress_tokens=[pad_token_id])
+    options.use_cache = True  # FSMT generates other tokens without a cache
+    mine = ours.generate(ids, attention_mask=mask, generation_config=options)
+    theirs = reference.generate(ids, attention_mask=mask, generation_config=options)
+    length = max(mine.size(1), theirs.size(1))
+    mine, theirs = (
+        pad(rows, (0, length - rows.size(1)), value=pad_token_id) for rows in (mine, theirs)
     )
-    return int((mine == other).all(1).sum())
+    return int((mine == theirs).all(1).sum())

@@ -1,4 +1,4 @@
-"""Checkpoints that are pickles, read without running what is in them."""
+"""Reading pickled checkpoints without running code from them."""
 
 import argparse
 import pickle
@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 
 class Meter:
-    """Stands for the meters that fairseq keeps beside a model; nobody reads them."""
+    """A placeholder for the training statistics in fairseq's checkpoints, which nobody reads."""
 
 
-# All that may be in a checkpoint beside tensors and Python's own types: settings, and meters.
+# A checkpoint may hold these beside tensors and Python's own types.
 ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     argparse.Namespace,
     *(
@@ -28,35 +27,13 @@ ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     ),
 ]
 
-# What torch's reader and unpickler raise where bytes are not what they should be.
-DAMAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SafetensorError,
-    TypeError,
-    ValueError,
-)
 
-
-def read_pickled(path: str | Path) -> dict[str, Any]:
-    """A checkpoint that torch.save wrote, or a .safetensors file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What it holds by name.
+def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
+    """Read a file that torch.save wrote, or a .safetensors file.
 
     Raises:
         OSError: There is no such file, or it is damaged.
-        ValueError: It holds something else than tensors and settings: to read such a pickle is to
-            run what somebody wrote.
+        ValueError: It holds more than tensors and settings. Reading such a pickle could run code.
     """
     path = Path(path)
     if not path.is_file():
@@ -65,71 +42,64 @@ def read_pickled(path: str | Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
         with torch.serialization.safe_globals(ALLOWED), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pickles that torch.save did not write
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            warnings.simplefilter("ignore")  # about pickles that torch.save did not write
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(
-                f"{path} holds {forbidden[1]}, which is more than tensors and settings, and is not "
-                "read: a pickle can run what is in it. Save it again where it was trained, with "
-                "what is of use here: the weights and settings that it has, under the same names."
+                f"{path} must hold tensors and settings only, but it also holds {forbidden[1]}. "
+                "A pickle can run code, so this file is not read. Load it where it was trained "
+                "and save only the weights and settings again, under the same names."
             ) from error
-        raise OSError(f"{path}: damaged, or no checkpoint that torch.save wrote.") from error
+        raise OSError(f"{path} is damaged, or torch.save did not write it.") from error
     except PermissionError:
         raise
-    except DAMAGE as error:
-        raise OSError(f"{path}: damaged, or no checkpoint ({type(error).__name__}).") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{path} must hold names and tensors, got a {type(found).__name__}.")
-    return dict(found)
+    except Exception as error:  # torch's reader raises errors of many types for damaged bytes
+        raise OSError(
+            f"{path} is damaged, or not a checkpoint ({type(error).__name__})."
+        ) from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} must hold a dictionary of tensors, got {type(content).__name__}.")
+    return dict(content)
 
 
 def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:
-    """A state dict, of which each entry is a tensor.
+    """Copy a state dict, and check that it holds tensors only.
 
     Args:
-        state: What should be one.
-        where: What to call it in the error.
-
-    Returns:
-        The same.
+        state: The state dict.
+        where: The state dict's name in the error message.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is empty, or holds something else.
     """
-    strangers = [name for name, value in state.items() if not isinstance(value, Tensor)]
-    if strangers or not state:
-        raise ValueError(
-            f"{where} must hold tensors alone, got {strangers[0] if strangers else 'nothing'}."
-        )
+    others = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if others:
+        raise ValueError(f"{where} must hold tensors only, but {others[0]} is not a tensor.")
+    if not state:
+        raise ValueError(f"{where} must hold tensors, but it is empty.")
     return dict(state)
 
 
 def read_state_dict(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict, or the file of one.
-
-    Args:
-        source: Either.
-
-    Returns:
-        Tensors by name, in a dictionary of its own.
+    """Return a copy of a state dict, or read it from a file.
 
     Raises:
         OSError: The file is missing or damaged.
-        ValueError: It holds something else.
+        ValueError: It holds something else than tensors.
     """
     if isinstance(source, Mapping):
         return tensors_in(source, "The state dict")
-    return tensors_in(read_pickled(source), str(source))
+    return tensors_in(read_checkpoint_file(source), str(source))
+
+
+def options_in(options: Any) -> dict[str, Any] | None:
+    """Return options as a dictionary, from a Namespace or a mapping; None if they are neither."""
+    if isinstance(options, argparse.Namespace):
+        return dict(vars(options))
+    return dict(options) if isinstance(options, Mapping) else None
 
 
 def dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """What a checkpoint's weights are kept in: the type of its largest tensor.
-
-    Args:
-        tensors: At least one.
-
-    Returns:
-        The type.
-    """
+    """Return the type that a checkpoint's weights are stored in: its largest tensor's."""
     return max(tensors.values(), key=Tensor.numel).dtype

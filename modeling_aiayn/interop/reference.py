@@ -1,6 +1,10 @@
-"""A foreign model run by torch's own layers, in its own layout: what ours is compared with."""
+"""A foreign model computed by torch's own layers, in its own layout.
+
+An import is compared with it where the other system cannot be run here.
+"""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,17 +15,14 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..configuration_aiayn import AiaynConfig
 from .foreign_model import ForeignModel
+from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS
 
-# The norms of an encoder's layer and of a decoder's, in torch's order.
-NORMS = {
-    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-}
+# Our names and torch's.
 ATTENTIONS = {"self_attn": "self_attn", "encoder_attn": "multihead_attn"}
 
 
 class SampleDeviationNorm(nn.Module):
-    """Normalisation as the Annotated Transformer writes it: by the sample's standard deviation.
+    """The Annotated Transformer's layer norm, which divides by the sample's deviation.
 
     Args:
         weight: Gain, [D].
@@ -36,13 +37,13 @@ class SampleDeviationNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, states: Tensor) -> Tensor:
-        """Normalised states, [..., D] both."""
+        """Normalise states, [..., D]."""
         centred = states - states.mean(-1, keepdim=True)
         return self.weight * centred / (states.std(-1, keepdim=True) + self.epsilon) + self.bias
 
 
 class ReferenceEncoder(nn.Module):
-    """The encoder's half, as generate() calls it.
+    """The encoder as generate() calls it.
 
     Args:
         stack: Its layers.
@@ -57,18 +58,18 @@ class ReferenceEncoder(nn.Module):
         self.embed = embed
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        """The encoder's output, [B, S, D], of a source padded on the right, [B, S]."""
+        """Encode a source that is padded on the right, [B, S], to states, [B, S, D]."""
         states = self.stack(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
         return BaseModelOutput(last_hidden_state=states)
 
 
 class ReferenceEmbedding(nn.Module):
-    """Rows of a matrix, scaled, and positions in the foreign layout.
+    """Scaled token embeddings plus positions in the foreign layout.
 
     Args:
-        rows: The matrix, [V, D].
-        scale: What rows are multiplied by.
-        positions: Encodings from the first token's on, [n, D].
+        rows: Token embeddings, [V, D].
+        scale: The factor of token embeddings.
+        positions: Encodings from the first token's position on, [n, D].
     """
 
     def __init__(self, rows: Tensor, scale: float, positions: Tensor) -> None:
@@ -78,16 +79,12 @@ class ReferenceEmbedding(nn.Module):
         self.positions = nn.Parameter(positions)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """States, [B, T, D], of ids, [B, T]."""
+        """Embed ids, [B, T], to states, [B, T, D]."""
         return self.rows[input_ids] * self.scale + self.positions[: input_ids.size(1)]
 
 
 class ReferenceModel(PreTrainedModel, GenerationMixin):
-    """A foreign model by torch.nn's Transformer layers, without a cache.
-
-    Args:
-        foreign: The model.
-    """
+    """A foreign model computed by torch.nn's Transformer layers, without a cache."""
 
     config_class = AiaynConfig
     main_input_name = "input_ids"
@@ -96,10 +93,12 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         super().__init__(foreign.config)
         config, weights = foreign.config, foreign.taken.weights
         scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        stacks = {half: _stack(foreign, half) for half in ("encoder", "decoder")}
+        stacks = {half: _torch_stack(foreign, half) for half in ("encoder", "decoder")}
         embeds = {
             half: ReferenceEmbedding(
-                weights[f"model.{half}.embed_tokens.weight"], scale, foreign.positions_of(half)
+                weights[f"model.{half}.embed_tokens.weight"],
+                scale,
+                foreign.position_encodings(half),
             )
             for half in stacks
         }
@@ -112,8 +111,12 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         self.output.bias = nn.Parameter(bias)
         self.eval()
 
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Generate without a cache, because torch's layers have none."""
+        return super().generate(*args, **options, use_cache=False)
+
     def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
-        """The encoder's half."""
+        """Return the encoder, for generate()."""
         return self.encoder
 
     def forward(
@@ -125,17 +128,14 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Score every entry of the vocabulary as the next token.
+        """Compute the logits of the next token at each position, [B, T, V].
 
         Args:
             input_ids: Source ids, padded on the right, [B, S].
             attention_mask: 1 for real source tokens, [B, S].
             decoder_input_ids: Target ids, start token first, [B, T].
-            encoder_outputs: The encoder's output, if it is at hand.
-            **_: What the library passes to every model.
-
-        Returns:
-            Logits, [B, T, V].
+            encoder_outputs: The encoder's output, if it was computed before.
+            **_: Arguments that generate() passes to every model.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
@@ -149,8 +149,8 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(logits=self.output(states))
 
 
-def _stack(foreign: ForeignModel, half: str) -> nn.Module:
-    """A half's layers by torch, with the foreign weights in them."""
+def _torch_stack(foreign: ForeignModel, half: str) -> nn.Module:
+    """Build the torch layers of one half and fill in the foreign weights."""
     config = foreign.config
     activation = ACT2FN[config.activation_function]
     sizes: dict[str, Any] = {
@@ -158,7 +158,7 @@ def _stack(foreign: ForeignModel, half: str) -> nn.Module:
         "nhead": getattr(config, f"{half}_attention_heads"),
         "dim_feedforward": getattr(config, f"{half}_ffn_dim"),
         "dropout": 0.0,
-        # One that torch does not know keeps its fused path away, which knows one norm alone.
+        # torch's fused path would ignore SampleDeviationNorm. An unknown activation disables it.
         "activation": lambda states: activation(states),
         "layer_norm_eps": config.layer_norm_eps,
         "batch_first": True,
@@ -166,19 +166,22 @@ def _stack(foreign: ForeignModel, half: str) -> nn.Module:
     }
     depth = getattr(config, f"{half}_layers")
     stack: nn.TransformerEncoder | nn.TransformerDecoder
+    norms: Sequence[str]
     if half == "encoder":
         layer = nn.TransformerEncoderLayer(**sizes)
         stack = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        norms = ENCODER_NORMS
     else:
         stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth)
+        norms = DECODER_NORMS
     for number, each in enumerate(stack.layers):
-        _fill(each, foreign, f"model.{half}.layers.{number}.", NORMS[half])
+        _fill_layer(each, foreign, f"model.{half}.layers.{number}.", norms)
     if f"model.{half}.layer_norm.weight" in foreign.taken.weights:
-        stack.norm = _norm(foreign, f"model.{half}.layer_norm")
+        stack.norm = _norm_of(foreign, f"model.{half}.layer_norm")
     return stack
 
 
-def _fill(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: tuple[str, ...]) -> None:
+def _fill_layer(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: Sequence[str]) -> None:
     weights = foreign.taken.weights
 
     def parameter(module: str, leaf: str) -> Tensor:
@@ -190,17 +193,17 @@ def _fill(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: tuple[str
         if attention is None:
             continue
         for leaf in ("weight", "bias"):
-            stacked = [parameter(f"{ours}.{part}", leaf) for part in ("q_proj", "k_proj", "v_proj")]
+            stacked = [parameter(f"{ours}.{part}", leaf) for part in PROJECTIONS[:3]]
             setattr(attention, f"in_proj_{leaf}", nn.Parameter(torch.cat(stacked)))
             setattr(attention.out_proj, leaf, nn.Parameter(parameter(f"{ours}.out_proj", leaf)))
     for ours, theirs in (("fc1", "linear1"), ("fc2", "linear2")):
         for leaf in ("weight", "bias"):
             setattr(getattr(layer, theirs), leaf, nn.Parameter(parameter(ours, leaf)))
     for number, name in enumerate(norms, start=1):
-        setattr(layer, f"norm{number}", _norm(foreign, prefix + name))
+        setattr(layer, f"norm{number}", _norm_of(foreign, prefix + name))
 
 
-def _norm(foreign: ForeignModel, name: str) -> nn.Module:
+def _norm_of(foreign: ForeignModel, name: str) -> nn.Module:
     weight, bias = (foreign.taken.weights[f"{name}.{leaf}"] for leaf in ("weight", "bias"))
     epsilon = foreign.config.layer_norm_eps
     if foreign.has_sample_deviation:

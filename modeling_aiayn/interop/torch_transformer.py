@@ -1,4 +1,4 @@
-"""Weights from torch.nn.Transformer, and the embeddings and output of the module around it."""
+"""Weights of a module built on torch.nn.Transformer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,40 +9,29 @@ import torch
 from torch import Tensor
 
 from ..layers import sinusoidal_positions
-from .foreign_model import ForeignModel, read_foreign, refuse_derived
-from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids, table_of
-from .marian import ATTENTION, LAYER_NORM_EPS
-from .pickled import dtype_of, read_state_dict
-from .weight_names import NameTable, Third, refuse_missing_heads, sizes_of
-
-
-def _layer(attentions: Mapping[str, str], norms: tuple[str, ...]) -> dict[str, Any]:
-    names: dict[str, Any] = {"fc1": "linear1", "fc2": "linear2"}
-    for ours, theirs in attentions.items():
-        names[f"{ours}.out_proj"] = f"{theirs}.out_proj"
-        for index, projection in enumerate(ATTENTION[:3]):
-            names[f"{ours}.{projection}"] = Third(f"{theirs}.in_proj_{{leaf}}", index)
-    return names | {norm: f"norm{number}" for number, norm in enumerate(norms, start=1)}
-
-
-ENCODER = _layer({"self_attn": "self_attn"}, ("self_attn_layer_norm", "final_layer_norm"))
-DECODER = _layer(
-    {"self_attn": "self_attn", "encoder_attn": "multihead_attn"},
-    ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+from .foreign_model import (
+    INFERRED_FIELDS,
+    LAYER_NORM_EPS,
+    ForeignModel,
+    check_given_fields,
+    read_foreign,
 )
+from .layout import PAPER_BASE, RECOGNISED_BY, position_table, recognise_sinusoids
+from .pickled import dtype_of, read_state_dict
+from .weight_names import Names, NameTable, sizes_of
 
 
 @dataclass(frozen=True)
 class TorchNames:
-    """What a module around torch.nn.Transformer calls its parts: torch has no names for them.
+    """The names of the parts of a module around torch.nn.Transformer.
 
     Args:
         transformer: The transformer.
-        source_embedding: Embedding of the source.
-        target_embedding: Embedding of the target; may be the same.
+        source_embedding: The source's embedding.
+        target_embedding: The target's embedding; may be the source's.
         output: The linear layer to the vocabulary; may be the target's embedding.
-        positions: The tensor of positions, [n, D] and any dimensions of 1. None: the paper's
-            sinusoids, which are computed. A table that is none of them is taken for learned.
+        positions: The tensor of positions, [n, D] and any dimensions of size 1. A table that is
+            not sinusoidal is read as learned positions. None: the paper's sinusoids.
     """
 
     transformer: str = "transformer"
@@ -53,9 +42,9 @@ class TorchNames:
 
     @property
     def table(self) -> NameTable:
-        """All names."""
+        """The names of all tensors."""
         prefix = f"{self.transformer}." if self.transformer else ""
-        around: dict[str, Any] = {
+        outside: dict[str, Names] = {
             "model.encoder.embed_tokens": self.source_embedding,
             "model.decoder.embed_tokens": self.target_embedding,
             "model.encoder.layer_norm": f"{prefix}encoder.norm",
@@ -63,16 +52,19 @@ class TorchNames:
             "lm_head": self.output,
         }
         if self.positions is not None:
-            around["model.encoder.embed_positions.weight"] = self.positions
-            around["model.decoder.embed_positions.weight"] = self.positions
+            outside["model.encoder.embed_positions.weight"] = self.positions
+            outside["model.decoder.embed_positions.weight"] = self.positions
         return NameTable(
-            around,
-            ENCODER,
-            DECODER,
-            f"{prefix}encoder.layers.{{n}}.",
-            f"{prefix}decoder.layers.{{n}}.",
-            {} if self.positions is None else {self.positions: "sinusoids are computed"},
-            optional_biases=(r"model\..*\.bias",),  # bias=False
+            outside,
+            encoder_layer=f"{prefix}encoder.layers.{{n}}.",
+            decoder_layer=f"{prefix}decoder.layers.{{n}}.",
+            cross_attention="multihead_attn",
+            projections=[*(f"in_proj_{{leaf}}[{index}]" for index in range(3)), "out_proj"],
+            feed_forward=("linear1", "linear2"),
+            encoder_norms=("norm1", "norm2"),
+            decoder_norms=("norm1", "norm2", "norm3"),
+            left_out={} if self.positions is None else {self.positions: "sinusoids are computed"},
+            optional_biases=(r"model\..*\.bias",),  # torch.nn.Transformer(bias=False)
         )
 
 
@@ -81,42 +73,40 @@ def read_torch_transformer(
     names: TorchNames,
     fields: Mapping[str, Any],
 ) -> ForeignModel:
-    """A model built on torch.nn.Transformer, with its final norms even in post-norm.
+    """Read a model built on torch.nn.Transformer, which has final norms even in post-norm.
 
     Args:
         source: Its state dict, or a file of it.
-        names: What the module around it calls its parts.
-        fields: What no tensor tells: encoder_attention_heads and decoder_attention_heads always,
-            and norm_first, activation_function, scale_embedding, layer_norm_eps, dropouts and token
-            ids where they are not the defaults of torch and of this model; of computed positions
-            also position_offset.
-
-    Returns:
-        What there is of it.
+        names: The names of the module's parts.
+        fields: Fields of `AiaynConfig`. encoder_attention_heads and decoder_attention_heads are
+            required. norm_first, activation_function, scale_embedding, layer_norm_eps, dropouts and
+            token ids are needed where they are not the defaults of torch and of our model. With
+            computed positions, position_offset and position_base may be passed too.
 
     Raises:
         OSError: The file is missing or damaged.
-        ValueError: A tensor is missing, has another shape, or no place.
+        ValueError: A tensor is missing, has the wrong shape, or belongs to no parameter.
     """
-    refuse_missing_heads(fields)
-    given = () if names.positions else ("position_offset", "position_base")
-    refuse_derived({name: value for name, value in fields.items() if name not in given})
+    computed = () if names.positions else ("position_offset", "position_base")
+    inferred = tuple(name for name in INFERRED_FIELDS if name not in computed)
+    check_given_fields(fields, inferred)
     tensors = read_state_dict(source)
     table = names.table
-    width = table.need(tensors, "model.encoder.embed_tokens.weight").size(-1)
-    positions: Tensor | None = sinusoidal_positions(
-        torch.arange(RECOGNISED_BY) + fields.get("position_offset", 0),
-        width,
-        float(fields.get("position_base", PAPER_BASE)),
-    )
     found: dict[str, Any] = {
         **sizes_of(table, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "final_norm": table.find(tensors, "model.encoder.layer_norm.weight") is not None,
     }
-    if names.positions is not None:
-        found_table = table.need(tensors, "model.encoder.embed_positions.weight")
-        positions = table_of(found_table, names.positions)
+    positions: Tensor | None
+    if names.positions is None:
+        positions = sinusoidal_positions(
+            torch.arange(RECOGNISED_BY) + fields.get("position_offset", 0),
+            table.get(tensors, "model.encoder.embed_tokens.weight").size(-1),
+            float(fields.get("position_base", PAPER_BASE)),
+        )
+    else:
+        stored = table.get(tensors, "model.encoder.embed_positions.weight")
+        positions = position_table(stored, names.positions)
         if recognise_sinusoids(positions) is None:
             tensors[names.positions] = positions
             found["max_position_embeddings"] = len(positions)

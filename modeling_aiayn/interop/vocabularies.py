@@ -1,4 +1,4 @@
-"""Other systems' vocabularies as tokenizers."""
+"""Tokenizers made from other systems' vocabularies."""
 
 import json
 import tempfile
@@ -10,37 +10,43 @@ from transformers import FSMTTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from ..corpus import read_lines
 
-# What subword-nmt writes at the end of a piece that the word goes on after.
+# subword-nmt's mark at the end of a piece that does not end its word.
 CONTINUED = "@@"
 FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
+# The special tokens of OpenNMT-py and of the Annotated Transformer.
+OPENNMT_SPECIALS = {
+    "bos_token": "<s>",
+    "pad_token": "<blank>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+}
 
 
 def tokenizer_of_pieces(
-    tokens: Sequence[str], specials: Mapping[str, str], around: str = "$A </s>"
+    tokens: Sequence[str], specials: Mapping[str, str], template: str = "$A </s>"
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer of texts that come in pieces between spaces, as other systems read them.
+    """Build a tokenizer for texts that are already cut into pieces with spaces between them.
+
+    Decoding joins the pieces that subword-nmt has cut.
 
     Args:
         tokens: The vocabulary in the order of its ids.
-        specials: The tokens called bos_token, pad_token, eos_token and unk_token.
-        around: What stands around a text, $A: special tokens between spaces.
-
-    Returns:
-        The tokenizer; decoding joins pieces that subword-nmt has cut.
+        specials: The tokens named bos_token, pad_token, eos_token and unk_token.
+        template: Special tokens around a text, $A.
 
     Raises:
-        ValueError: A token is there twice, or one of the special ones is not.
+        ValueError: A token occurs twice, or a special token is missing.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
-        raise ValueError(f"Each token must be in a vocabulary once, got {twice!r} twice.")
+        raise ValueError(f"Each token must occur in the vocabulary once, got {twice!r} twice.")
     for name, token in specials.items():
         if token not in vocabulary:
-            raise ValueError(f"The vocabulary has no {token!r}, its {name}.")
+            raise ValueError(f"The vocabulary must contain {name} {token!r}, but it does not.")
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=specials["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # WordPiece puts a space before each token that does not continue one by its own mark.
+    # The WordPiece decoder puts a space before each token that lacks its prefix; none has "\0".
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\0", cleanup=False),
@@ -49,8 +55,8 @@ def tokenizer_of_pieces(
         ]
     )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=around,
-        pair=f"{around} {around.replace('$A', '$B')}",
+        single=template,
+        pair=f"{template} {template.replace('$A', '$B')}",
         special_tokens=[(token, vocabulary[token]) for token in set(specials.values())],
     )
     return PreTrainedTokenizerFast(
@@ -58,45 +64,35 @@ def tokenizer_of_pieces(
     )
 
 
-def read_tokens(path: str | Path, size: int) -> list[str]:
-    """The vocabulary of a file that holds a token a line.
-
-    Args:
-        path: The file.
-        size: Entries that the model has.
-
-    Returns:
-        Tokens in the order of their ids.
+def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -> None:
+    """Check that a vocabulary has a token for each of the model's `size` embeddings.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: There are not as many tokens as entries.
+        ValueError: It has more or fewer.
     """
-    tokens = read_lines(path)
     if len(tokens) != size:
-        raise ValueError(f"{path} must hold a token for each of {size} entries, got {len(tokens)}.")
-    return tokens
+        raise ValueError(
+            f"{where} must hold a token for each of the model's {size} embeddings, got "
+            f"{len(tokens)} tokens."
+        )
 
 
 def read_fairseq_dictionary(path: str | Path) -> list[str]:
-    """The vocabulary of a fairseq dict.txt, which holds a token and how often it was seen a line.
-
-    Args:
-        path: The file.
+    """Read the vocabulary of a fairseq dict.txt, whose lines hold a token and its count.
 
     Returns:
-        Tokens in the order of their ids, fairseq's own four first.
+        Tokens in the order of their ids, fairseq's four special tokens first.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is no token and a number.
+        ValueError: A line does not hold a token and a number.
     """
     tokens = [*FAIRSEQ_SPECIALS]
     for number, line in enumerate(read_lines(path), start=1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdigit():
             raise ValueError(
-                f"{path}, line {number}: must be a token and a number, got {line[:80]!r}."
+                f"{path}, line {number}: expected a token and a number, got {line[:80]!r}."
             )
         tokens.append(token)
     return tokens
@@ -105,27 +101,26 @@ def read_fairseq_dictionary(path: str | Path) -> list[str]:
 def moses_tokenizer(
     tokens: Sequence[str], bpe_codes: str | Path, language: str
 ) -> PreTrainedTokenizerBase:
-    """The library's tokenizer for fairseq's models: Moses, then byte-pair encoding.
+    """Build transformers' tokenizer for fairseq's models: Moses, then byte-pair encoding.
+
+    It needs the package sacremoses.
 
     Args:
         tokens: The vocabulary in the order of its ids.
         bpe_codes: The file of merges that subword-nmt wrote.
         language: The language of the texts, for Moses.
 
-    Returns:
-        The tokenizer; it needs the package sacremoses.
-
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is of the first version of subword-nmt's format.
+        ValueError: It has the first version of subword-nmt's format.
     """
     codes = list(read_lines(bpe_codes))
     if codes and not codes[0].startswith("#version: 0.2") and len(codes[0].split()) == 2:
         raise ValueError(
-            f"{bpe_codes} must begin with '#version: 0.2', got {codes[0][:80]!r}: older codes of "
-            "subword-nmt cut words in another way."
+            f"{bpe_codes} must begin with '#version: 0.2', got {codes[0][:80]!r}. Older codes of "
+            "subword-nmt split words differently and are not supported."
         )
-    # subword-nmt marks pieces that go on, and the library those that end a word.
+    # subword-nmt marks pieces that do not end a word; transformers marks pieces that do.
     vocabulary = {}
     for index, token in enumerate(tokens):
         if index < len(FAIRSEQ_SPECIALS):

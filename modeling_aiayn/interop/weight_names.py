@@ -1,7 +1,7 @@
-"""Which tensor of a foreign checkpoint is which of ours: tables, and how they are read."""
+"""Tables of other systems' parameter names, and reading a checkpoint by them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,191 +10,162 @@ from torch import Tensor
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 
-# What norms call their own in the files of those who wrote them by hand.
+# Our names within a layer, in the order in which other systems number theirs.
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+FEED_FORWARD = ("fc1", "fc2")
+ENCODER_NORMS = ("self_attn_layer_norm", "final_layer_norm")
+DECODER_NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+# Hand-written layer norms often call their gain a_2 and their bias b_2.
 NORM_LEAVES = {"weight": ("weight", "a_2"), "bias": ("bias", "b_2")}
 IN_A_LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)")
+ONE_THIRD = re.compile(r"(.+)\[([012])\]")
 
-
-@dataclass(frozen=True)
-class Third:
-    """One of three tensors that are kept on top of each other, as queries, keys and values are.
-
-    Args:
-        name: The name of the whole.
-        number: Which third, from 0.
-    """
-
-    name: str
-    number: int
-
-
-# What something is called elsewhere; several names, where files differ, in the order of preference.
-Names = str | Third | tuple[str | Third, ...]
+# A foreign name, or several where files differ, in the order of preference.
+Names = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class NameTable:
-    """What another system calls our modules.
+    """Another system's names for our modules.
 
-    A name stands for a module, and its weight and bias follow; one of a single tensor ends in
-    `.weight` or `.bias` on our side. In a `Third`, `{leaf}` is where weight or bias goes.
+    A name of a module covers its weight and its bias. `{leaf}` in a foreign name is replaced by
+    "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one tensor in
+    which queries, keys and values are stacked. All systems call self-attention `self_attn`.
 
     Args:
-        around: Names of what is around the layers.
-        encoder: Names within a layer of the encoder.
-        decoder: The same for the decoder.
-        encoder_layer: What an encoder's layer {n} is called.
-        decoder_layer: The same for the decoder.
-        left_out: What a checkpoint holds and a model does not need, as patterns, and why.
-        optional_biases: Patterns of our biases that the system may be told to have none of; all
-            that fit one are there, or none.
+        outside: Names outside the layers by our names. Ours may be a module's, or a tensor's that
+            ends in `.weight` or `.bias`.
+        encoder_layer: Prefix of encoder layer {n}.
+        decoder_layer: Prefix of decoder layer {n}.
+        cross_attention: Name of our `encoder_attn`.
+        projections: Names of `PROJECTIONS` within an attention.
+        feed_forward: Names of `FEED_FORWARD`.
+        encoder_norms: Names of `ENCODER_NORMS`.
+        decoder_norms: Names of `DECODER_NORMS`.
+        left_out: Tensors of a checkpoint that the model does not need: a pattern, and the reason.
+        optional_biases: Patterns of our biases that the system can switch off. A checkpoint has
+            all biases that match one pattern, or none of them.
     """
 
-    around: Mapping[str, Names]
-    encoder: Mapping[str, Names]
-    decoder: Mapping[str, Names]
+    outside: Mapping[str, Names]
     encoder_layer: str
     decoder_layer: str
+    cross_attention: str = "encoder_attn"
+    projections: Sequence[Names] = PROJECTIONS
+    feed_forward: Sequence[Names] = FEED_FORWARD
+    encoder_norms: Sequence[Names] = ENCODER_NORMS
+    decoder_norms: Sequence[Names] = DECODER_NORMS
     left_out: Mapping[str, str] = field(default_factory=dict)
     optional_biases: tuple[str, ...] = ()
 
-    def names_of(self, parameter: str) -> list[str | Third]:
-        """What one of our parameters may be called there.
+    def names_of(self, parameter: str) -> list[str]:
+        """Return the other system's names of one of our parameters, in the order of preference.
 
-        Args:
-            parameter: Its name in `AiaynForConditionalGeneration`.
-
-        Returns:
-            Names in the order of preference; none where the other system has no such thing.
+        The list is empty where the other system has no such parameter.
         """
-        prefix, names, within = "", self.around, parameter
+        prefix, names, within = "", self.outside, parameter
         if match := IN_A_LAYER.fullmatch(parameter):
             half, number, within = match.groups()
-            names = self.encoder if half == "encoder" else self.decoder
-            layer = self.encoder_layer if half == "encoder" else self.decoder_layer
-            prefix = layer.format(n=number)
+            names = self._names_within_layer(half)
+            prefix = self._layer_prefix(half).format(n=number)
         if within in names:
-            return [_prefixed(prefix, each) for each in _as_tuple(names[within])]
+            return [prefix + name for name in _as_tuple(names[within])]
         module, _, leaf = within.rpartition(".")
         leaves = NORM_LEAVES[leaf] if module.endswith("layer_norm") else (leaf,)
         return [
-            _prefixed(prefix, _with_leaf(each, theirs))
-            for each in _as_tuple(names.get(module, ()))
-            for theirs in leaves
+            prefix + _with_leaf(name, their_leaf)
+            for name in _as_tuple(names.get(module, ()))
+            for their_leaf in leaves
         ]
 
+    def _names_within_layer(self, half: str) -> dict[str, Names]:
+        ours: Sequence[str] = ENCODER_NORMS if half == "encoder" else DECODER_NORMS
+        theirs = self.encoder_norms if half == "encoder" else self.decoder_norms
+        attentions = {"self_attn": "self_attn", "encoder_attn": self.cross_attention}
+        return {
+            **dict(zip(ours, theirs, strict=True)),
+            **dict(zip(FEED_FORWARD, self.feed_forward, strict=True)),
+            **{
+                f"{attention}.{projection}": tuple(f"{prefix}.{name}" for name in _as_tuple(names))
+                for attention, prefix in attentions.items()
+                for projection, names in zip(PROJECTIONS, self.projections, strict=True)
+            },
+        }
+
     def find(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor | None:
-        """The tensor that is one of our parameters, or None where there is none.
-
-        Args:
-            tensors: A checkpoint's.
-            parameter: Our name.
-
-        Returns:
-            The tensor.
-        """
+        """Return the checkpoint's tensor for one of our parameters, or None."""
         for name in self.names_of(parameter):
-            whole = tensors.get(name.name if isinstance(name, Third) else name)
-            if whole is not None:
-                return _part(name, whole)
+            stored, third = _stored_name(name)
+            if stored in tensors:
+                whole = tensors[stored]
+                return whole if third is None else _one_third(stored, whole, third)
         return None
 
-    def need(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
-        """The tensor that is one of our parameters.
-
-        Args:
-            tensors: A checkpoint's.
-            parameter: Our name.
-
-        Returns:
-            The tensor.
+    def get(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
+        """Return the checkpoint's tensor for one of our parameters.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The checkpoint has none.
         """
         found = self.find(tensors, parameter)
         if found is None:
-            raise ValueError(f"{self.described(parameter, tensors)} is missing.")
+            raise ValueError(f"{self.describe(parameter, tensors)} is missing.")
         return found
 
-    def described(self, parameter: str, tensors: Mapping[str, Tensor]) -> str:
-        """One of our parameters by the name that it has there, or may have.
-
-        Args:
-            parameter: Our name.
-            tensors: A checkpoint's.
-
-        Returns:
-            The beginning of a sentence.
-        """
-        names = self.names_of(parameter)
-        wholes = [name.name if isinstance(name, Third) else name for name in names]
-        there = [name for name in wholes if name in tensors]
-        return f"The tensor {' or '.join(there[:1] or wholes)}, our {parameter},"
+    def describe(self, parameter: str, tensors: Mapping[str, Tensor]) -> str:
+        """Name a parameter in both systems, as the beginning of an error message."""
+        names = [_stored_name(name)[0] for name in self.names_of(parameter)]
+        present = [name for name in names if name in tensors]
+        return f"The tensor {' or '.join(present[:1] or names)}, our {parameter},"
 
     def count_layers(self, tensors: Mapping[str, Tensor], half: str) -> int:
-        """How many layers a half has, by what there is of them.
+        """Count the layers of the "encoder" or "decoder" by the names in a checkpoint."""
+        prefix = re.escape(self._layer_prefix(half)).replace(r"\{n\}", r"(\d+)")
+        numbers = [int(match[1]) for name in tensors if (match := re.match(prefix, name))]
+        return 1 + max(numbers, default=-1)
 
-        Args:
-            tensors: A checkpoint's.
-            half: "encoder" or "decoder".
-
-        Returns:
-            The number.
-        """
-        layer = self.encoder_layer if half == "encoder" else self.decoder_layer
-        pattern = re.compile(re.escape(layer).replace(r"\{n\}", r"(\d+)"))
-        found = [int(match[1]) for match in map(pattern.match, tensors) if match]
-        return 1 + max(found, default=-1)
+    def _layer_prefix(self, half: str) -> str:
+        return self.encoder_layer if half == "encoder" else self.decoder_layer
 
 
-def _as_tuple(names: Names) -> tuple[str | Third, ...]:
+def _as_tuple(names: Names) -> tuple[str, ...]:
     return names if isinstance(names, tuple) else (names,)
 
 
-def _with_leaf(name: str | Third, leaf: str) -> str | Third:
-    if isinstance(name, Third):
-        return Third(name.name.format(leaf=leaf), name.number)
-    return f"{name}.{leaf}"
+def _with_leaf(name: str, leaf: str) -> str:
+    return name.format(leaf=leaf) if "{leaf}" in name else f"{name}.{leaf}"
 
 
-def _prefixed(prefix: str, name: str | Third) -> str | Third:
-    return Third(prefix + name.name, name.number) if isinstance(name, Third) else prefix + name
+def _stored_name(name: str) -> tuple[str, int | None]:
+    """Split `name[1]` into the stored tensor's name and the number of the third."""
+    match = ONE_THIRD.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, None)
 
 
-def _part(name: str | Third, whole: Tensor) -> Tensor:
-    if not isinstance(name, Third):
-        return whole
+def _one_third(name: str, whole: Tensor, number: int) -> Tensor:
     if whole.size(0) % 3:
         raise ValueError(
-            f"{name.name} must hold queries, keys and values, three of a size, got shape "
+            f"{name} must hold queries, keys and values stacked in three equal parts, got shape "
             f"{tuple(whole.shape)}."
         )
-    return whole.chunk(3)[name.number]
+    return whole.chunk(3)[number]
 
 
 def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int | bool]:
-    """What a checkpoint's shapes tell of the model, where no configuration does.
-
-    Args:
-        table: What the other system calls its tensors.
-        tensors: The checkpoint's.
+    """Infer fields of `AiaynConfig` from a checkpoint's shapes, where it has no configuration.
 
     Returns:
-        Fields of `AiaynConfig`: layers and widths of both halves, and which biases there are.
+        The number of layers and the feed-forward width of both halves, and which biases exist.
 
     Raises:
-        ValueError: A half has no layer, or one that is no matrix.
+        ValueError: A half has no layer, or its first feed-forward weight is not a matrix.
     """
-    fields: dict[str, int | bool] = {"lm_head_bias": False, "attention_bias": False}
+    fields: dict[str, int | bool] = {"attention_bias": False}
     for half in ("encoder", "decoder"):
         layer = f"model.{half}.layers.0"
         fields[f"{half}_layers"] = table.count_layers(tensors, half)
-        inner = table.need(tensors, f"{layer}.fc1.weight")
-        if inner.dim() != 2:
-            name = table.described(f"{layer}.fc1.weight", tensors)
-            raise ValueError(f"{name} must be a matrix, got shape {tuple(inner.shape)}.")
-        fields[f"{half}_ffn_dim"] = inner.size(0)
+        check_matrix(table, tensors, f"{layer}.fc1.weight")
+        fields[f"{half}_ffn_dim"] = table.get(tensors, f"{layer}.fc1.weight").size(0)
         for projection in ("q_proj", "out_proj"):
             bias = table.find(tensors, f"{layer}.self_attn.{projection}.bias")
             fields["attention_bias"] |= bias is not None
@@ -202,28 +173,28 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
     return fields
 
 
-def refuse_missing_heads(fields: Mapping[str, object]) -> None:
-    """Refuse to guess the one number that no shape tells.
-
-    Args:
-        fields: What is known of the configuration.
+def check_matrix(table: NameTable, tensors: Mapping[str, Tensor], parameter: str) -> None:
+    """Check that a parameter's tensor exists and has two dimensions.
 
     Raises:
-        ValueError: A half's heads are not.
+        ValueError: It does not.
     """
-    for name in ("encoder_attention_heads", "decoder_attention_heads"):
-        if name not in fields:
-            raise ValueError(f"No tensor tells {name}: give it in config.")
+    found = table.get(tensors, parameter)
+    if found.dim() != 2:
+        raise ValueError(
+            f"{table.describe(parameter, tensors)} must be a matrix, got shape "
+            f"{tuple(found.shape)}."
+        )
 
 
 @dataclass(frozen=True)
 class TakenWeights:
-    """What a checkpoint gave.
+    """A checkpoint's tensors under our names.
 
     Args:
-        weights: Tensors under our names.
-        left_out: Tensors that a model does not need, each with the reason.
-        absent_biases: Biases of ours that the other system does not have; they are 0.
+        weights: Every parameter of our model, in float32, in the checkpoint's layout.
+        left_out: Tensors that our model does not need, each with the reason.
+        absent_biases: Biases that the other system does not have; they are 0 here.
     """
 
     weights: dict[str, Tensor]
@@ -234,56 +205,38 @@ class TakenWeights:
 def take_weights(
     table: NameTable, tensors: Mapping[str, Tensor], config: AiaynConfig
 ) -> TakenWeights:
-    """All of a checkpoint's tensors under our names: none is missing, and none is overlooked.
-
-    Args:
-        table: What the other system calls them.
-        tensors: The checkpoint's.
-        config: The model that they are to fill.
-
-    Returns:
-        Every parameter of such a model, in float32, and what became of the rest.
+    """Rename all tensors of a checkpoint to our names; none may be missing or left unexplained.
 
     Raises:
-        ValueError: One is missing, has another shape, is not finite, or has no place; the message
-            has its name in the other system.
+        ValueError: A tensor is missing, has the wrong shape, is not finite, or belongs to no
+            parameter. The message contains its name in the other system.
     """
     with torch.device("meta"):
-        shapes = {
-            name: tuple(parameter.shape)
-            for name, parameter in AiaynForConditionalGeneration(config).state_dict().items()
-        }
-    weights: dict[str, Tensor] = {}
-    absent: list[str] = []
-    for parameter, shape in shapes.items():
-        found = table.find(tensors, parameter)
-        if found is None and _is_bias_nobody_has(table, tensors, parameter, list(shapes)):
-            absent.append(parameter)
-            found = torch.zeros(shape)
-        if found is None:
-            found = table.need(tensors, parameter)
+        parameters = AiaynForConditionalGeneration(config).state_dict()
+    absent = [name for name in parameters if _is_absent_bias(table, tensors, name, parameters)]
+    weights = {}
+    for name, parameter in parameters.items():
+        shape = tuple(parameter.shape)
+        found = torch.zeros(shape) if name in absent else table.get(tensors, name)
         if tuple(found.shape) != shape:
             raise ValueError(
-                f"{table.described(parameter, tensors)} must have shape {shape}, got "
+                f"{table.describe(name, tensors)} must have shape {shape}, got "
                 f"{tuple(found.shape)}."
             )
         if not found.isfinite().all():
-            raise ValueError(
-                f"{table.described(parameter, tensors)} is not finite (NaN or infinity)."
-            )
-        weights[parameter] = found.detach().float()
-    used = {
-        name.name if isinstance(name, Third) else name
-        for parameter in shapes
-        for name in table.names_of(parameter)
-    }
-    return TakenWeights(weights, _left_out(table, set(tensors) - used), absent)
+            raise ValueError(f"{table.describe(name, tensors)} is not finite (NaN or infinity).")
+        weights[name] = found.detach().float()
+    used = {_stored_name(name)[0] for parameter in weights for name in table.names_of(parameter)}
+    return TakenWeights(weights, _left_out_tensors(table, set(tensors) - used), absent)
 
 
-def _is_bias_nobody_has(
-    table: NameTable, tensors: Mapping[str, Tensor], parameter: str, parameters: list[str]
+def _is_absent_bias(
+    table: NameTable,
+    tensors: Mapping[str, Tensor],
+    parameter: str,
+    parameters: Mapping[str, Tensor],
 ) -> bool:
-    """Whether it is the system's way to have none of this kind of bias: then nothing is lost."""
+    """Tell whether the checkpoint was trained without this kind of bias."""
     for pattern in table.optional_biases:
         if re.fullmatch(pattern, parameter):
             alike = [name for name in parameters if re.fullmatch(pattern, name)]
@@ -291,14 +244,14 @@ def _is_bias_nobody_has(
     return False
 
 
-def _left_out(table: NameTable, names: set[str]) -> dict[str, str]:
+def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
     reasons = {}
     for name in sorted(names):
         matching = [why for pattern, why in table.left_out.items() if re.fullmatch(pattern, name)]
         if not matching:
             raise ValueError(
-                f"The tensor {name} has no place in this model: it is of another architecture, or "
-                "of more layers than its configuration says."
+                f"The tensor {name} has no place in this model. The checkpoint has another "
+                "architecture, or more layers than its configuration says."
             )
         reasons[name] = matching[0]
     return reasons
