@@ -43,11 +43,11 @@ from transformers import (
     pipeline,
 )
 
+from modeling_aiayn.commands.import_weights import ImportFlags, read_foreign_model
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import AttentionChoice, aligner, words_of_tokens
 from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import read_annotated
-from modeling_aiayn.interop.arguments import SourceArguments
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
 from modeling_aiayn.interop.fairseq import FairseqText, read_fairseq
 from modeling_aiayn.interop.foreign_model import convert
@@ -896,25 +896,27 @@ def test_the_import_script_reads_each_state_dict(run, tmp_path):
         ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
         ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
         ({"system": "annotated", "source_dictionary": "a"}, "Give both --source_dictionary and"),
-        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes is of use with --source_dictionary"),
+        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes needs --source_dictionary"),
         (
             {"system": "fairseq", "source_dictionary": "a", "target_lang": "de"},
-            "--target_lang is of use with --bpe_codes",
+            "--target_lang needs --bpe_codes",
         ),
     ],
 )
 def test_flags_of_another_system_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SourceArguments(source="x", **options)
+        ImportFlags(source="x", output="y", **options)
 
 
 def test_flags_that_are_no_mappings_are_refused():
     with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        SourceArguments(system="torch", source="x", config="8 heads").read()
+        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="8 heads"))
     with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        SourceArguments(system="torch", source="x", config="{a: [").read()
+        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="{a: ["))
     with pytest.raises(ValueError, match=r"names must be some of transformer, .* got 'encoder'"):
-        SourceArguments(system="torch", source="x", names="{encoder: core}").read()
+        read_foreign_model(
+            ImportFlags(output="y", system="torch", source="x", names="{encoder: core}")
+        )
 
 
 def test_bad_words_of_several_ids_are_refused(model_folder):

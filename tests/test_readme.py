@@ -13,7 +13,7 @@ from conftest import ROOT, arguments_of_recipe, small_model
 from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.commands.command_line import parse_arguments
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian

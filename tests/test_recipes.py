@@ -8,7 +8,7 @@ import yaml
 from conftest import ROOT
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.commands.command_line import parse_arguments
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments

@@ -17,9 +17,9 @@ import yaml
 from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments_of_recipe
 from transformers import AutoConfig, AutoTokenizer
 
-from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.commands.command_line import parse_arguments, run_command
+from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.translator import POOL_SIZE
 
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
@@ -369,7 +369,7 @@ def test_a_recipe_that_is_none_is_refused(monkeypatch, tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "recipe.yaml")])
     with pytest.raises(ValueError, match=message):
-        parse_arguments("", TranslatorArguments)
+        parse_arguments("", TranslatorFlags)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -468,7 +468,7 @@ def test_interrupts_end_quietly(capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as stop:
-        run_script(interrupted)
+        run_command(interrupted)
     assert stop.value.code == 130
     assert capsys.readouterr().err == ""
 
