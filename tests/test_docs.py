@@ -29,3 +29,9 @@ def test_each_trap_has_a_test():
     rows = re.findall(r"^\| (\d+) \| [^|]+ \| (.*) \|$", traps, flags=re.M)
     assert [int(number) for number, _ in rows] == list(range(1, 26))
     assert all(re.search(r"`tests/\w+\.py::\w+`", tests) for _, tests in rows)
+
+
+def test_the_model_card_is_that_of_the_bundled_model():
+    """Edit the card in the model's folder, then copy it."""
+    card = (ROOT / "checkpoints" / "aiayn-en-de" / "README.md").read_text("utf-8")
+    assert (ROOT / "model_card.md").read_text("utf-8") == card

@@ -111,11 +111,11 @@ def main() -> None:
     """Read, translate, write."""
     flags, options = parse_arguments(__doc__, TranslateFlags, SearchOptions)
     lines = flags.sentences()
-    choice = flags.alignment and AttentionChoice.parse(flags.alignment)
+    choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     prefixes = flags.prefixes and stream_lines(flags.prefixes)
     translator = flags.load()
     translator.engine.check(options, flags.phrases is not None)
-    align = choice and aligner(translator, choice)
+    align = aligner(translator, choice) if choice else None
     phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))
     # Open the output after all flags are checked: a wrong flag must not empty an existing file.
     with ExitStack() as stack:

@@ -1,6 +1,7 @@
 """Flags of all jobs that use a translation model."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 from .saved_model import default_device
@@ -70,7 +71,7 @@ class TranslatorFlags:
             OSError: The model does not exist or cannot be read.
         """
         if self.engine == "ctranslate2":
-            options = {"dtype": self.dtype} if self.dtype != "auto" else {}
+            options: dict[str, Any] = {"dtype": self.dtype} if self.dtype != "auto" else {}
             return Translator.from_pretrained(
                 self.model,
                 engine="ctranslate2",
