@@ -43,7 +43,8 @@ from transformers import (
     pipeline,
 )
 
-from modeling_aiayn.commands.import_weights import ImportFlags, read_foreign_model
+from modeling_aiayn.commands.import_flags import ImportFlags
+from modeling_aiayn.commands.import_weights import read_foreign_model
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import AttentionChoice, aligner, words_of_tokens
 from modeling_aiayn.interop import importing
@@ -895,7 +896,7 @@ def test_the_import_script_reads_each_state_dict(run, tmp_path):
         ({"system": "moses"}, "system must be one of marian, fsmt"),
         ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
         ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
-        ({"system": "annotated", "source_dictionary": "a"}, "Give both --source_dictionary and"),
+        ({"system": "annotated", "source_dictionary": "a"}, "--source_dictionary needs --target"),
         ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes needs --source_dictionary"),
         (
             {"system": "fairseq", "source_dictionary": "a", "target_lang": "de"},

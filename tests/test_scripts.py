@@ -63,7 +63,7 @@ def test_command_modules_are_short(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
-def run_aiayn(monkeypatch, capsys, *words):
+def run_aiayn(monkeypatch, capsysbinary, *words):
     """Run the console command in this process: its exit code, stdout and stderr."""
     monkeypatch.setattr(sys, "argv", ["/bin/aiayn", *map(str, words)])
     code = 0
@@ -71,32 +71,32 @@ def run_aiayn(monkeypatch, capsys, *words):
         aiayn.main()
     except SystemExit as stop:
         code = stop.code or 0
-    return code, *capsys.readouterr()
+    return code, *(text.decode() for text in capsysbinary.readouterr())
 
 
 @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)], ids=str)
-def test_help_of_the_console_command_lists_the_jobs(monkeypatch, capsys, words):
-    code, out, _ = run_aiayn(monkeypatch, capsys, *words)
+def test_help_of_the_console_command_lists_the_jobs(monkeypatch, capsysbinary, words):
+    code, out, _ = run_aiayn(monkeypatch, capsysbinary, *words)
     listed = re.findall(r"^  (\S+)  +\w.*\.$", out, flags=re.M)
     assert (code, listed) == (0, list(aiayn.JOBS))
 
 
-def test_an_unknown_job_is_one_line_with_the_list(monkeypatch, capsys):
-    code, out, err = run_aiayn(monkeypatch, capsys, "train", "--help")
+def test_an_unknown_job_is_one_line_with_the_list(monkeypatch, capsysbinary):
+    code, out, err = run_aiayn(monkeypatch, capsysbinary, "train", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: unknown job 'train'. Choose one of: train-translation, ")
 
 
-def test_the_console_command_runs_a_job(monkeypatch, capsys, run, tmp_path):
+def test_the_console_command_runs_a_job(monkeypatch, capsysbinary, run, tmp_path):
     (tmp_path / "pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
     (tmp_path / "out.txt").write_text("Der Hund.\n")
     flags = ("--hypotheses", tmp_path / "out.txt", "--file", tmp_path / "pairs.tsv")
-    code, out, _ = run_aiayn(monkeypatch, capsys, "evaluate-translation", *flags)
+    code, out, _ = run_aiayn(monkeypatch, capsysbinary, "evaluate-translation", *flags)
     assert code == 0 and "chrf" in out
     assert typed_command()[:3] == ["aiayn", "evaluate-translation", "--hypotheses"]
     assert run("evaluate_translation.py", *flags)[:2] == (0, out)
     assert typed_command()[:2] == ["python", "scripts/evaluate_translation.py"]
-    code, _, err = run_aiayn(monkeypatch, capsys, "translate", "--nope")
+    code, _, err = run_aiayn(monkeypatch, capsysbinary, "translate", "--nope")
     assert code == 2 and err.startswith("usage: aiayn translate ")
 
 

@@ -8,8 +8,10 @@ The output is a model folder with the tokenizers and the configuration of the la
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from transformers.hf_argparser import HfArg
 
 from ..training.averaging import best_checkpoints, last_checkpoints, write_average
 from .command_line import parse_arguments
@@ -19,27 +21,22 @@ from .command_line import parse_arguments
 class AverageFlags:
     """The checkpoints to average, and the folder to write."""
 
-    output: str = field(metadata={"help": "Folder to write."})
-    run: str | None = field(default=None, metadata={"help": "Output folder of a training run."})
-    last: int | None = field(
-        default=None, metadata={"help": "Average this many of the run's newest checkpoints."}
+    output: str = HfArg(help="Folder to write.")
+    run: str | None = HfArg(default=None, help="Output folder of a training run.")
+    last: int | None = HfArg(
+        default=None, help="Average this many of the run's newest checkpoints."
     )
-    best: int | None = field(
+    best: int | None = HfArg(
+        default=None, help="Average this many of the run's best checkpoints that were evaluated."
+    )
+    metric: str = HfArg(default="loss", help="With --best, the metric: loss, bleu, chrf, ...")
+    checkpoints: list[str] | None = HfArg(
+        default=None, help="Folders to average, instead of a run's checkpoints."
+    )
+    dtype: str | None = HfArg(
         default=None,
-        metadata={"help": "Average this many of the run's best checkpoints that were evaluated."},
-    )
-    metric: str = field(
-        default="loss", metadata={"help": "With --best, the metric: loss, bleu, chrf, ..."}
-    )
-    checkpoints: list[str] | None = field(
-        default=None, metadata={"help": "Folders to average, instead of a run's checkpoints."}
-    )
-    dtype: str | None = field(
-        default=None,
-        metadata={
-            "help": "Type of the written weights; float16 halves the file. Default: unchanged.",
-            "choices": ["float32", "bfloat16", "float16"],
-        },
+        help="Type of the written weights; float16 halves the file. Default: unchanged.",
+        metadata={"choices": ["float32", "bfloat16", "float16"]},
     )
 
     def __post_init__(self) -> None:

@@ -8,8 +8,10 @@ downloads the folder.
 
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from transformers.hf_argparser import HfArg
 
 from ..loading import check_directory
 from .command_line import parse_arguments
@@ -19,8 +21,8 @@ from .command_line import parse_arguments
 class ReloadFlags:
     """The model folder, and sentences to translate."""
 
-    model: str = field(metadata={"help": "Folder of a trained translation model."})
-    text: list[str] = field(metadata={"help": "Sentences to translate."})
+    model: str = HfArg(help="Folder of a trained translation model.")
+    text: list[str] = HfArg(help="Sentences to translate.")
 
 
 def main() -> None:

@@ -5,9 +5,10 @@ aiayn classify --model runs/imdb --input reviews.txt > classes.tsv
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from transformers import AutoModelForSequenceClassification, pipeline
+from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..tokenization import replace_surrogates
@@ -19,13 +20,12 @@ from .saved_model import check_head, load_with_tokenizer
 class ClassifyFlags:
     """The classifier, and the texts."""
 
-    model: str = field(metadata={"help": "Folder of a trained classifier."})
-    text: list[str] | None = field(default=None, metadata={"help": "Texts to classify."})
-    input: str | None = field(
-        default=None,
-        metadata={"help": "File with one text per line, plain or .gz. Default: stdin."},
+    model: str = HfArg(help="Folder of a trained classifier.")
+    text: list[str] | None = HfArg(default=None, help="Texts to classify.")
+    input: str | None = HfArg(
+        default=None, help="File with one text per line, plain or .gz. Default: stdin."
     )
-    batch_size: int = field(default=32, metadata={"help": "Number of texts in a batch."})
+    batch_size: int = HfArg(default=32, help="Number of texts in a batch.")
 
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:

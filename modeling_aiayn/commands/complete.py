@@ -4,10 +4,11 @@ aiayn complete --model runs/shakespeare --text "ROMEO:" --new_tokens 300
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoModelForCausalLM, set_seed
+from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
 from .command_line import parse_arguments
@@ -18,24 +19,18 @@ from .saved_model import check_head, default_device, load_with_tokenizer
 class CompletionFlags:
     """The language model, the start of the text, and how to sample."""
 
-    model: str = field(metadata={"help": "Folder of a trained language model."})
-    text: str = field(metadata={"help": "The start of the text."})
-    new_tokens: int = field(default=500, metadata={"help": "Number of tokens to add."})
-    samples: int = field(default=1, metadata={"help": "Number of texts to write."})
-    temperature: float = field(
+    model: str = HfArg(help="Folder of a trained language model.")
+    text: str = HfArg(help="The start of the text.")
+    new_tokens: int = HfArg(default=500, help="Number of tokens to add.")
+    samples: int = HfArg(default=1, help="Number of texts to write.")
+    temperature: float = HfArg(
         default=0.8,
-        metadata={
-            "help": "Sampling temperature: below 1, likely tokens become likelier. 0: always take "
-            "the most likely token."
-        },
+        help="Sampling temperature: below 1, likely tokens become likelier. 0: always take the "
+        "most likely token.",
     )
-    top_k: int = field(
-        default=0, metadata={"help": "Sample among the k most likely tokens; 0: among all."}
-    )
-    device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, ... Default: a GPU if there is one."}
-    )
-    seed: int = field(default=42, metadata={"help": "Seed of the sampling."})
+    top_k: int = HfArg(default=0, help="Sample among the k most likely tokens; 0: among all.")
+    device: str | None = HfArg(default=None, help="cpu, cuda, ... Default: a GPU if there is one.")
+    seed: int = HfArg(default=42, help="Seed of the sampling.")
 
     def __post_init__(self) -> None:
         for name, least in (("new_tokens", 1), ("samples", 1), ("top_k", 0)):

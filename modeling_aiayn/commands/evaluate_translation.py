@@ -9,8 +9,10 @@ hypotheses has one line per source sentence, as `aiayn translate` writes it.
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from transformers.hf_argparser import HfArg
 
 from ..corpus import parse_columns, read_lines, read_rows, without_empty
 from ..loading import check_package
@@ -31,35 +33,28 @@ from .translator_flags import TranslatorFlags
 class EvaluationFlags(TranslatorFlags):
     """The model or translations to score, the sentence pairs, and files for the results."""
 
-    model: list[str] = field(
-        default_factory=list, metadata={"help": "Folder of a trained model, as for translate."}
+    model: list[str] = HfArg(
+        default_factory=list, help="Folder of a trained model, as for translate."
     )
-    hypotheses: str | None = field(
-        default=None, metadata={"help": "File of translations to score, instead of a model."}
+    hypotheses: str | None = HfArg(
+        default=None, help="File of translations to score, instead of a model."
     )
-    file: str = field(
-        metadata={
-            "help": "Sentence pairs: a .tsv or .jsonl file, or the common prefix of two "
-            "line-aligned files (data/test for data/test.en and data/test.de). Each may end in .gz."
-        }
+    file: str = HfArg(
+        help="Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned "
+        "files (data/test for data/test.en and data/test.de). Each may end in .gz."
     )
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    columns: str | None = field(
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    columns: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Languages of the two columns of a .tsv file, as in en,de. Default: the source "
-            "language, then the target language."
-        },
+        help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
+        "language, then the target language.",
     )
-    moses: bool = field(
-        default=False,
-        metadata={"help": "Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."},
+    moses: bool = HfArg(
+        default=False, help="Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."
     )
-    scores: str | None = field(default=None, metadata={"help": "JSON file to write the scores to."})
-    translations: str | None = field(
-        default=None, metadata={"help": "File to write the translations to."}
-    )
+    scores: str | None = HfArg(default=None, help="JSON file to write the scores to.")
+    translations: str | None = HfArg(default=None, help="File to write the translations to.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,9 @@ Then: aiayn translate --engine ctranslate2 --model runs/multi30k-ct2
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 from ..corpus import read_lines
 from ..embedded_corpus import generate_pairs
@@ -22,20 +24,16 @@ from .translator_flags import TranslatorFlags
 class CTranslate2Flags(TranslatorFlags):
     """The folder to write, and the sentences to compare on."""
 
-    output: str = field(metadata={"help": "Folder to write."})
-    quantization: str = field(
+    output: str = HfArg(help="Folder to write.")
+    quantization: str = HfArg(
         default="float32",
-        metadata={
-            "help": "Type of the written weights: float32, float16, bfloat16, int8, int8_float16 "
-            "or int16."
-        },
+        help="Type of the written weights: float32, float16, bfloat16, int8, int8_float16 or "
+        "int16.",
     )
-    file: str | None = field(
+    file: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-            "embedded grammar."
-        },
+        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
+        "embedded grammar.",
     )
 
 

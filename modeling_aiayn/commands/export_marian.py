@@ -4,7 +4,9 @@ aiayn export-marian --model runs/paper --output runs/paper-marian
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 from ..interop.marian_export import export_marian
 from ..interop.parity import SOURCES
@@ -16,10 +18,8 @@ from .translator_flags import TranslatorFlags
 class MarianFlags(TranslatorFlags):
     """The folder to write, and the size of the comparison."""
 
-    output: str = field(metadata={"help": "Folder to write."})
-    sources: int = field(
-        default=SOURCES, metadata={"help": "Number of random sources to compare on."}
-    )
+    output: str = HfArg(help="Folder to write.")
+    sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
 
 
 def main() -> None:

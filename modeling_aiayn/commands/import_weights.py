@@ -11,8 +11,10 @@ Then: aiayn translate --model models/opus-en-de
 """
 
 import sys
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,105 +26,10 @@ from ..interop.importing import import_model
 from ..interop.library_models import fetch
 from ..interop.marian import read_marian
 from ..interop.opennmt import read_opennmt
-from ..interop.parity import SOURCES
 from ..interop.torch_transformer import TorchNames, read_torch_transformer
 from ..training.setup import parse_mapping
 from .command_line import parse_arguments
-
-DICTIONARIES = ("source_dictionary", "target_dictionary")
-FAIRSEQ_TEXT = tuple(field.name for field in fields(FairseqText))
-# The flags that each system takes besides --source. All others are rejected.
-SYSTEM_FLAGS: dict[str, tuple[str, ...]] = {
-    "marian": ("hub",),
-    "fsmt": ("hub",),
-    "fairseq": FAIRSEQ_TEXT,
-    "torch": ("config", "names"),
-    "annotated": ("config", *DICTIONARIES),
-    "opennmt": (),
-}
-
-
-@dataclass
-class ImportFlags:
-    """The foreign model, the folder to write, and the size of the comparison."""
-
-    system: str = field(
-        metadata={"help": "System that wrote the model.", "choices": sorted(SYSTEM_FLAGS)}
-    )
-    source: str = field(
-        metadata={
-            "help": "marian, fsmt: a folder, or with --hub a repository. Other systems: the file "
-            "of the checkpoint or state dict."
-        }
-    )
-    output: str = field(metadata={"help": "Folder to write."})
-    hub: bool = field(default=False, metadata={"help": "--source is a repository on the Hub."})
-    config: str | None = field(
-        default=None,
-        metadata={
-            "help": "torch, annotated: fields of AiaynConfig that cannot be inferred from the "
-            "weights, as YAML: '{encoder_attention_heads: 8, decoder_attention_heads: 8}'."
-        },
-    )
-    names: str | None = field(
-        default=None,
-        metadata={
-            "help": "torch: the module's names for transformer, source_embedding, "
-            "target_embedding, output and, if positions are a tensor, positions, as YAML."
-        },
-    )
-    source_dictionary: str | None = field(
-        default=None,
-        metadata={"help": "fairseq: the source's dict.txt. annotated: file with a word per line."},
-    )
-    target_dictionary: str | None = field(
-        default=None,
-        metadata={"help": "The same for the target. Default with fairseq: the source's."},
-    )
-    bpe_codes: str | None = field(
-        default=None, metadata={"help": "fairseq: the codes of subword-nmt, to translate raw text."}
-    )
-    source_lang: str | None = field(
-        default=None, metadata={"help": "fairseq with --bpe_codes: source language. Default: en."}
-    )
-    target_lang: str | None = field(
-        default=None, metadata={"help": "fairseq with --bpe_codes: target language. Default: de."}
-    )
-    sources: int = field(
-        default=SOURCES, metadata={"help": "Number of random sources to compare on."}
-    )
-    dtype: str | None = field(
-        default=None,
-        metadata={
-            "help": "Type of the written weights. Default: unchanged.",
-            "choices": ["float32", "bfloat16", "float16"],
-        },
-    )
-    license: str = field(
-        default="other", metadata={"help": "Licence of the weights, for the model card."}
-    )
-
-    def __post_init__(self) -> None:
-        if self.system not in SYSTEM_FLAGS:
-            raise ValueError(
-                f"system must be one of {', '.join(SYSTEM_FLAGS)}, got {self.system!r}."
-            )
-        for name in set().union(*SYSTEM_FLAGS.values()) - set(SYSTEM_FLAGS[self.system]):
-            if getattr(self, name):
-                raise ValueError(f"--{name} is not for --system {self.system}. Leave it out.")
-        if self.system == "fairseq":
-            for name, needed in (
-                ("target_dictionary", "source_dictionary"),
-                ("bpe_codes", "source_dictionary"),
-                ("source_lang", "bpe_codes"),
-                ("target_lang", "bpe_codes"),
-            ):
-                if getattr(self, name) and not getattr(self, needed):
-                    raise ValueError(f"--{name} needs --{needed}: give that too.")
-        if self.system == "annotated" and (
-            (self.source_dictionary is None) != (self.target_dictionary is None)
-        ):
-            raise ValueError("Give both --source_dictionary and --target_dictionary, or neither.")
+from .import_flags import SYSTEM_FLAGS, ImportFlags
 
 
 def read_foreign_model(flags: ImportFlags) -> ForeignModel:
@@ -133,29 +40,27 @@ def read_foreign_model(flags: ImportFlags) -> ForeignModel:
         ValueError: The file is not one of the system, or this package cannot represent the model.
     """
     path = fetch(flags.source) if flags.hub else Path(flags.source)
-    if flags.system == "fairseq":
-        text = {name: getattr(flags, name) for name in FAIRSEQ_TEXT}
-        given = {name: value for name, value in text.items() if value is not None}
-        return read_fairseq(path, FairseqText(**given))
-    if flags.system == "torch":
-        names, config = parse_mapping("names", flags.names), parse_mapping("config", flags.config)
-        return read_torch_transformer(path, torch_names(names), config)
-    if flags.system == "annotated":
-        config = parse_mapping("config", flags.config)
-        dictionaries = None
-        if flags.source_dictionary and flags.target_dictionary:
-            dictionaries = (flags.source_dictionary, flags.target_dictionary)
-        return read_annotated(path, config, dictionaries)
-    readers = {"marian": read_marian, "fsmt": read_fsmt, "opennmt": read_opennmt}
-    return readers[flags.system](path)
+    config, names = parse_mapping("config", flags.config), parse_mapping("names", flags.names)
+    dictionaries = None
+    if flags.source_dictionary and flags.target_dictionary:
+        dictionaries = (flags.source_dictionary, flags.target_dictionary)
+    text = {name: getattr(flags, name) for name in SYSTEM_FLAGS["fairseq"]}
+    readers: dict[str, Callable[[], ForeignModel]] = {
+        "marian": lambda: read_marian(path),
+        "fsmt": lambda: read_fsmt(path),
+        "fairseq": lambda: read_fairseq(path, FairseqText(**_without_none(text))),
+        "torch": lambda: read_torch_transformer(path, _torch_names(names), config),
+        "annotated": lambda: read_annotated(path, config, dictionaries),
+        "opennmt": lambda: read_opennmt(path),
+    }
+    return readers[flags.system]()
 
 
-def torch_names(names: dict[str, str]) -> TorchNames:
-    """The module names of --names.
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
-    Raises:
-        ValueError: A key is not one of the parts that can be named.
-    """
+
+def _torch_names(names: dict[str, str]) -> TorchNames:
     known = [each.name for each in fields(TorchNames)]
     for name in names:
         if name not in known:

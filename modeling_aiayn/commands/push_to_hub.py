@@ -8,7 +8,9 @@ one of `hf auth login` or of HF_TOKEN.
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 from ..publishing import publish
 from .command_line import parse_arguments, typed_command
@@ -18,17 +20,15 @@ from .command_line import parse_arguments, typed_command
 class PushFlags:
     """The folder to upload, and the repository."""
 
-    model: str = field(metadata={"help": "Folder of a trained model."})
-    repo_id: str = field(metadata={"help": "Repository on the Hub, as in me/translator."})
-    revision: str | None = field(
-        default=None,
-        metadata={"help": "Branch, created if it does not exist. Default: main."},
+    model: str = HfArg(help="Folder of a trained model.")
+    repo_id: str = HfArg(help="Repository on the Hub, as in me/translator.")
+    revision: str | None = HfArg(
+        default=None, help="Branch, created if it does not exist. Default: main."
     )
-    private: bool = field(default=False, metadata={"help": "Make a new repository private."})
-    message: str = field(default="Upload model", metadata={"help": "Commit message."})
-    timeout: float = field(
-        default=60.0,
-        metadata={"help": "Seconds without an answer after which the connection counts as lost."},
+    private: bool = HfArg(default=False, help="Make a new repository private.")
+    message: str = HfArg(default="Upload model", help="Commit message.")
+    timeout: float = HfArg(
+        default=60.0, help="Seconds without an answer after which the connection counts as lost."
     )
 
 

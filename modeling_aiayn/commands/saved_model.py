@@ -26,11 +26,7 @@ def default_device(device: str | None) -> str:
 
 
 def check_head(folder: str, head: str) -> None:
-    """Check that a folder holds a model with the given head.
-
-    Args:
-        folder: A model's folder.
-        head: Name of the class that the model must have been saved as.
+    """Check that a folder holds a model that was saved as the class named head.
 
     Raises:
         OSError: The folder does not exist or holds no model.
@@ -46,13 +42,7 @@ def check_head(folder: str, head: str) -> None:
 def load_with_tokenizer(
     auto_class: Any, path: str | Path, hub: bool = False, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer; check that all weights are there and finite.
-
-    Args:
-        auto_class: The class to load the model with.
-        path: A folder, or with hub a repository.
-        hub: Whether path names a repository on the Hub.
-        **options: Further options for `from_pretrained` of the model.
+    """Load a model of a class, and its tokenizer; check that all weights are there and finite.
 
     Raises:
         OSError: The model or its tokenizer cannot be read.

@@ -8,7 +8,9 @@ on the first half of the pairs and scored on the second half.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 from ..inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
 from ..inspection.alignment_scores import (
@@ -29,25 +31,19 @@ EMBEDDED_PAIRS = 500
 class AlignmentFlags(TranslatorFlags):
     """Sentence pairs with gold links, and a picture to draw."""
 
-    source: str | None = field(default=None, metadata={"help": "File of tokenized sentences."})
-    target: str | None = field(default=None, metadata={"help": "File of their translations."})
-    gold: str | None = field(
+    source: str | None = HfArg(default=None, help="File of tokenized sentences.")
+    target: str | None = HfArg(default=None, help="File of their translations.")
+    gold: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "File with the links of each pair on a line: 0-0 for a sure link, 3p4 for a "
-            "possible one."
-        },
+        help="File with the links of each pair on a line: 0-0 for a sure link, 3p4 for a possible "
+        "one.",
     )
-    reversed: bool = field(
-        default=False, metadata={"help": "The links in --gold are written target-source."}
+    reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
+    pairs: int | None = HfArg(
+        default=None, help=f"Number of pairs of the embedded grammar. Default: {EMBEDDED_PAIRS}."
     )
-    pairs: int | None = field(
-        default=None,
-        metadata={"help": f"Number of pairs of the embedded grammar. Default: {EMBEDDED_PAIRS}."},
-    )
-    picture: str | None = field(
-        default=None,
-        metadata={"help": "Draw attention and links of the last pair to this .png or .svg file."},
+    picture: str | None = HfArg(
+        default=None, help="Draw attention and links of the last pair to this .png or .svg file."
     )
 
     def __post_init__(self) -> None:

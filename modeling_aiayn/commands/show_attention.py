@@ -7,11 +7,12 @@ aiayn show-attention --model runs/imdb --text "Not bad at all." --output attenti
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.hf_argparser import HfArg
 
 from ..inspection.alignment import AttentionChoice
 from ..inspection.attention_page import write_attention_page
@@ -42,31 +43,26 @@ TEXT_MODELS: dict[str, Any] = {
 class PictureFlags:
     """The text, the attention to show, and the file to write."""
 
-    text: str = field(metadata={"help": "Sentence to translate, or text to classify or read."})
-    target: str | None = field(
-        default=None,
-        metadata={"help": "Translation of the sentence. Default: the model's own translation."},
+    text: str = HfArg(help="Sentence to translate, or text to classify or read.")
+    target: str | None = HfArg(
+        default=None, help="Translation of the sentence. Default: the model's own translation."
     )
-    output: str = field(
+    output: str = HfArg(
         default="attention.png",
-        metadata={"help": "File to write: a .png or .svg picture, or an interactive .html page."},
+        help="File to write: a .png or .svg picture, or an interactive .html page.",
     )
-    kind: str | None = field(
+    kind: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "For pictures: self-attention of the encoder or decoder, or cross-attention. "
-            "Default: cross if the model has it.",
-            "choices": KINDS,
-        },
+        help="For pictures: self-attention of the encoder or decoder, or cross-attention. "
+        "Default: cross if the model has it.",
+        metadata={"choices": KINDS},
     )
-    attention: str | None = field(
+    attention: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "For pictures: layers (a map per layer, averaged over heads; the default), "
-            "heads (all heads in a grid), or one map: mean, LAYER or LAYER,HEAD, counted from 0."
-        },
+        help="For pictures: layers (a map per layer, averaged over heads; the default), heads "
+        "(all heads in a grid), or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
     )
-    words: bool = field(default=False, metadata={"help": "Show words instead of sub-words."})
+    words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
     def __post_init__(self) -> None:
         is_page = check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING

@@ -12,9 +12,11 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..inspection.alignment import AttentionChoice, aligner
@@ -32,34 +34,24 @@ logger = logging.getLogger(__name__)
 class TranslateFlags(TranslatorFlags):
     """Input, output and columns of a translation."""
 
-    text: list[str] | None = field(default=None, metadata={"help": "Sentences to translate."})
-    input: str | None = field(
+    text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
+    input: str | None = HfArg(
+        default=None, help="File of sentences to translate, plain or .gz. Default: stdin."
+    )
+    output: str | None = HfArg(default=None, help="File to write, plain or .gz. Default: stdout.")
+    prefixes: str | None = HfArg(
+        default=None, help="File with a line per sentence: the words its translation starts with."
+    )
+    phrases: str | None = HfArg(
         default=None,
-        metadata={"help": "File of sentences to translate, plain or .gz. Default: stdin."},
+        help="File with a line per sentence: phrases that its translation must contain, separated "
+        "by tabs.",
     )
-    output: str | None = field(
-        default=None, metadata={"help": "File to write, plain or .gz. Default: stdout."}
-    )
-    prefixes: str | None = field(
+    scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
+    alignment: str | None = HfArg(
         default=None,
-        metadata={"help": "File with a line per sentence: the words its translation starts with."},
-    )
-    phrases: str | None = field(
-        default=None,
-        metadata={
-            "help": "File with a line per sentence: phrases that its translation must contain, "
-            "separated by tabs."
-        },
-    )
-    scores: bool = field(
-        default=False, metadata={"help": "Add a column with the score of each translation."}
-    )
-    alignment: str | None = field(
-        default=None,
-        metadata={
-            "help": "Add a column of word links (source-target) read from the cross-attention of "
-            "a layer (2), of a layer and head (2,5), or of the mean of all (mean)."
-        },
+        help="Add a column of word links (source-target) read from the cross-attention of a layer "
+        "(2), of a layer and head (2,5), or of the mean of all (mean).",
     )
 
     def __post_init__(self) -> None:

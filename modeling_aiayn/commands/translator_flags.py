@@ -1,7 +1,9 @@
 """Flags of all jobs that use a translation model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from transformers.hf_argparser import HfArg
 
 from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 from .saved_model import default_device
@@ -13,40 +15,30 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 class TranslatorFlags:
     """Which model to load, and the size of batches."""
 
-    model: list[str] = field(
-        metadata={
-            "help": "Folder of a trained model; with --hub, a repository. Several models with the "
-            "same vocabulary form an ensemble."
-        }
+    model: list[str] = HfArg(
+        help="Folder of a trained model; with --hub, a repository. Several models with the same "
+        "vocabulary form an ensemble."
     )
-    hub: bool = field(default=False, metadata={"help": "Load the model from the Hub."})
-    batch_size: int = field(
-        default=BATCH_SIZE, metadata={"help": "Maximum number of sentences in a batch."}
-    )
-    max_tokens_per_batch: int = field(
+    hub: bool = HfArg(default=False, help="Load the model from the Hub.")
+    batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
+    max_tokens_per_batch: int = HfArg(
         default=MAX_TOKENS_PER_BATCH,
-        metadata={"help": "Maximum number of source tokens in a batch, padding included."},
+        help="Maximum number of source tokens in a batch, padding included.",
     )
-    engine: str = field(
+    engine: str = HfArg(
         default="torch",
-        metadata={
-            "help": "torch: this package's decoder. ctranslate2: for a folder written by "
-            "export-ctranslate2.",
-            "choices": ["torch", "ctranslate2"],
-        },
+        help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
+        "wrote.",
+        metadata={"choices": ["torch", "ctranslate2"]},
     )
-    dtype: str = field(
+    dtype: str = HfArg(
         default="auto",
-        metadata={
-            "help": "auto, float32, bfloat16 or float16. On a CPU, float16 weights are stored in "
-            "float16 and computed with in float32."
-        },
+        help="auto, float32, bfloat16 or float16. On a CPU, float16 weights are stored in float16 "
+        "and computed with in float32.",
     )
-    device: str | None = field(
+    device: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU."
-        },
+        help="cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU.",
     )
 
     def __post_init__(self) -> None:
