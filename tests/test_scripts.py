@@ -358,7 +358,7 @@ def test_attention_is_drawn(run, model_folder, tmp_path):
 
 
 def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
-    """The script whole, then again to see that nothing is overwritten."""
+    """The second run with the same folder is rejected."""
     splits = ("train", "validation", "test")
     for name in splits:
         rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
@@ -507,7 +507,7 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
 
 
 def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_path):
-    """docs/seeds.md, traps 12 and 13: held-out words are unknown, and a language's words its own."""
+    """Traps 12 and 13 of docs/seeds.md: held-out words are unknown, each language has its own words."""
     pairs = {"train": ("the dog runs", "der Hund läuft"), "other": ("a zebra", "das Zebra läuft")}
     for name, pair in pairs.items():
         (tmp_path / f"{name}.tsv").write_text(f"{chr(9).join(pair)}\n" * 8)
@@ -535,7 +535,7 @@ def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_pa
 
 
 def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path, caplog):
-    """The same command until it is done."""
+    """The same command resumes until the run is finished."""
     caplog.set_level("INFO")
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
     for name in ("train", "validation"):
