@@ -1,5 +1,5 @@
-# Commands for everybody: make demo, make test, make translate TEXT="..."; each makes .venv first if
-# it is missing.
+# make demo, make test and make translate TEXT="..." create .venv if it is missing, and install the
+# dependencies.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -8,7 +8,7 @@ DEMO_SENTENCES := "Today the old man gives a red book to the child." \
 	"The girls have seen my black cat because the dog can hear the horse." \
 	"We must bring these flowers to a friend in the small garden."
 
-# By the environment, so that quotes and dollars in it are text.
+# Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
 export TEXT ?= The little dog runs across the green grass.
 
 .PHONY: demo translate test check format clean

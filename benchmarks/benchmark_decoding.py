@@ -20,7 +20,7 @@ from decoding_speed import (
 )
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
-from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.translation import Translator
@@ -74,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_command(main)

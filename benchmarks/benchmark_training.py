@@ -15,7 +15,7 @@ from tqdm import tqdm
 from training_speed import contenders, memory_table, product_rate, speed_table
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.command_line import parse_arguments, run_script
+from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.data import encode_pairs
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_command(main)

@@ -1,4 +1,4 @@
-"""What the tests share: small models of pairwise different sizes, and where real data would be."""
+"""Shared fixtures: small models with pairwise different sizes, data, and a local Hub."""
 
 import os
 import runpy
@@ -71,7 +71,7 @@ def small_model(cls=AiaynForConditionalGeneration, **overrides):
 
 
 def arguments_of_recipe(path):
-    """What the script that a recipe is for is told; the run's arguments come last."""
+    """Dataclasses that a recipe fills; the training arguments are the last."""
     name = Path(path).stem
     if name in CLASSIFIER_RECIPES:
         return TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
@@ -120,7 +120,7 @@ def encoded(dataset, tokenizer):
 
 @pytest.fixture(scope="module")
 def model_folder(tokenizer, tmp_path_factory):
-    """A translation model's folder, to read from."""
+    """Folder of a translation model. Tests must not write to it."""
     folder = tmp_path_factory.mktemp("model")
     small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -129,7 +129,7 @@ def model_folder(tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A Hub on loopback, to which the library in this process now speaks."""
+    """A Hub on loopback that the libraries in this process use."""
     with LocalHub() as server:
         constants = huggingface_hub.constants
         monkeypatch.setattr(constants, "ENDPOINT", server.url)

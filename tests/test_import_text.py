@@ -46,13 +46,14 @@ from transformers import (
     pipeline,
 )
 
+from modeling_aiayn.commands.import_flags import ImportFlags
+from modeling_aiayn.commands.import_weights import read_foreign_model
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import read_annotated
-from modeling_aiayn.interop.arguments import SourceArguments
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
 from modeling_aiayn.interop.fairseq import FairseqText, read_fairseq
 from modeling_aiayn.interop.foreign_model import convert
@@ -964,26 +965,28 @@ def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
         ({"system": "moses"}, "system must be one of marian, fsmt"),
         ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
         ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
-        ({"system": "annotated", "source_dictionary": "a"}, "Give both --source_dictionary and"),
-        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes is of use with --source_dictionary"),
+        ({"system": "annotated", "source_dictionary": "a"}, "--source_dictionary needs --target"),
+        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes needs --source_dictionary"),
         (
             {"system": "fairseq", "source_dictionary": "a", "target_lang": "de"},
-            "--target_lang is of use with --bpe_codes",
+            "--target_lang needs --bpe_codes",
         ),
     ],
 )
 def test_rejects_flags_of_another_system(options, message):
     with pytest.raises(ValueError, match=message):
-        SourceArguments(source="x", **options)
+        ImportFlags(source="x", output="y", **options)
 
 
 def test_rejects_flags_that_are_not_yaml_mappings():
     with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        SourceArguments(system="torch", source="x", config="8 heads").read()
+        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="8 heads"))
     with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        SourceArguments(system="torch", source="x", config="{a: [").read()
+        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="{a: ["))
     with pytest.raises(ValueError, match=r"names must be some of transformer, .* got 'encoder'"):
-        SourceArguments(system="torch", source="x", names="{encoder: core}").read()
+        read_foreign_model(
+            ImportFlags(output="y", system="torch", source="x", names="{encoder: core}")
+        )
 
 
 def test_rejects_bad_words_of_several_ids(model_folder):

@@ -13,8 +13,8 @@ from conftest import ROOT, TOKEN, small_model
 from test_hub import HUB_SET
 
 from modeling_aiayn import publishing
+from modeling_aiayn.commands.training_report import write_report
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
-from modeling_aiayn.training.report import write_report
 from modeling_aiayn.translation.options import SearchOptions
 
 
@@ -45,7 +45,7 @@ def folder(tokenizer, tmp_path_factory):
         "scored_pairs": "2",
         "search": SearchOptions(),
     }
-    write_report(folder, ROOT / "model_card.md", {"bleu": 12.5}, facts)
+    write_report(folder, {"bleu": 12.5}, facts)
     for name in ("training_args.bin", ".env", "notes.txt", "optimizer.pt", "evil.py"):
         (folder / name).write_text(TOKEN)
     (folder / "checkpoint-2").mkdir()

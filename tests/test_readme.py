@@ -13,7 +13,7 @@ from conftest import ROOT, arguments_of_recipe, small_model
 from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian
@@ -105,11 +105,11 @@ def test_commands_run(workplace, hub, opus, monkeypatch, command):
     elif program in ("torchrun", "accelerate"):
         script = next(index for index, word in enumerate(arguments) if word.endswith(".py"))
         recipe, *flags = arguments[script + 1 :]
-        monkeypatch.setattr(
-            sys, "argv", [arguments[script], str(ROOT / recipe), *flags, "--use_cpu", "true"]
-        )
+        monkeypatch.setattr(sys, "argv", [arguments[script], recipe, *flags, "--use_cpu", "true"])
         parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
-        assert all((ROOT / word).exists() for word in arguments if word.endswith((".py", ".yaml")))
+        assert find_recipe(recipe)
+        files = [word for word in arguments[: script + 1] if word.endswith((".py", ".yaml"))]
+        assert all((ROOT / word).exists() for word in files)
     elif program == "pip":
         assert (ROOT / arguments[arguments.index("--constraint") + 1]).exists()
     else:
@@ -120,9 +120,6 @@ def test_commands_run(workplace, hub, opus, monkeypatch, command):
             import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
         monkeypatch.setattr(sys, "argv", arguments)
         if arguments[0].startswith("scripts/train_"):
-            monkeypatch.setattr(
-                sys, "argv", [arguments[0], str(ROOT / arguments[1]), *arguments[2:]]
-            )
             parse_arguments("", *arguments_of_recipe(arguments[1]))
         else:
             runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")

@@ -1,25 +1,24 @@
-"""The recipes that no test machine can run whole: a dry run on a little local data."""
+"""Dry runs of the recipes that are too large for a test machine, on a little local data."""
 
 import json
 import sys
 
 import pytest
 import yaml
-from conftest import ROOT
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.command_line import parse_arguments
+from modeling_aiayn.commands.command_line import RECIPES, parse_arguments
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.setup import build_config
 
-WMT14 = [ROOT / "recipes" / f"wmt14_{size}.yaml" for size in ("base", "big")]
+WMT14 = [RECIPES / f"wmt14_{size}.yaml" for size in ("base", "big")]
 
 
 @pytest.fixture
 def wmt14(tmp_path):
-    """A dataset of WMT14's columns and configuration, of the embedded grammar's sentences."""
+    """A dataset with WMT14's columns and configuration and sentences of the embedded grammar."""
     folder = tmp_path / "wmt14"
     folder.mkdir()
     for split in ("train", "validation", "test"):
@@ -37,8 +36,8 @@ def wmt14(tmp_path):
 
 
 @pytest.mark.parametrize("path", WMT14, ids=lambda path: path.stem)
-def test_a_dry_run(run, wmt14, tmp_path, path):
-    """All of the recipe but its sizes: data by name, shared BPE, accumulation, beam 4, alpha 0.6."""
+def test_the_recipe_trains_with_smaller_sizes(run, wmt14, tmp_path, path):
+    """Data by name, shared BPE, accumulation, beam 4 and alpha 0.6 are the recipe's own."""
     folder = tmp_path / "run"
     sizes = "{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}"
     code, out, err = run(
@@ -67,7 +66,7 @@ def test_a_dry_run(run, wmt14, tmp_path, path):
     [(WMT14[0], 63e6, 100_000, 0.1, 5), (WMT14[1], 214e6, 300_000, 0.3, 20)],
     ids=["base", "big"],
 )
-def test_the_numbers_are_the_paper_s(
+def test_the_numbers_are_those_of_the_paper(
     monkeypatch, tmp_path, path, parameters, updates, dropout, averaged
 ):
     monkeypatch.setattr(

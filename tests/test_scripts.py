@@ -1,4 +1,4 @@
-"""The scripts as their users meet them: flags in, files and one clear line out."""
+"""The commands as users run them: flags, output files, errors and interrupts."""
 
 import ast
 import gzip
@@ -17,27 +17,143 @@ import yaml
 from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments_of_recipe
 from transformers import AutoConfig, AutoTokenizer
 
-from modeling_aiayn.command_line import parse_arguments, run_script
+import aiayn
+from modeling_aiayn.commands.command_line import (
+    RECIPES,
+    find_recipe,
+    parse_arguments,
+    run_command,
+    typed_command,
+)
+from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.translator import POOL_SIZE
 
-SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+COMMANDS = ROOT / "modeling_aiayn" / "commands"
+MAX_LINES = 150
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_help_is_the_docstring_and_the_fields(run, name):
-    code, out, _ = run(name, "--help")
-    docstring = ast.get_docstring(ast.parse((ROOT / "scripts" / name).read_text()))
+def module_of(job):
+    return COMMANDS / f"{job.replace('-', '_')}.py"
+
+
+@pytest.mark.parametrize("job", aiayn.JOBS)
+def test_help_shows_the_docstring_and_the_flags(run, job):
+    code, out, _ = run(module_of(job).name, "--help")
     assert code == 0
-    assert docstring.splitlines()[0].split()[0] in out
+    assert ast.get_docstring(ast.parse(module_of(job).read_text())) in out
     assert any(option in out for option in ("--model", "--preset", "--run", "--system"))
+    assert "override it" in out and "demo.yaml" in out
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_are_thin(name):
-    assert len((ROOT / "scripts" / name).read_text().splitlines()) <= 80
+@pytest.mark.parametrize("job", aiayn.JOBS)
+def test_a_script_only_starts_a_job(job):
+    script = ROOT / "scripts" / module_of(job).name
+    start = f'from aiayn import run_job\n\nif __name__ == "__main__":\n    run_job("{job}")\n'
+    assert script.read_text() == f'"""Run `aiayn {job}` from a checkout."""\n\n{start}'
+
+
+def test_each_script_is_a_job():
+    names = [path.name for path in (ROOT / "scripts").glob("*.py")]
+    assert sorted(names) == sorted(module_of(job).name for job in aiayn.JOBS)
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.py")), ids=lambda path: path.stem)
+def test_command_modules_are_short(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def run_aiayn(monkeypatch, capsysbinary, *words):
+    """Run the console command in this process: its exit code, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["/bin/aiayn", *map(str, words)])
+    code = 0
+    try:
+        aiayn.main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    return code, *(text.decode() for text in capsysbinary.readouterr())
+
+
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)], ids=str)
+def test_help_of_the_console_command_lists_the_jobs(monkeypatch, capsysbinary, words):
+    code, out, _ = run_aiayn(monkeypatch, capsysbinary, *words)
+    listed = re.findall(r"^  (\S+)  +\w.*\.$", out, flags=re.M)
+    assert (code, listed) == (0, list(aiayn.JOBS))
+
+
+def test_an_unknown_job_is_one_line_with_the_list(monkeypatch, capsysbinary):
+    code, out, err = run_aiayn(monkeypatch, capsysbinary, "train", "--help")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: unknown job 'train'. Choose one of: train-translation, ")
+
+
+def test_the_console_command_runs_a_job(monkeypatch, capsysbinary, run, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
+    (tmp_path / "out.txt").write_text("Der Hund.\n")
+    flags = ("--hypotheses", tmp_path / "out.txt", "--file", tmp_path / "pairs.tsv")
+    code, out, _ = run_aiayn(monkeypatch, capsysbinary, "evaluate-translation", *flags)
+    assert code == 0 and "chrf" in out
+    assert typed_command()[:3] == ["aiayn", "evaluate-translation", "--hypotheses"]
+    assert run("evaluate_translation.py", *flags)[:2] == (0, out)
+    assert typed_command()[:2] == ["python", "scripts/evaluate_translation.py"]
+    code, _, err = run_aiayn(monkeypatch, capsysbinary, "translate", "--nope")
+    assert code == 2 and err.startswith("usage: aiayn translate ")
+
+
+def test_the_package_runs_a_job():
+    done = subprocess.run(
+        [sys.executable, "-m", "modeling_aiayn", "translate", "--model", "/none", "--text", "a"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: No such directory: /none")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05, 0.2, 0.5, 1.0])
+def test_an_interrupt_while_a_script_starts_exits_with_130(model_folder, seconds):
+    # With -X importtime, Python writes a line to stderr after each import.
+    command = [sys.executable, "-X", "importtime", "scripts/translate.py", "--model", model_folder]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not process.stderr.readline().rstrip().endswith("| aiayn"):
+            assert process.poll() is None
+        # The next import is the package's: the handler is installed before it.
+        process.stderr.readline()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err and "KeyboardInterrupt" not in err
+
+
+def test_startup_restores_the_handler_of_interrupts(run):
+    handler = signal.getsignal(signal.SIGINT)
+    assert run("translate.py", "--model", "/none", "--text", "a")[0] == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("path", ["demo.yaml", "recipes/demo.yaml"])
+def test_a_recipe_is_found_in_the_package_unless_the_file_exists(monkeypatch, tmp_path, path):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe(path) == RECIPES / "demo.yaml"
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / path).write_text("seed: 1\n")
+    assert find_recipe(path).read_text() == "seed: 1\n"
+
+
+@pytest.mark.parametrize("path", ["other/demo.yaml", "none.yaml", "/recipes/demo.yaml"])
+def test_a_missing_recipe_is_an_error_with_the_list(path):
+    with pytest.raises(FileNotFoundError, match=rf"No such recipe: {path}\. .* demo\.yaml"):
+        find_recipe(path)
 
 
 def test_as_many_lines_out_as_in(run, model_folder, tmp_path):
@@ -89,7 +205,7 @@ def test_a_file_is_not_overwritten_while_it_is_read(run, model_folder, tmp_path,
     assert (tmp_path / "texts").read_text() == "The dog sees.\n"
 
 
-def test_a_line_that_is_no_text_costs_no_other(run, model_folder, caplog):
+def test_an_invalid_line_does_not_affect_the_others(run, model_folder, caplog):
     lines = [b"The dog sees.", b"a\xffb", b"a\x00b", "\u6f22 \U0001f600".encode(), b"We see."]
     code, out, _ = run("translate.py", "--model", model_folder, stdin=b"\n".join(lines))
     assert code == 0
@@ -99,7 +215,7 @@ def test_a_line_that_is_no_text_costs_no_other(run, model_folder, caplog):
     assert [out.splitlines()[0], out.splitlines()[-1]] == alone.splitlines()
 
 
-def test_interrupted_after_some_lines_they_are_whole(model_folder):
+def test_an_interrupted_translation_leaves_whole_lines(model_folder):
     short = ("--num_beams", "1", "--max_length_factor", "0", "--max_length_offset", "3")
     command = [sys.executable, "scripts/translate.py", "--model", str(model_folder), *short]
     with subprocess.Popen(
@@ -137,7 +253,7 @@ def test_interrupted_after_some_lines_they_are_whole(model_folder):
     ],
     ids=str,
 )
-def test_an_earlier_output_is_not_emptied_for_a_wrong_flag(
+def test_a_wrong_flag_does_not_empty_an_existing_output(
     run, model_folder, tmp_path, monkeypatch, flags
 ):
     (tmp_path / "out").write_text("Etwas.\n")
@@ -148,7 +264,7 @@ def test_an_earlier_output_is_not_emptied_for_a_wrong_flag(
     assert (tmp_path / "out").read_text() == "Etwas.\n"
 
 
-def test_what_is_read_and_written_may_be_compressed(run, model_folder, tmp_path):
+def test_input_and_output_may_be_compressed(run, model_folder, tmp_path):
     with gzip.open(tmp_path / "in.gz", "wt") as file:
         file.write("We see.\n\nThe dog sees.\n")
     flags = ("--model", model_folder, "--input", tmp_path / "in.gz")
@@ -163,7 +279,7 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     code, out, err = run("score_alignment.py", "--model", model_folder, "--pairs", 6)
     assert code == 0, err
     assert "layer 2, head 1" in out and "Best on the first half:" in out
-    flag = re.search(r"translate\.py --alignment (\S+)", out)[1]
+    flag = re.search(r"aiayn translate --alignment (\S+)", out)[1]
     text = ("--text", "We see.", "--alignment", flag)
     assert run("translate.py", "--model", model_folder, *text)[0] == 0
     for name, text in (("a", "the dog .\n"), ("b", "der Hund .\n"), ("gold", "0-0 1-1 2-2\n")):
@@ -180,12 +296,12 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
     assert code == 1 and "--source, --target and --gold belong together" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, *files, "--pairs", 6)
-    assert code == 1 and "--pairs counts those of the embedded grammar" in err
+    assert code == 1 and "--pairs is for the embedded grammar" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, "--reversed")
-    assert code == 1 and "--reversed says how --gold is written" in err
+    assert code == 1 and "--reversed describes --gold" in err
 
 
-def test_nothing_in_gives_nothing_out_and_says_so(run, model_folder, caplog):
+def test_empty_input_gives_a_warning(run, model_folder, caplog):
     code, out, _ = run("translate.py", "--model", model_folder)
     assert (code, out) == (0, "")
     assert "nothing to translate" in caplog.text
@@ -242,7 +358,7 @@ def test_attention_is_drawn(run, model_folder, tmp_path):
 
 
 def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
-    """The script whole, then again to see that nothing is overwritten."""
+    """The second run with the same folder is rejected."""
     splits = ("train", "validation", "test")
     for name in splits:
         rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
@@ -336,7 +452,7 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
         ("train_translation.py", ["--lr_scheduler_type", "nome"], "one of noam, linear"),
     ],
 )
-def test_a_user_s_mistake_is_one_line(run, tmp_path, monkeypatch, name, arguments, message):
+def test_user_errors_are_one_line(run, tmp_path, monkeypatch, name, arguments, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(name, *arguments)
     assert (code, out) == (1, "")
@@ -351,7 +467,7 @@ def test_an_unknown_flag_is_a_usage_error(run):
     assert "--nope" in err
 
 
-def test_debug_with_a_word_is_the_trainers_flag(run, tmp_path):
+def test_debug_with_a_value_is_a_training_argument(run, tmp_path):
     out = ("--output_dir", tmp_path / "run", "--embedded_train_size", 0)
     code, _, err = run("train_translation.py", *out, "--debug", "underflow_overflow")
     assert code == 1 and "unrecognized" not in err
@@ -365,14 +481,14 @@ def test_debug_shows_the_traceback(run):
 @pytest.mark.parametrize(
     ("text", "message"), [("a: [", "not valid YAML"), ("- a", "must be a YAML mapping")]
 )
-def test_a_recipe_that_is_none_is_refused(monkeypatch, tmp_path, text, message):
+def test_an_invalid_recipe_is_rejected(monkeypatch, tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "recipe.yaml")])
     with pytest.raises(ValueError, match=message):
-        parse_arguments("", TranslatorArguments)
+        parse_arguments("", TranslatorFlags)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
     flags = ["--output_dir", str(tmp_path), "--seed", "7", "--use_cpu", "true"]
     if path.stem in (*CLASSIFIER_RECIPES, *LANGUAGE_MODEL_RECIPES):
@@ -391,7 +507,7 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
 
 
 def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_path):
-    """docs/seeds.md, traps 12 and 13: held-out words are unknown, and a language's words its own."""
+    """Traps 12 and 13 of docs/seeds.md: held-out words are unknown, each language has its own words."""
     pairs = {"train": ("the dog runs", "der Hund läuft"), "other": ("a zebra", "das Zebra läuft")}
     for name, pair in pairs.items():
         (tmp_path / f"{name}.tsv").write_text(f"{chr(9).join(pair)}\n" * 8)
@@ -418,8 +534,8 @@ def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_pa
     assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target)) == (7, 7)
 
 
-def test_a_terminated_run_goes_on_and_a_finished_one_is_left_alone(run, tmp_path, caplog):
-    """The same command until it is done."""
+def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path, caplog):
+    """The same command resumes until the run is finished."""
     caplog.set_level("INFO")
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 60, seed=1)]
     for name in ("train", "validation"):
@@ -463,17 +579,17 @@ def test_a_terminated_run_goes_on_and_a_finished_one_is_left_alone(run, tmp_path
     assert after == before
 
 
-def test_interrupts_end_quietly(capsys):
+def test_an_interrupt_exits_with_130_and_no_message(capsys):
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as stop:
-        run_script(interrupted)
+        run_command(interrupted)
     assert stop.value.code == 130
     assert capsys.readouterr().err == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(model_folder):
+def test_a_closed_stdout_is_not_an_error(model_folder):
     """As in translate | head -1."""
     command = (
         f"yes 'The cat.' | head -40 | {sys.executable} scripts/translate.py --model {model_folder} "
@@ -489,7 +605,7 @@ def test_a_reader_that_goes_away_is_no_error(model_folder):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
-def test_reload_is_proven_in_a_fresh_process(model_folder, tmp_path):
+def test_a_saved_folder_reloads_in_a_fresh_process(model_folder, tmp_path):
     done = subprocess.run(
         [
             sys.executable,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, small_config
+from conftest import small_config
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer
@@ -17,12 +17,12 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingA
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import AiaynForConditionalGeneration
+from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
-from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
 from modeling_aiayn.training.setup import build_model, build_tokenizers
@@ -475,12 +475,12 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         max_length_offset=5,
     )
     assert len(translations) == 9
-    command = ["train.py", "--train_file=/home/someone/data/train", "--seed=3"]
+    command = ["python", "train.py", "--train_file=/home/someone/data/train", "--seed=3"]
     command += ["--test_file", "/home/someone/data/test", "--validation_file", "~/val"]
     facts = run_facts(
         trainer, DataArguments(train_file=["data/corpus/train", "more/train.tsv"]), splits, command
     )
-    write_report(tmp_path, ROOT / "model_card.md", scores, facts)
+    write_report(tmp_path, scores, facts)
     card = (tmp_path / "README.md").read_text()
     metadata = yaml.safe_load(card.split("---")[1])
     assert metadata["language"] == ["en", "de"]

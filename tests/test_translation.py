@@ -13,9 +13,9 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
+from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.arguments import TranslatorArguments
 from modeling_aiayn.translation.batching import batches_by_length, pools
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
@@ -395,15 +395,15 @@ def test_scores_are_shown_with_their_signatures():
 
 
 def test_arguments_load_what_they_name(folder):
-    arguments = TranslatorArguments(model=[str(folder)], device="cpu", dtype="bfloat16")
+    arguments = TranslatorFlags(model=[str(folder)], device="cpu", dtype="bfloat16")
     assert arguments.load().model.dtype == torch.bfloat16
-    halves = TranslatorArguments(model=[str(folder)], device="cpu", dtype="float16").load().model
+    halves = TranslatorFlags(model=[str(folder)], device="cpu", dtype="float16").load().model
     assert halves.dtype == torch.float32
     assert all(torch.equal(weight, weight.half().float()) for weight in halves.parameters())
-    assert len(TranslatorArguments(model=[str(folder)] * 2).load().models) == 2
+    assert len(TranslatorFlags(model=[str(folder)] * 2).load().models) == 2
     for name in ("batch_size", "max_tokens_per_batch"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            TranslatorArguments(model=["x"], **{name: 0})
+            TranslatorFlags(model=["x"], **{name: 0})
 
 
 def test_what_is_no_character_is_replaced_and_said(tokenizer, caplog):

@@ -1,4 +1,4 @@
-"""What a finished run leaves for people: scores and a model card."""
+"""Write the model card and the scores of a finished translation run."""
 
 import json
 import os
@@ -11,31 +11,33 @@ import torch
 from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..training import AiaynTrainer
+from ..training.arguments import DataArguments
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
-from .arguments import DataArguments
-from .trainer import AiaynTrainer
+
+TEMPLATE = Path(__file__).parent.parent / "cards" / "translation.md"
 
 
 def run_facts(
     trainer: AiaynTrainer, data: DataArguments, splits: DatasetDict, command: Sequence[str]
 ) -> dict[str, Any]:
-    """What the card says of a run; no path, user or machine of where it was made.
+    """Collect the values that the card's template needs, without paths or names of this machine.
 
     Args:
         trainer: The trainer, after training.
-        data: Where the pairs came from.
-        splits: The pairs.
-        command: The program's name and arguments.
+        data: Source of the sentence pairs.
+        splits: The sentence pairs.
+        command: Words of the command that started the run.
 
     Returns:
-        Facts by their names in the template.
+        Values by their names in the template.
     """
     args, state = trainer.args, trainer.state
     held_out = splits["test" if "test" in splits else "validation"]
     dataset = data.dataset_name or "the embedded English-German grammar"
     if data.train_file is not None:
-        dataset = " and ".join(_name_of(file) for file in data.train_file)
+        dataset = " and ".join(_corpus_name(file) for file in data.train_file)
     return {
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
@@ -46,28 +48,25 @@ def run_facts(
         "has_target_tokenizer": trainer.target_tokenizer is not None,
         "dataset": dataset,
         "train_pairs": f"{len(splits['train']):,}",
-        "command": _shareable(command),
+        "command": _without_folders(command),
         "updates": f"{state.global_step:,}",
         "epochs": state.epoch or 0.0,
-        "minutes": round(_seconds(state.log_history) / 60),
+        "minutes": round(_training_seconds(state.log_history) / 60),
         "hardware": _hardware(),
         "seed": args.seed,
-        "kept": _kept(trainer),
+        "kept": _kept_weights(trainer),
         "scored_pairs": f"{len(held_out):,}",
         "search": SearchOptions(),
     }
 
 
-def write_report(
-    folder: str | Path, template: str | Path, scores: dict[str, Any], facts: dict[str, Any]
-) -> None:
-    """Write scores.json, and the template filled with scores and facts as README.md.
+def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write scores.json, and the filled card as README.md.
 
     Args:
         folder: The run's folder.
-        template: The card's template, Jinja.
-        scores: Scores by name, their signatures beside them.
-        facts: As `run_facts` gives them.
+        scores: Scores by name, and their signatures.
+        facts: Values for the template, from `run_facts`.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -92,54 +91,51 @@ def write_report(
         model_name=facts["model_name"],
         eval_results=results,
     )
-    # The library wants the template to begin with the place of the metadata.
-    text = "---\n{{ card_data }}\n---\n" + Path(template).read_text("utf-8")
+    text = TEMPLATE.read_text("utf-8")
     card = ModelCard.from_template(metadata, template_str=text, table=score_table(scores), **facts)
     card.save(Path(folder) / "README.md")
     (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
 
 
-def _shareable(command: Sequence[str]) -> str:
-    """The command without the folders of this machine."""
+def _without_folders(command: Sequence[str]) -> str:
+    """Keep at most the last folder of each absolute path in a command, and no home folder."""
     words = []
     for word in command:
         flag, equals, value = word.rpartition("=")
         path = Path(os.path.expanduser(value))
-        if _is_users_own(path):
+        if _is_home(path):
             value = "~"
         elif path.is_absolute():
-            value = "/".join(path.parts[-2:] if _is_in_a_named_folder(path) else path.parts[-1:])
+            value = "/".join(path.parts[-2:] if _has_public_folder(path) else path.parts[-1:])
         words.append(flag + equals + value)
-    return shlex.join(("python", *words))
+    return shlex.join(words)
 
 
-def _name_of(file: str) -> str:
-    """What to call a corpus: its folder, or where that is a user's own or the root, its file."""
+def _corpus_name(file: str) -> str:
     path = Path(file).resolve()
-    return path.parent.name if _is_in_a_named_folder(path) else path.name
+    return path.parent.name if _has_public_folder(path) else path.name
 
 
-def _is_in_a_named_folder(path: Path) -> bool:
-    """Whether a path's folder is neither the root nor a user's own, whose name is the user's."""
-    return path.parent != Path("/") and not _is_users_own(path.parent)
+def _has_public_folder(path: Path) -> bool:
+    """Whether a path's folder may be named: it is neither the root nor a user's home."""
+    return path.parent != Path("/") and not _is_home(path.parent)
 
 
-def _is_users_own(path: Path) -> bool:
+def _is_home(path: Path) -> bool:
     return path == Path(os.path.expanduser("~")) or path.parent in map(Path, ("/home", "/Users"))
 
 
-def _kept(trainer: AiaynTrainer) -> str:
-    """Which of its weights a run leaves."""
+def _kept_weights(trainer: AiaynTrainer) -> str:
     args, state = trainer.args, trainer.state
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return "the last weights"
     best = f"the checkpoint with the best validation {args.metric_for_best_model}"
-    # A better one may not have been saved.
-    is_its = state.best_model_checkpoint.endswith(f"-{state.best_global_step}")
-    return f"{best} ({state.best_metric:.2f})" if is_its else f"{best} of those saved"
+    # The best step of the run may not have been saved.
+    is_best_step = state.best_model_checkpoint.endswith(f"-{state.best_global_step}")
+    return f"{best} ({state.best_metric:.2f})" if is_best_step else f"{best} of those saved"
 
 
-def _seconds(log_history: list[dict[str, Any]]) -> float:
+def _training_seconds(log_history: list[dict[str, Any]]) -> float:
     summaries = [entry for entry in log_history if "seconds_of_all_starts" in entry]
     return summaries[-1]["seconds_of_all_starts"] if summaries else 0.0
 

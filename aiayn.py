@@ -1,0 +1,93 @@
+"""The `aiayn` command: start a job after making Ctrl-C safe.
+
+Importing torch and transformers takes seconds. This module imports neither before it has installed
+a handler for Ctrl-C, so an interrupt during startup ends with exit code 130 and no traceback.
+"""
+
+import importlib
+import os
+import signal
+import sys
+
+JOBS = (
+    "train-translation",
+    "translate",
+    "evaluate-translation",
+    "train-classifier",
+    "classify",
+    "train-language-model",
+    "complete",
+    "average-checkpoints",
+    "import-weights",
+    "export-ctranslate2",
+    "export-marian",
+    "check-reload",
+    "push-to-hub",
+    "show-attention",
+    "score-alignment",
+)
+
+
+def main() -> None:
+    """Run the job that the first argument names."""
+    job = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if job in ("-h", "--help"):
+        sys.stdout.write(_help())
+    elif job not in JOBS:
+        sys.stderr.write(f"error: unknown job {job!r}. Choose one of: {', '.join(JOBS)}.\n")
+        sys.exit(2)
+    else:
+        sys.argv = [f"aiayn {job}", *sys.argv[2:]]
+        run_job(job)
+
+
+def run_job(job: str) -> None:
+    """Run a job with the flags in sys.argv.
+
+    Args:
+        job: The job's name, one of JOBS.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        # KeyboardInterrupt would show a traceback, or get lost in an extension that is imported.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    command_line = importlib.import_module("modeling_aiayn.commands.command_line")
+
+    def run() -> None:
+        command = importlib.import_module(f"modeling_aiayn.commands.{job.replace('-', '_')}")
+        # From here on, Ctrl-C raises KeyboardInterrupt and the job can close its files.
+        signal.signal(signal.SIGINT, handler)
+        command.main()
+
+    command_line.run_command(run)
+
+
+def _help() -> str:
+    lines = [f"  {job:<22}{_summary(job)}" for job in JOBS]
+    return "\n".join(
+        [
+            "usage: aiayn JOB [flags]",
+            "",
+            "jobs:",
+            *lines,
+            "",
+            "aiayn JOB --help lists its flags.",
+            "",
+        ]
+    )
+
+
+def _summary(job: str) -> str:
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    # Read the file instead of importing it: an import takes seconds.
+    package = find_spec("modeling_aiayn")
+    folder = Path(str(package.origin)).parent if package else Path()
+    source = (folder / "commands" / f"{job.replace('-', '_')}.py").read_text("utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Check that a saved translation model loads with transformers alone, in a fresh process.
+
+aiayn check-reload --model runs/demo --text "The old man sees the dog."
+
+This package is hidden from the process, and the code beside the weights is used, as for a user who
+downloads the folder.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers.hf_argparser import HfArg
+
+from ..loading import check_directory
+from .command_line import parse_arguments
+
+
+@dataclass
+class ReloadFlags:
+    """The model folder, and sentences to translate."""
+
+    model: str = HfArg(help="Folder of a trained translation model.")
+    text: list[str] = HfArg(help="Sentences to translate.")
+
+
+def main() -> None:
+    """Load and translate in a fresh process, and print what it prints."""
+    (flags,) = parse_arguments(__doc__, ReloadFlags)
+    check_directory(flags.model)
+    program = Path(__file__).with_name("reload_without_package.py")
+    # -P: the folder of the program must not be searched for imports.
+    command = [sys.executable, "-P", str(program), flags.model, *flags.text]
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    sys.stdout.write(done.stdout)
+    if done.returncode:
+        sys.exit(done.returncode)

@@ -1,0 +1,137 @@
+"""Read flags and recipes, run a job, and report user errors in one line."""
+
+import logging
+import signal
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from torch import distributed
+from transformers import HfArgumentParser
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPE_HELP = """\
+The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
+override it. If the path does not exist, NAME.yaml and recipes/NAME.yaml mean a recipe of the
+package: {names}.
+"""
+
+
+class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """Show default values, and keep the line breaks of examples."""
+
+
+def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]:
+    """Fill dataclasses from a recipe, if the first argument is one, and from flags.
+
+    Args:
+        description: The job's docstring, for --help.
+        *dataclass_types: Dataclasses whose fields are the job's flags.
+
+    Returns:
+        An object of each dataclass.
+
+    Raises:
+        OSError: The recipe cannot be read.
+        ValueError: The recipe is not a YAML mapping, or a flag has an invalid value.
+    """
+    parser = HfArgumentParser(
+        dataclass_types,
+        prog=Path(sys.argv[0]).name,
+        description=description,
+        epilog=RECIPE_HELP.format(names=", ".join(recipe_names())),
+        formatter_class=_HelpFormatter,
+    )
+    arguments = sys.argv[1:]
+    if arguments and arguments[0].endswith((".yaml", ".yml")):
+        arguments = [*_read_recipe(find_recipe(arguments[0])), *arguments[1:]]
+    *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return tuple(filled)
+
+
+def recipe_names() -> list[str]:
+    """File names of the package's recipes."""
+    return sorted(path.name for path in RECIPES.glob("*.yaml"))
+
+
+def find_recipe(path: str) -> Path:
+    """Find a recipe: an existing file, or else a recipe of the package.
+
+    Args:
+        path: A path, or NAME.yaml or recipes/NAME.yaml for a recipe of the package.
+
+    Raises:
+        FileNotFoundError: Neither the file nor such a recipe exists.
+    """
+    recipe = Path(path)
+    if recipe.is_file():
+        return recipe
+    if recipe.parent in (Path(), Path("recipes")) and recipe.name in recipe_names():
+        return RECIPES / recipe.name
+    raise FileNotFoundError(
+        f"No such recipe: {path}. Pass a YAML file or one of {', '.join(recipe_names())}."
+    )
+
+
+def _read_recipe(path: Path) -> list[str]:
+    """Turn a recipe into the flags that it sets."""
+    try:
+        recipe = yaml.safe_load(path.read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not valid YAML ({error}).") from error
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
+    flags = []
+    for name, value in recipe.items():
+        # Flags such as config_overrides take a mapping as YAML text.
+        text = yaml.safe_dump(value, default_flow_style=True) if isinstance(value, dict) else value
+        values = text if isinstance(text, list) else [] if text is None else [text]
+        if values:
+            flags += [f"--{name}", *(str(each).strip() for each in values)]
+    return flags
+
+
+def typed_command() -> list[str]:
+    """The words of the command line that started this job, to show to users."""
+    program, *arguments = sys.argv
+    if program.endswith(".py"):
+        return ["python", program, *arguments]
+    return [*program.split(), *arguments]
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run a job; write errors that a user can correct as one line to stderr, with exit code 1.
+
+    A --debug flag without a value also shows the traceback.
+
+    Args:
+        main: The job.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    words = [*sys.argv, "--"]
+    # --debug with a value is a flag of the library's training arguments.
+    is_debugging = "--debug" in words and words[words.index("--debug") + 1].startswith("--")
+    if is_debugging:
+        sys.argv.remove("--debug")
+    try:
+        main()
+        if distributed.is_available() and distributed.is_initialized():
+            # Without this, a process that ends early may abort the work of the others.
+            distributed.destroy_process_group()
+    except BrokenPipeError:
+        # The reader of stdout has gone, as in `translate | head`.
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except (ValueError, OSError, ImportError, StrictDataclassError) as error:
+        if is_debugging:
+            raise
+        cause = error.__cause__ if isinstance(error, StrictDataclassError) else error
+        sys.stderr.write(f"error: {' '.join(str(cause or error).split())}\n")
+        sys.exit(1)

@@ -1,0 +1,60 @@
+"""Continue a text with a language model.
+
+aiayn complete --model runs/shakespeare --text "ROMEO:" --new_tokens 300
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import AutoModelForCausalLM, set_seed
+from transformers.hf_argparser import HfArg
+
+from ..language_model.completion import complete
+from .command_line import parse_arguments
+from .saved_model import check_head, default_device, load_with_tokenizer
+
+
+@dataclass
+class CompletionFlags:
+    """The language model, the start of the text, and how to sample."""
+
+    model: str = HfArg(help="Folder of a trained language model.")
+    text: str = HfArg(help="The start of the text.")
+    new_tokens: int = HfArg(default=500, help="Number of tokens to add.")
+    samples: int = HfArg(default=1, help="Number of texts to write.")
+    temperature: float = HfArg(
+        default=0.8,
+        help="Sampling temperature: below 1, likely tokens become likelier. 0: always take the "
+        "most likely token.",
+    )
+    top_k: int = HfArg(default=0, help="Sample among the k most likely tokens; 0: among all.")
+    device: str | None = HfArg(default=None, help="cpu, cuda, ... Default: a GPU if there is one.")
+    seed: int = HfArg(default=42, help="Seed of the sampling.")
+
+    def __post_init__(self) -> None:
+        for name, least in (("new_tokens", 1), ("samples", 1), ("top_k", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature}.")
+        check_head(self.model, "AiaynForCausalLM")
+
+    @property
+    def sampling_options(self) -> dict[str, Any]:
+        """The options of generate() that choose the next token."""
+        if self.temperature == 0:
+            return {"do_sample": False}
+        return {"do_sample": True, "temperature": self.temperature, "top_k": self.top_k}
+
+
+def main() -> None:
+    """Load, continue the text, write."""
+    (flags,) = parse_arguments(__doc__, CompletionFlags)
+    model, tokenizer = load_with_tokenizer(AutoModelForCausalLM, flags.model)
+    model.eval().to(default_device(flags.device))
+    set_seed(flags.seed)
+    texts = complete(
+        model, tokenizer, flags.text, flags.new_tokens, flags.samples, **flags.sampling_options
+    )
+    sys.stdout.write("\n\n---\n\n".join(texts) + "\n")

@@ -1,0 +1,89 @@
+"""Score a model or a file of translations on sentence pairs (sacreBLEU and chrF).
+
+aiayn evaluate-translation --model runs/multi30k --file data/test_2016_flickr
+aiayn evaluate-translation --hypotheses out.de --file data/test_2016_flickr
+
+Each score is printed with its signature. For a model, the perplexity is printed too. A file of
+hypotheses has one line per source sentence, as `aiayn translate` writes it.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers.hf_argparser import HfArg
+
+from ..corpus import parse_columns, read_lines, read_rows, without_empty
+from ..loading import check_package
+from ..metrics import moses_bleu
+from ..translation.evaluation import (
+    evaluate_translation,
+    in_their_lines,
+    score_table,
+    score_translations,
+    with_translations,
+)
+from ..translation.options import SearchOptions
+from .command_line import parse_arguments
+from .translator_flags import TranslatorFlags
+
+
+@dataclass(kw_only=True)
+class EvaluationFlags(TranslatorFlags):
+    """The model or translations to score, the sentence pairs, and files for the results."""
+
+    model: list[str] = HfArg(
+        default_factory=list, help="Folder of a trained model, as for translate."
+    )
+    hypotheses: str | None = HfArg(
+        default=None, help="File of translations to score, instead of a model."
+    )
+    file: str = HfArg(
+        help="Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned "
+        "files (data/test for data/test.en and data/test.de). Each may end in .gz."
+    )
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    columns: str | None = HfArg(
+        default=None,
+        help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
+        "language, then the target language.",
+    )
+    moses: bool = HfArg(
+        default=False, help="Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."
+    )
+    scores: str | None = HfArg(default=None, help="JSON file to write the scores to.")
+    translations: str | None = HfArg(default=None, help="File to write the translations to.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.model) == (self.hypotheses is not None):
+            raise ValueError("Give either --model or --hypotheses.")
+        if self.moses:
+            check_package("sacremoses", "interop")
+
+
+def main() -> None:
+    """Read, translate, score, report."""
+    flags, options = parse_arguments(__doc__, EvaluationFlags, SearchOptions)
+    columns = parse_columns(flags.columns)
+    rows = read_rows(flags.file, flags.source_lang, flags.target_lang, columns)
+    if flags.hypotheses is not None:
+        rows = with_translations(rows, read_lines(flags.hypotheses))
+    pairs = without_empty(rows, flags.file)
+    if flags.hypotheses is not None:
+        translations = list(pairs["translation"])
+        scores = score_translations(translations, pairs)
+    else:
+        scores, translations = evaluate_translation(
+            flags.load(), pairs, **flags.batch_options, **vars(options)
+        )
+    if flags.moses:
+        scores |= moses_bleu(translations, list(pairs["target"]), flags.target_lang)
+    if flags.translations is not None:
+        lines = in_their_lines(rows, translations)
+        Path(flags.translations).write_text("\n".join([*lines, ""]), "utf-8")
+    if flags.scores is not None:
+        Path(flags.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
+    sys.stdout.write(f"{score_table(scores)}\n")

@@ -1,0 +1,58 @@
+"""Export a translation model to CTranslate2 and compare the two.
+
+aiayn export-ctranslate2 --model runs/multi30k --output runs/multi30k-ct2 \
+    --quantization int8 --file data/test_2016_flickr.en
+
+Then: aiayn translate --engine ctranslate2 --model runs/multi30k-ct2
+"""
+
+import sys
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+from ..corpus import read_lines
+from ..embedded_corpus import generate_pairs
+from ..loading import check_package
+from ..translation import Translator
+from ..translation.options import SearchOptions
+from .command_line import parse_arguments
+from .translator_flags import TranslatorFlags
+
+
+@dataclass(kw_only=True)
+class CTranslate2Flags(TranslatorFlags):
+    """The folder to write, and the sentences to compare on."""
+
+    output: str = HfArg(help="Folder to write.")
+    quantization: str = HfArg(
+        default="float32",
+        help="Type of the written weights: float32, float16, bfloat16, int8, int8_float16 or "
+        "int16.",
+    )
+    file: str | None = HfArg(
+        default=None,
+        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
+        "embedded grammar.",
+    )
+
+
+def main() -> None:
+    """Export, compare, report."""
+    flags, options = parse_arguments(__doc__, CTranslate2Flags, SearchOptions)
+    check_package("ctranslate2", "ctranslate2")
+    from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
+    from ..translation.ctranslate2_engine import refuse_what_the_engine_lacks
+
+    refuse_what_the_engine_lacks(options)
+    if flags.file is None:
+        texts = [pair.source for pair in generate_pairs("test", 100)]
+    else:
+        texts = [line for line in read_lines(flags.file) if line.strip()]
+    if not texts:
+        raise ValueError(f"{flags.file} must hold a sentence to compare on, but it is empty.")
+    translator = flags.load()
+    export_ctranslate2(translator, flags.output, flags.quantization)
+    exported = Translator.from_pretrained(flags.output, engine="ctranslate2")
+    report = compare_engines(translator, exported, texts, options)
+    sys.stdout.write(f"{flags.output} ({flags.quantization}): {report}\n")

@@ -1,0 +1,57 @@
+"""Load the model that a flag names, if it is not a translation model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..loading import check_model_folder, check_weights
+
+
+def default_device(device: str | None) -> str:
+    """The given device, or a GPU if there is one, or the CPU.
+
+    Raises:
+        ValueError: torch has no such device.
+    """
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.device(device))
+    except RuntimeError as error:
+        raise ValueError(
+            f"device must be a device of torch such as cpu or cuda:0, got {device!r}."
+        ) from error
+
+
+def check_head(folder: str, head: str) -> None:
+    """Check that a folder holds a model that was saved as the class named head.
+
+    Raises:
+        OSError: The folder does not exist or holds no model.
+        ValueError: The model was saved as another class.
+    """
+    check_model_folder(folder)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    saved_as = next(iter(config.architectures or []), "none")
+    if head not in (config.architectures or []):
+        raise ValueError(f"{folder} must hold a model saved as {head}, got {saved_as}.")
+
+
+def load_with_tokenizer(
+    auto_class: Any, path: str | Path, hub: bool = False, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model of a class, and its tokenizer; check that all weights are there and finite.
+
+    Raises:
+        OSError: The model or its tokenizer cannot be read.
+        ValueError: A weight is missing, unexpected or not finite.
+    """
+    loading: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not hub}
+    tokenizer = AutoTokenizer.from_pretrained(path, **loading)
+    model, loading_info = auto_class.from_pretrained(
+        path, output_loading_info=True, **options, **loading
+    )
+    check_weights(path, model, loading_info)
+    return model, tokenizer

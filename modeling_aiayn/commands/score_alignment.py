@@ -1,0 +1,92 @@
+"""Score cross-attention as word alignment: error rate by layer and head.
+
+aiayn score-alignment --model runs/demo
+aiayn score-alignment --model runs/wmt14 --source a.en --target a.de --gold a.pharaoh
+
+Without files, pairs and links come from the embedded grammar. The best layer and head are chosen
+on the first half of the pairs and scored on the second half.
+"""
+
+import sys
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+from ..inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
+from ..inspection.alignment_scores import (
+    GoldPair,
+    alignment_table,
+    embedded_gold,
+    read_gold,
+    score_attentions,
+)
+from ..inspection.pictures import check_ending
+from .command_line import parse_arguments
+from .translator_flags import TranslatorFlags
+
+EMBEDDED_PAIRS = 500
+
+
+@dataclass(kw_only=True)
+class AlignmentFlags(TranslatorFlags):
+    """Sentence pairs with gold links, and a picture to draw."""
+
+    source: str | None = HfArg(default=None, help="File of tokenized sentences.")
+    target: str | None = HfArg(default=None, help="File of their translations.")
+    gold: str | None = HfArg(
+        default=None,
+        help="File with the links of each pair on a line: 0-0 for a sure link, 3p4 for a possible "
+        "one.",
+    )
+    reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
+    pairs: int | None = HfArg(
+        default=None, help=f"Number of pairs of the embedded grammar. Default: {EMBEDDED_PAIRS}."
+    )
+    picture: str | None = HfArg(
+        default=None, help="Draw attention and links of the last pair to this .png or .svg file."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = [self.source, self.target, self.gold]
+        if any(named) and not all(named):
+            raise ValueError("--source, --target and --gold belong together: give all three.")
+        if self.gold and self.pairs is not None:
+            raise ValueError("--pairs is for the embedded grammar. Leave out --pairs or --gold.")
+        if self.reversed and not self.gold:
+            raise ValueError("--reversed describes --gold. Give --gold, or leave out --reversed.")
+        if self.picture is not None:
+            check_ending(self.picture)
+
+    def read_pairs_with_links(self) -> list[GoldPair]:
+        """Read or generate the pairs, at least two.
+
+        Raises:
+            OSError: A file cannot be read.
+            ValueError: The files differ in length, a link is invalid, or there are too few pairs.
+        """
+        if self.source and self.target and self.gold:
+            pairs = read_gold(self.source, self.target, self.gold, self.reversed)
+        else:
+            pairs = embedded_gold(EMBEDDED_PAIRS if self.pairs is None else self.pairs)
+        if len(pairs) < 2:
+            raise ValueError(
+                f"Choosing on one half and scoring on the other needs 2 pairs, got {len(pairs)}."
+            )
+        return pairs
+
+
+def main() -> None:
+    """Read, align, report."""
+    (flags,) = parse_arguments(__doc__, AlignmentFlags)
+    pairs = flags.read_pairs_with_links()
+    translator = flags.load()
+    half = len(pairs) // 2
+    first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
+    best = min(first, key=lambda choice: first[choice].error_rate)
+    sys.stdout.write(f"{alignment_table(second)}\n")
+    sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
+    sys.stdout.write(f"To use it: aiayn translate --alignment {best.flag}\n")
+    if flags.picture is not None:
+        maps = word_attention_maps(translator, pairs[-1])
+        draw_alignment_matrix(maps, best, pairs[-1], flags.picture)

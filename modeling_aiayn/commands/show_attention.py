@@ -1,0 +1,138 @@
+"""Draw the attention of a translation model, a classifier or a language model on a text.
+
+aiayn show-attention --model runs/demo --text "The old man sees the dog."
+aiayn show-attention --model runs/demo --text "The old man sees the dog." \
+    --kind encoder --attention 1,3 --words --output head.svg
+aiayn show-attention --model runs/imdb --text "Not bad at all." --output attention.html
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.hf_argparser import HfArg
+
+from ..inspection.attention_page import write_attention_page
+from ..inspection.attention_weights import (
+    KINDS,
+    AttentionChoice,
+    AttentionMaps,
+    attention_maps,
+    text_attention_maps,
+)
+from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
+from ..inspection.pictures import PICTURE_ENDINGS, check_ending
+from ..modeling_aiayn import AiaynEncoderModel
+from ..translation.options import SearchOptions
+from .command_line import parse_arguments
+from .saved_model import default_device, load_with_tokenizer
+from .translator_flags import TranslatorFlags
+
+PAGE_ENDING = ".html"
+# Models that read one text, by the class that they were saved as.
+TEXT_MODELS: dict[str, Any] = {
+    "AiaynForSequenceClassification": AutoModelForSequenceClassification,
+    "AiaynForCausalLM": AutoModelForCausalLM,
+    "AiaynEncoderModel": AiaynEncoderModel,
+}
+
+
+@dataclass
+class PictureFlags:
+    """The text, the attention to show, and the file to write."""
+
+    text: str = HfArg(help="Sentence to translate, or text to classify or read.")
+    target: str | None = HfArg(
+        default=None, help="Translation of the sentence. Default: the model's own translation."
+    )
+    output: str = HfArg(
+        default="attention.png",
+        help="File to write: a .png or .svg picture, or an interactive .html page.",
+    )
+    kind: str | None = HfArg(
+        default=None,
+        help="For pictures: self-attention of the encoder or decoder, or cross-attention. "
+        "Default: cross if the model has it.",
+        metadata={"choices": KINDS},
+    )
+    attention: str | None = HfArg(
+        default=None,
+        help="For pictures: layers (a map per layer, averaged over heads; the default), heads "
+        "(all heads in a grid), or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
+    )
+    words: bool = HfArg(default=False, help="Show words instead of sub-words.")
+
+    def __post_init__(self) -> None:
+        is_page = check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING
+        if is_page and (self.kind, self.attention, self.words) != (None, None, False):
+            raise ValueError(
+                "--kind, --attention and --words are for pictures. Leave them out: a page lets you "
+                "pick them."
+            )
+        if self.attention not in (None, "layers", "heads"):
+            AttentionChoice.parse(self.attention)
+
+    def draw(self, maps: AttentionMaps) -> None:
+        """Write the picture or page.
+
+        Raises:
+            OSError: The file cannot be written.
+            ValueError: The model has no such layer, head or kind of attention.
+        """
+        if check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING:
+            return write_attention_page(maps, self.output)
+        view = (maps.merged() if self.words else maps).view(self.kind)
+        if self.attention in (None, "layers"):
+            return draw_layers(view, self.output)
+        if self.attention == "heads":
+            return draw_head_grid(view, self.output)
+        return draw_heat_map(view, AttentionChoice.parse(str(self.attention)), self.output)
+
+
+def load_maps(
+    flags: TranslatorFlags, options: SearchOptions, text: str, target: str | None
+) -> AttentionMaps:
+    """Run the model on the text and record its attention.
+
+    Raises:
+        OSError: The model does not exist.
+        ValueError: A flag is given that is only for translation models.
+    """
+    architecture = _architecture(flags)
+    if architecture not in TEXT_MODELS:
+        defaults = vars(SearchOptions())
+        search = {name: value for name, value in vars(options).items() if value != defaults[name]}
+        return attention_maps(flags.load(), text, target, **search)
+    loading = {name: getattr(flags, name) for name in ("model", "hub", "dtype", "device")}
+    has_batch_flags = flags != TranslatorFlags(**loading) or len(flags.model) > 1
+    if target is not None or options != SearchOptions() or has_batch_flags:
+        raise ValueError(
+            f"{flags.model[0]} is an {architecture}, which does not translate. Give one model and "
+            "one text, and no flags for targets, search or batches."
+        )
+    model, tokenizer = load_with_tokenizer(
+        TEXT_MODELS[architecture], flags.model[0], flags.hub, dtype=flags.dtype
+    )
+    return text_attention_maps(model.to(default_device(flags.device)), tokenizer, text)
+
+
+def _architecture(flags: TranslatorFlags) -> str:
+    """The class that the model was saved as; "" if loading a translator gives the error."""
+    path = flags.model[0]
+    if flags.engine != "torch" or not (flags.hub or Path(path, "config.json").is_file()):
+        return ""
+    config = AutoConfig.from_pretrained(
+        path, trust_remote_code=False, local_files_only=not flags.hub
+    )
+    return next(iter(config.architectures or []), "")
+
+
+def main() -> None:
+    """Load, draw, and print the name of the file."""
+    flags, options, picture = parse_arguments(__doc__, TranslatorFlags, SearchOptions, PictureFlags)
+    maps = load_maps(flags, options, picture.text, picture.target)
+    picture.draw(maps)
+    arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""
+    sys.stdout.write(f"{picture.text}{arrow}: {picture.output}\n")

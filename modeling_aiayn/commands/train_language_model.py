@@ -1,0 +1,71 @@
+"""Train a language model of characters or bytes: a decoder alone.
+
+aiayn train-language-model tiny_shakespeare.yaml \
+    --train_file data/tinyshakespeare.txt.gz --output_dir runs/shakespeare
+
+Training reads random windows of one text. The output folder holds the best model, scores.json and
+curves.png. Use the model with `aiayn complete`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from transformers import default_data_collator, set_seed
+
+from ..language_model.arguments import (
+    LanguageDataArguments,
+    LanguageModelArguments,
+    LanguageModelTrainingArguments,
+)
+from ..language_model.texts import load_text
+from ..language_model.training import build_language_model, score_table, score_text
+from ..language_model.windows import covering_windows, random_windows
+from ..training import AiaynTrainer
+from ..training.checkpoints import checkpoint_to_resume
+from ..training.curves import CurvesCallback
+from ..training.progress import training_table
+from ..training.run_folder import claim_folder, is_finished, mark_finished
+from .command_line import parse_arguments
+
+
+def main() -> None:
+    """Train, save the best model, score it on adjacent and on sliding windows."""
+    data, model_arguments, args = parse_arguments(
+        __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
+    )
+    if args.should_save:
+        claim_folder(args.output_dir)
+    if is_finished(args):
+        sys.stdout.write(f"Already finished: {args.output_dir}\n")
+        return
+    set_seed(args.seed)
+    parts, tokenizer = load_text(data)
+    model = build_language_model(model_arguments, tokenizer, data.context)
+    size = data.context + 1
+    trainer = AiaynTrainer(
+        model=model,
+        args=args,
+        data_collator=default_data_collator,
+        train_dataset=random_windows(parts["train"].ids, size, args.windows, args.seed),
+        eval_dataset=covering_windows(parts["validation"].ids, size, data.context),
+        processing_class=tokenizer,
+        callbacks=[CurvesCallback()],
+    )
+    trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
+    trainer.save_model()
+    table = training_table(trainer.state.log_history)
+    scores = {}
+    for name in list(parts)[1:]:
+        for step, how in ((data.context, "windows side by side"), (size // 2, "sliding window")):
+            scores[f"{name}, {how}"] = score_text(trainer, parts[name], size, max(1, step))
+    if trainer.is_world_process_zero():
+        summary = {
+            name: {"nats": score.nats, "bits_per_byte": score.bits_per_byte}
+            for name, score in scores.items()
+        }
+        path = Path(args.output_dir) / "scores.json"
+        path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        mark_finished(args)
+        sys.stdout.write(f"{table}\n\n{score_table(scores, data.unit)}\n")
+        sys.stdout.write(f"{model.num_parameters():,} parameters\n")

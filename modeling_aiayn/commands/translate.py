@@ -1,0 +1,131 @@
+"""Translate text, one sentence per line.
+
+aiayn translate --model runs/multi30k --text "A dog runs across the grass."
+aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
+aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
+
+The output has as many lines as the input; with --nbest N, N lines per input line.
+"""
+
+import gzip
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from transformers.hf_argparser import HfArg
+
+from ..corpus import stream_lines
+from ..inspection.alignment import aligner
+from ..inspection.attention_weights import AttentionChoice
+from ..translation.options import SearchOptions
+from ..translation.progress import TranslationBar
+from ..translation.translation_lines import translation_lines
+from ..translation.translator import POOL_SIZE
+from .command_line import parse_arguments
+from .translator_flags import TranslatorFlags
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class TranslateFlags(TranslatorFlags):
+    """Input, output and columns of a translation."""
+
+    text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
+    input: str | None = HfArg(
+        default=None, help="File of sentences to translate, plain or .gz. Default: stdin."
+    )
+    output: str | None = HfArg(default=None, help="File to write, plain or .gz. Default: stdout.")
+    prefixes: str | None = HfArg(
+        default=None, help="File with a line per sentence: the words its translation starts with."
+    )
+    phrases: str | None = HfArg(
+        default=None,
+        help="File with a line per sentence: phrases that its translation must contain, separated "
+        "by tabs.",
+    )
+    scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
+    alignment: str | None = HfArg(
+        default=None,
+        help="Add a column of word links (source-target) read from the cross-attention of a layer "
+        "(2), of a layer and head (2,5), or of the mean of all (mean).",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("input", "prefixes", "phrases"):
+            read = getattr(self, name)
+            if (
+                None not in (read, self.output)
+                and Path(read).resolve() == Path(str(self.output)).resolve()
+            ):
+                raise ValueError(f"--output would overwrite --{name}, {read}. Pass another file.")
+
+    @property
+    def is_dialogue(self) -> bool:
+        """Whether a person types sentences and waits for each translation."""
+        return self.text is None and self.input is None and sys.stdin.isatty()
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the output is a .gz file."""
+        return self.output is not None and self.output.endswith(".gz")
+
+    def open_output(self) -> AbstractContextManager[BinaryIO]:
+        """Open the file to write, or stdout.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if self.output is None:
+            return nullcontext(sys.stdout.buffer)
+        opened: Any = gzip.open if self.is_compressed else open
+        file: BinaryIO = opened(self.output, "wb")
+        return file
+
+    def sentences(self) -> Iterator[str]:
+        """Read the sentences to translate.
+
+        Raises:
+            ValueError: Both --text and --input are given.
+        """
+        if self.text is not None and self.input is not None:
+            raise ValueError("Give either --text or --input, not both.")
+        if self.text is not None:
+            return iter(self.text)
+        return stream_lines(self.input or sys.stdin.buffer)
+
+
+def main() -> None:
+    """Read, translate, write."""
+    flags, options = parse_arguments(__doc__, TranslateFlags, SearchOptions)
+    lines = flags.sentences()
+    choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
+    prefixes = flags.prefixes and stream_lines(flags.prefixes)
+    translator = flags.load()
+    translator.engine.check(options, flags.phrases is not None)
+    align = aligner(translator, choice) if choice else None
+    phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))
+    # Open the output after all flags are checked: a wrong flag must not empty an existing file.
+    with ExitStack() as stack:
+        output = stack.enter_context(flags.open_output())
+        bar = stack.enter_context(TranslationBar(is_shown=not flags.is_dialogue))
+        found = translator.stream(
+            lines,
+            options,
+            prefixes=prefixes,
+            phrases=phrases,
+            **flags.batch_options,
+            pool_size=1 if flags.is_dialogue else POOL_SIZE,
+            report=bar.report,
+        )
+        for line in translation_lines(found, options.nbest, flags.scores, align):
+            output.write(f"{line}\n".encode())
+            if not flags.is_compressed:  # flushing every line would make compression useless
+                output.flush()
+        if not bar.sentences:
+            logger.warning("There is nothing to translate.")

@@ -1,0 +1,76 @@
+"""Flags of all jobs that use a translation model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.hf_argparser import HfArg
+
+from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
+from .saved_model import default_device
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass
+class TranslatorFlags:
+    """Which model to load, and the size of batches."""
+
+    model: list[str] = HfArg(
+        help="Folder of a trained model; with --hub, a repository. Several models with the same "
+        "vocabulary form an ensemble."
+    )
+    hub: bool = HfArg(default=False, help="Load the model from the Hub.")
+    batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
+    max_tokens_per_batch: int = HfArg(
+        default=MAX_TOKENS_PER_BATCH,
+        help="Maximum number of source tokens in a batch, padding included.",
+    )
+    engine: str = HfArg(
+        default="torch",
+        help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
+        "wrote.",
+        metadata={"choices": ["torch", "ctranslate2"]},
+    )
+    dtype: str = HfArg(
+        default="auto",
+        help="auto, float32, bfloat16 or float16. On a CPU, float16 weights are stored in float16 "
+        "and computed with in float32.",
+    )
+    device: str | None = HfArg(
+        default=None,
+        help="cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU.",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.engine == "torch" and self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be {', '.join(DTYPES)}, got {self.dtype!r}.")
+
+    @property
+    def batch_options(self) -> dict[str, int]:
+        """The size of batches, as arguments of a `Translator`."""
+        return {
+            "batch_size": self.batch_size,
+            "max_tokens_per_batch": self.max_tokens_per_batch,
+        }
+
+    def load(self) -> Translator:
+        """Load the translator.
+
+        Raises:
+            OSError: The model does not exist or cannot be read.
+        """
+        if self.engine == "ctranslate2":
+            options: dict[str, Any] = {"dtype": self.dtype} if self.dtype != "auto" else {}
+            return Translator.from_pretrained(
+                self.model,
+                engine="ctranslate2",
+                hub=self.hub,
+                device=self.device or "cpu",
+                **options,
+            )
+        return Translator.from_pretrained(
+            self.model, hub=self.hub, dtype=self.dtype, device=default_device(self.device)
+        )
