@@ -1,4 +1,4 @@
-"""Models and tokenizers of a folder or repository, whole and fit to translate."""
+"""Load models and tokenizers from a folder or a repository, and check that they are complete."""
 
 import copy
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -15,7 +16,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    cached_file,
+)
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .configuration_aiayn import AiaynConfig
@@ -26,11 +32,11 @@ HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
-    """Refuse a name that is no folder's: the libraries would take it for a repository's.
+    """Check that a folder exists; transformers would take another name for a repository's.
 
     Args:
-        folder: The name.
-        hint: What else a user may have meant by it, a sentence.
+        folder: The folder.
+        hint: A sentence that the error message ends with.
 
     Raises:
         FileNotFoundError: There is no such folder.
@@ -42,12 +48,12 @@ def check_directory(folder: str | Path, hint: str = "") -> None:
 def check_model_folder(
     folder: str | Path, configurations: Sequence[str] = (CONFIG_NAME,), hint: str = ""
 ) -> None:
-    """Refuse what is no folder with a model in it.
+    """Check that a folder holds a model.
 
     Args:
-        folder: Its name.
-        configurations: Files of which a model's folder has one at least.
-        hint: As for `check_directory`.
+        folder: The folder.
+        configurations: Names of files of which a model's folder has at least one.
+        hint: A sentence that the error message ends with if the folder does not exist.
 
     Raises:
         FileNotFoundError: There is no such folder, or no model in it.
@@ -57,132 +63,211 @@ def check_model_folder(
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
 
 
-def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
-    """Refuse a model of which a part was not read or is no number: what it says would be noise.
-
-    Args:
-        path: Where the model came from.
-        model: The model.
-        loading_info: What from_pretrained says of its loading.
+def check_weight_file(path: Path) -> None:
+    """Check that a file is a complete safetensors file; only its header is read.
 
     Raises:
-        ValueError: A weight is missing, is not the model's, or is not finite.
+        OSError: The file is missing, a Git LFS pointer, truncated or corrupt.
     """
-    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "has no place")):
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except SafetensorError as error:  # names neither the file nor a remedy
+        with open(path, "rb") as file:
+            is_pointer = file.read(19) == b"version https://git"
+        reason = (
+            "it is a Git LFS pointer. Download the file itself: git lfs pull"
+            if is_pointer
+            else f"it is truncated or corrupt ({error}). Copy or download it again"
+        )
+        raise OSError(f"{path} holds no safetensors weights; {reason}.") from error
+
+
+def check_weight_files(folder: str | Path) -> None:
+    """Check all safetensors files in a folder, and those that its index names.
+
+    Raises:
+        OSError: A file is missing or damaged, or the index names a file outside the folder.
+    """
+    paths = set(Path(folder).glob("*.safetensors"))
+    index = Path(folder, SAFE_WEIGHTS_INDEX_NAME)
+    if index.is_file():
+        try:
+            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (ValueError, KeyError) as error:
+            raise OSError(f"{index} is damaged. Copy or download it again.") from error
+        for name in names:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise OSError(f"{index}: the index names a file outside the folder, {name}.")
+            paths.add(Path(folder, name))
+    for path in sorted(paths):
+        check_weight_file(path)
+
+
+def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
+    """Check that all weights of a model were loaded, and that each is finite.
+
+    Args:
+        path: Where the model was loaded from, for error messages.
+        model: The model.
+        loading_info: The second result of from_pretrained(output_loading_info=True).
+
+    Raises:
+        ValueError: A weight is missing, unexpected, of the wrong shape, or not finite.
+    """
+    if loading_info.get("mismatched_keys"):
+        name, found, expected = sorted(loading_info["mismatched_keys"])[0]
+        raise ValueError(
+            f"{path}: {name} must have shape {tuple(expected)} by the configuration, got "
+            f"{tuple(found)}. Use the configuration that was saved with these weights."
+        )
+    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "is unexpected")):
         if loading_info[kind]:
             first, *others = sorted(loading_info[kind])
-            more = f" and {len(others)} others" if others else ""
+            more = f" (and {len(others)} others)" if others else ""
             raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. A model must have all of its "
-                "weights and no others: save it again from where it was trained."
+                f"{path}: the weight {first}{more} {trouble}. The weights must be exactly those "
+                "of the configuration. Save the model again where it was trained."
             )
     for name, weight in model.state_dict().items():
         if not weight.is_meta and not weight.isfinite().all():
             raise ValueError(
-                f"{path}: the weight {name} is not finite (NaN or infinity). Take an earlier "
+                f"{path}: the weight {name} is not finite (NaN or infinity). Use an earlier "
                 "checkpoint of this training."
             )
 
 
-def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
-    """The model in a folder, or with hub in a repository.
+def load_checked(
+    auto_class: Any, path: str | Path, *, hub: bool = False, new: str | None = None, **options: Any
+) -> Any:
+    """Load a model, and check its files and its weights.
+
+    Only safetensors files are read, and no code from the folder is run unless options say so.
 
     Args:
-        path: The folder, or the repository's name.
-        hub: Whether path names a repository on the Hub.
-        **options: As for AutoModelForSeq2SeqLM.from_pretrained.
+        auto_class: The class that loads the model: AutoModelForCausalLM, ...
+        path: A folder, or with hub the name of a repository.
+        hub: Whether path is a repository on the Hub.
+        new: Prefix of the weights that path need not hold; they are initialised.
+        **options: Passed to auto_class.from_pretrained.
 
     Returns:
-        The model, all of its weights there and finite.
+        The model.
 
     Raises:
-        OSError: There is no such folder, or it holds no model.
-        ValueError: The model's weights are not all there, or not all numbers.
+        OSError: There is no such model, or a file is damaged.
+        ValueError: The configuration is invalid, or a weight is missing, unexpected, of the wrong
+            shape or not finite.
     """
     if not hub:
-        # The library follows an adapter's file to its model.
-        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
-    base = _base_of_adapter(path, **options)
-    model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-        base or path, use_safetensors=True, output_loading_info=True, **options
-    )
-    check_weights(base or path, model, loading_info)
-    if base is not None:
-        # Loaded with its model, an adapter would hide what that lacks.
-        where = {name: each for name, each in options.items() if name in ("revision", "token")}
-        where["local_files_only"] = not hub
-        found = model.load_adapter(str(path), adapter_kwargs=where)
-        check_weights(path, model, found.to_dict())
-    merge_adapters(model)
+        check_weight_files(path)
+    options = {"trust_remote_code": False, "local_files_only": not hub} | options
+    try:
+        model, loading_info = auto_class.from_pretrained(
+            path,
+            **options
+            | {
+                "use_safetensors": True,
+                "output_loading_info": True,
+                "ignore_mismatched_sizes": True,  # check_weights names the weight
+            },
+        )
+    except SafetensorError as error:
+        raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
+    if new is not None:
+        missing = [name for name in loading_info["missing_keys"] if not name.startswith(new)]
+        loading_info = loading_info | {"missing_keys": missing}
+    check_weights(path, model, loading_info)
     return model
 
 
-def _base_of_adapter(
-    path: str | Path, local_files_only: bool = True, revision: str | None = None, **_: Any
-) -> str | None:
-    """The model that an adapter's folder or repository names; None: there is one in it."""
-    where = {"local_files_only": local_files_only, "revision": revision}
+def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
+    """Load a translation model, or the model that an adapter belongs to with the adapter merged.
+
+    Args:
+        path: A folder, or with hub the name of a repository.
+        hub: Whether path is a repository on the Hub.
+        **options: Passed to AutoModelForSeq2SeqLM.from_pretrained.
+
+    Returns:
+        The model; all of its weights were loaded and are finite.
+
+    Raises:
+        OSError: There is no such folder, it holds no model, or a file is damaged.
+        ValueError: A weight is missing, unexpected, of the wrong shape or not finite.
+    """
+    if not hub:
+        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+    revision = options.get("revision")
+    base = _base_of_adapter(path, local_files_only=not hub, revision=revision)
+    if base is None:
+        return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
+    # The revision is the adapter's, not the base model's.
+    base_options = {name: value for name, value in options.items() if name != "revision"}
+    model = load_checked(AutoModelForSeq2SeqLM, base, hub=hub, **base_options)
+    if not hub:
+        check_weight_files(path)
+    where = {name: value for name, value in options.items() if name in ("revision", "token")}
+    return _merge_adapter(model, path, local_files_only=not hub, **where)
+
+
+def _base_of_adapter(path: str | Path, **where: Any) -> str | None:
+    """The model that an adapter belongs to, or None if path holds a whole model."""
     config = find_adapter_config_file(str(path), **where)
     if config is None or (Path(config).parent / CONFIG_NAME).is_file():
         return None
     return str(json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"])
 
 
-def merge_adapters(model: AiaynForConditionalGeneration) -> None:
-    """Put adapters into the weights that they adapt, and leave a model without any.
+def _merge_adapter(
+    model: AiaynForConditionalGeneration, path: str | Path, **where: Any
+) -> AiaynForConditionalGeneration:
+    if find_spec("peft") is None:
+        raise ModuleNotFoundError(f"{path} holds an adapter. Install peft to load it.")
+    from peft import PeftConfig, get_peft_model
 
-    Args:
-        model: A model, loaded with adapters or without.
-    """
-    if not getattr(model, "_hf_peft_config_loaded", False):
-        return
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    _take_trained_layers(model)
-    modules: dict[str, Any] = dict(model.named_modules())
-    adapters = {name: each for name, each in modules.items() if isinstance(each, BaseTunerLayer)}
-    tied = [*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()]
-    if any(f"{name}.weight" in tied for name in adapters):
-        # Of layers that share a weight one is adapted, and from now on each has its own.
-        for name in model.all_tied_weights_keys:
-            layer = modules[name.removesuffix(".weight")]
-            layer = getattr(layer, "base_layer", layer)
-            layer.weight = nn.Parameter(layer.weight.detach().clone())
-        model.config.tie_word_embeddings = False
-    for name, adapter in adapters.items():
-        if not adapter.disable_adapters:
-            adapter.merge()
-        model.set_submodule(name, adapter.get_base_layer())
-    model._hf_peft_config_loaded = False
-    del model.peft_config
-    # By them saving would give the weights an adapter's names.
-    model.__dict__.pop("_weight_conversions", None)
-
-
-def _take_trained_layers(model: nn.Module) -> None:
-    """Put in place what was trained whole beside adapters: layers, or some of a layer's rows."""
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    for name, module in list(model.named_modules()):
-        if isinstance(module, AuxiliaryTrainingWrapper):
-            trained = module.original_module
-            if not module.disable_adapters:
-                trained = module.unload_and_optionally_merge_module(
-                    merge=True, safe_merge=False, adapter_names=None
-                )
-            model.set_submodule(name, trained)
+    config = PeftConfig.from_pretrained(str(path), **where)
+    if config.is_prompt_learning:
+        raise ValueError(f"{path}: a {config.peft_type.value} adapter cannot be merged.")
+    is_tied = model.config.tie_word_embeddings
+    adapted = get_peft_model(model, config)
+    found = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
+    check_weights(
+        path,
+        adapted,
+        {"missing_keys": found.missing_keys, "unexpected_keys": found.unexpected_keys},
+    )
+    # Merging changes weights in place: an adapter on one of several tied layers must not
+    # change the others.
+    _untie_weights(model)
+    merged: AiaynForConditionalGeneration = adapted.merge_and_unload()
+    weights = merged.state_dict()
+    tied = merged.all_tied_weights_keys.items()
+    if is_tied and all(torch.equal(weights[name], weights[source]) for name, source in tied):
+        merged.config.tie_word_embeddings = True
+        merged.tie_weights()
+    return merged
 
 
-def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """A copy in float32 of what is kept in float16 on a CPU, which cannot compute in that.
+def _untie_weights(model: PreTrainedModel) -> None:
+    """Give each layer its own copy of a weight that several layers share."""
+    model.config.tie_word_embeddings = False
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in seen:
+                copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                setattr(module, name, copied)
+            seen.add(id(getattr(module, name)))
 
-    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
 
-    Args:
-        model: A model.
+def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+    """Copy a float16 model on a CPU into float32, because CPUs are slow or unable in float16.
+
+    The fast decoder notices that the values fit into float16, and stores them so (packing.py).
 
     Returns:
-        The copy, or where there is no need of one the model itself.
+        The copy; the model itself if it is on another device or in another dtype.
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()
@@ -190,38 +275,37 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
 
 
 def check_package(name: str, extra: str) -> None:
-    """Refuse to begin what a package is missing for.
+    """Check that an optional package is installed.
 
     Args:
         name: The package.
-        extra: Which of our extras has it.
+        extra: The extra of modeling_aiayn that installs it.
 
     Raises:
-        ModuleNotFoundError: It is not installed.
+        ModuleNotFoundError: The package is not installed.
     """
     if find_spec(name) is None:
         raise ModuleNotFoundError(
-            f"This needs the package {name}, which the extra {extra!r} of modeling_aiayn has: "
-            "install it."
+            f"This needs the package {name}. Install it, or modeling_aiayn[{extra}]."
         )
 
 
 def load_target_tokenizer(
     path: str | Path, config: AiaynConfig, **options: Any
 ) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the target in a model's folder or repository, where it has one.
+    """Load the tokenizer of the target language, if the model has one of its own.
 
     Args:
-        path: The folder, or a repository's name.
-        config: The model's.
-        **options: As for AutoTokenizer.from_pretrained.
+        path: A folder, or the name of a repository.
+        config: The model's configuration.
+        **options: Passed to AutoTokenizer.from_pretrained.
 
     Returns:
-        The tokenizer, or None: the source's serves.
+        The tokenizer, or None if source and target share one.
 
     Raises:
-        OSError: The target has a vocabulary of its own and there is no tokenizer for it, or the
-            Hub could not be reached.
+        OSError: The target has its own vocabulary and its tokenizer is missing, or the Hub could
+            not be reached.
     """
     folder = Path(path) / TARGET_TOKENIZER_FOLDER
     is_there = config.decoder_vocab_size is not None or folder.is_dir()

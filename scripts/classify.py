@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from modeling_aiayn.command_line import check_head, parse_arguments, run_script
 from modeling_aiayn.corpus import stream_lines
-from modeling_aiayn.loading import check_weights
+from modeling_aiayn.loading import load_checked
 from modeling_aiayn.tokenization import replace_surrogates
 
 
@@ -39,10 +39,7 @@ def main() -> None:
     (arguments,) = parse_arguments(__doc__, ClassifyArguments)
     loading = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, **loading)
-    model, loading_info = AutoModelForSequenceClassification.from_pretrained(
-        arguments.model, output_loading_info=True, **loading
-    )
-    check_weights(arguments.model, model, loading_info)
+    model = load_checked(AutoModelForSequenceClassification, arguments.model)
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
     texts = arguments.text or stream_lines(arguments.input or sys.stdin.buffer)
     # Texts are cut to what the classifier was trained on.

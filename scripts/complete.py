@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from modeling_aiayn.command_line import check_head, default_device, parse_arguments, run_script
 from modeling_aiayn.language_model.completion import complete
-from modeling_aiayn.loading import check_weights
+from modeling_aiayn.loading import load_checked
 
 
 @dataclass
@@ -45,10 +45,7 @@ def main() -> None:
     (arguments,) = parse_arguments(__doc__, CompletionArguments)
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, **options)
-    model, loading_info = AutoModelForCausalLM.from_pretrained(
-        arguments.model, output_loading_info=True, **options
-    )
-    check_weights(arguments.model, model, loading_info)
+    model = load_checked(AutoModelForCausalLM, arguments.model)
     model.eval().to(default_device(arguments.device))
     set_seed(arguments.seed)
     sampling = {"do_sample": False}

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.corpus import read_lines, without_empty
+from modeling_aiayn.corpus import read_lines, skip_empty
 from modeling_aiayn.metrics import moses_bleu
 from modeling_aiayn.translation.arguments import ModelOrHypotheses, PairArguments
 from modeling_aiayn.translation.evaluation import (
@@ -32,7 +32,7 @@ def main() -> None:
     rows = pair_arguments.rows()
     if arguments.hypotheses is not None:
         rows = with_translations(rows, read_lines(arguments.hypotheses))
-    pairs = without_empty(rows, pair_arguments.file)
+    pairs = skip_empty(rows, pair_arguments.file)
     if arguments.hypotheses is not None:
         translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)

@@ -13,15 +13,19 @@ from pathlib import Path
 
 from transformers import set_seed
 
-from modeling_aiayn.classification.arguments import (
-    ClassifierArguments,
-    ClassifierTrainingArguments,
-    TextDataArguments,
-)
 from modeling_aiayn.classification.confusion import draw_confusion
-from modeling_aiayn.classification.labelled_texts import encode_texts, load_labelled_splits
+from modeling_aiayn.classification.labelled_texts import (
+    TextDataArguments,
+    encode_texts,
+    load_labelled_splits,
+)
 from modeling_aiayn.classification.scores import classification_metrics, score_classes
-from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
+from modeling_aiayn.classification.training import (
+    ClassifierArguments,
+    ClassifierTrainer,
+    ClassifierTrainingArguments,
+    build_classifier,
+)
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback

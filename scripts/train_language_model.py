@@ -13,13 +13,14 @@ from pathlib import Path
 from transformers import default_data_collator, set_seed
 
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.language_model.arguments import (
-    LanguageDataArguments,
+from modeling_aiayn.language_model.texts import LanguageDataArguments, load_text
+from modeling_aiayn.language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
+    build_language_model,
+    score_text,
+    text_score_table,
 )
-from modeling_aiayn.language_model.texts import load_text
-from modeling_aiayn.language_model.training import build_language_model, score_table, score_text
 from modeling_aiayn.language_model.windows import covering_windows, random_windows
 from modeling_aiayn.training import AiaynTrainer
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
@@ -66,7 +67,7 @@ def main() -> None:
         path = Path(args.output_dir) / "scores.json"
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         mark_finished(args)
-        sys.stdout.write(f"{table}\n\n{score_table(scores, data.unit)}\n")
+        sys.stdout.write(f"{table}\n\n{text_score_table(scores, data.unit)}\n")
         sys.stdout.write(f"{model.num_parameters():,} parameters\n")
 
 

@@ -13,15 +13,15 @@ from transformers import set_seed
 
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
+from modeling_aiayn.training.data import DataArguments
 from modeling_aiayn.training.prepared_data import prepare_data_once
 from modeling_aiayn.training.progress import training_table
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
 from modeling_aiayn.training.settings import refuse_other_model
-from modeling_aiayn.training.setup import build_config, build_model
+from modeling_aiayn.training.setup import ModelArguments, build_config, build_model
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table

@@ -82,7 +82,7 @@ def test_a_missing_weight_is_refused_before_translating(folder, weights):
 
 def test_a_weight_too_many_is_refused_before_translating(folder, weights):
     change(weights, model__encoder__layers__7__fc1__weight=torch.zeros(1), other=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"layers\.7\.fc1\.weight and 1 others has no place"):
+    with pytest.raises(ValueError, match=r"layers\.7\.fc1\.weight \(and 1 others\) is unexpected"):
         Translator.from_pretrained(folder)
 
 

@@ -11,8 +11,8 @@ from modeling_aiayn import AiaynConfig
 from modeling_aiayn.command_line import parse_arguments
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
-from modeling_aiayn.training.setup import build_config
+from modeling_aiayn.training.data import DataArguments
+from modeling_aiayn.training.setup import ModelArguments, build_config
 
 WMT14 = [ROOT / "recipes" / f"wmt14_{size}.yaml" for size in ("base", "big")]
 

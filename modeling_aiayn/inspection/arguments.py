@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from ..command_line import default_device
-from ..loading import check_weights
+from ..loading import load_checked
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.arguments import TranslatorArguments
 from ..translation.options import SearchOptions
@@ -127,10 +127,9 @@ def load_maps(
         "trust_remote_code": False,
         "local_files_only": not model.hub,
     }
-    loaded, loading_info = TEXT_MODELS[architecture].from_pretrained(
-        model.model[0], dtype=model.dtype, output_loading_info=True, **options_of_load
+    loaded = load_checked(
+        TEXT_MODELS[architecture], model.model[0], hub=model.hub, dtype=model.dtype
     )
-    check_weights(model.model[0], loaded, loading_info)
     tokenizer = AutoTokenizer.from_pretrained(model.model[0], **options_of_load)
     return text_attention_maps(loaded.to(default_device(model.device)), tokenizer, text)
 

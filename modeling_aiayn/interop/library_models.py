@@ -14,8 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..checks import check_readable
-from ..loading import check_model_folder, check_weights
+from ..loading import check_model_folder, check_weight_file, check_weights
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 
 
@@ -62,7 +61,7 @@ def load_peer(model_class: type[PreTrainedModel], source: str | Path) -> PreTrai
             f"{found.get('model_type')!r}."
         )
     for weights in folder.glob("*.safetensors"):
-        check_readable(weights)
+        check_weight_file(weights)
     # Sizes are looked at here: the library's error has no name in it.
     model, loading_info = model_class.from_pretrained(
         folder,

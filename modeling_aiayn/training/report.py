@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
-from .arguments import DataArguments
+from .data import DataArguments
 from .trainer import AiaynTrainer
 
 
