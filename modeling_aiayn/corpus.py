@@ -120,13 +120,7 @@ def _decode_line(line: bytes, where: str) -> str:
         ) from error
 
 
-def read_parallel(source_path: str | Path, target_path: str | Path) -> Dataset:
-    """Read pairs from two files, plain or .gz, whose lines translate each other.
-
-    Raises:
-        OSError: A file cannot be read.
-        ValueError: The files have different numbers of lines, or are not UTF-8.
-    """
+def _read_parallel(source_path: Path, target_path: Path) -> Dataset:
     source, target = read_lines(source_path), read_lines(target_path)
     if len(source) != len(target):
         raise ValueError(
@@ -136,19 +130,8 @@ def read_parallel(source_path: str | Path, target_path: str | Path) -> Dataset:
     return _pairs(zip(source, target, strict=True))
 
 
-def read_tsv(path: str | Path, columns: tuple[str, str], source: str, target: str) -> Dataset:
-    """Read pairs from a file with two columns, separated by a tab, without quotes and header.
-
-    Args:
-        path: The file, plain or .gz.
-        columns: Languages of the first and the second column.
-        source: Language to translate from, one of columns.
-        target: Language to translate to, the other one.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line has not exactly two columns, or the languages are not those of columns.
-    """
+def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> Dataset:
+    """Read a file with two columns, separated by a tab, without quotes and without a header."""
     if {source, target} != set(columns):
         raise ValueError(
             f"{path}: source_lang and target_lang must be the two of columns {columns}, got "
@@ -178,24 +161,8 @@ def parse_columns(columns: str | None) -> tuple[str, str] | None:
     return languages[0], languages[1]
 
 
-def read_jsonl(path: str | Path, source: str, target: str) -> Dataset:
-    """Read pairs from a file with one JSON object in each line.
-
-    Args:
-        path: The file, plain or .gz.
-        source: Key of the source sentence, in the object or in its "translation".
-        target: Key of the target sentence.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is not a JSON object, or has no text under one of the keys.
-    """
-    return _pairs(
-        _languages(record, source, target, where) for where, record in read_json_lines(path)
-    )
-
-
 def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, str]:
+    """Both sentences of a record: by language, at its top or under "translation"."""
     if isinstance(record, dict) and isinstance(record.get("translation"), dict):
         record = record["translation"]
     keys = record.keys() if isinstance(record, dict) else ()
@@ -269,10 +236,11 @@ def read_rows(
     """Read pairs as `read_pairs` does, but keep those with an empty side."""
     kind = Path(path.removesuffix(".gz")).suffix
     if kind == ".tsv":
-        return read_tsv(path, columns or (source, target), source, target)
+        return _read_tsv(path, columns or (source, target), source, target)
     if kind == ".jsonl":
-        return read_jsonl(path, source, target)
-    return read_parallel(_find_side(path, source), _find_side(path, target))
+        records = read_json_lines(path)
+        return _pairs(_languages(record, source, target, where) for where, record in records)
+    return _read_parallel(_find_side(path, source), _find_side(path, target))
 
 
 def _find_side(prefix: str, language: str) -> Path:

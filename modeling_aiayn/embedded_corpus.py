@@ -6,7 +6,7 @@ them in case and number, and verbs in the second or the last position.
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -246,7 +246,7 @@ class _Sentence:
         self.numbers: Iterator[int] = count()
 
     def pair(self) -> AlignedPair:
-        clause = self.clause(self.main_order)
+        clause = self.clause(is_main=True)
         if self.chance(0.3):
             clause = self.with_subordinate(clause)
         stop = next(self.numbers)
@@ -322,37 +322,27 @@ class _Sentence:
         preposition = self.word(*self.generator.choice(_PREPOSITIONS))
         return _join(preposition, self.noun_phrase(_PLACES, "dative", adjectives=0.2))
 
-    def clause(self, order: Callable[..., _Phrase]) -> _Phrase:
+    def clause(self, is_main: bool) -> _Phrase:
         is_ditransitive = self.chance(0.3)
         verb = self.generator.choice(_DITRANSITIVE if is_ditransitive else _TRANSITIVE)
         subject = self.subject()
         finite, rest = self.verb(verb, subject.is_plural)
-        return order(subject, finite, rest, _join(self.objects(is_ditransitive), self.place()))
-
-    def main_order(
-        self, subject: _Phrase, finite: _Phrase, rest: _Phrase, middle: _Phrase
-    ) -> _Phrase:
-        """German puts the finite verb second; after an initial adverb the subject follows it."""
+        middle = _join(self.objects(is_ditransitive), self.place())
         english = subject.english + finite.english + rest.english + middle.english
-        if self.chance(0.3):
-            adverb = self.word(*self.generator.choice(_ADVERBS))
-            german = adverb.german + finite.german + subject.german + middle.german + rest.german
-            return _Phrase(adverb.english + english, german)
-        return _Phrase(english, subject.german + finite.german + middle.german + rest.german)
-
-    def subordinate_order(
-        self, subject: _Phrase, finite: _Phrase, rest: _Phrase, middle: _Phrase
-    ) -> _Phrase:
-        """German puts the finite verb last."""
-        return _Phrase(
-            subject.english + finite.english + rest.english + middle.english,
-            subject.german + middle.german + rest.german + finite.german,
-        )
+        german = middle.german + rest.german
+        if not is_main:  # the finite verb is last
+            return _Phrase(english, subject.german + german + finite.german)
+        if not self.chance(0.3):  # the finite verb is second
+            return _Phrase(english, subject.german + finite.german + german)
+        # The finite verb is second, so the subject follows it.
+        adverb = self.word(*self.generator.choice(_ADVERBS))
+        german = adverb.german + finite.german + subject.german + german
+        return _Phrase(adverb.english + english, german)
 
     def with_subordinate(self, clause: _Phrase) -> _Phrase:
         conjunction = self.word(*self.generator.choice(_CONJUNCTIONS))
         comma = _Phrase(german=[(",", next(self.numbers))])
-        return _join(clause, comma, conjunction, self.clause(self.subordinate_order))
+        return _join(clause, comma, conjunction, self.clause(is_main=False))
 
 
 def _join(*phrases: _Phrase) -> _Phrase:

@@ -28,18 +28,21 @@ from .configuration_aiayn import AiaynConfig
 from .modeling_aiayn import AiaynForConditionalGeneration
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
+# check_weights names a weight of the wrong shape; transformers does not.
+ENFORCED = {
+    "use_safetensors": True,
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,
+}
 HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
-    """Check that a folder exists; transformers would take another name for a repository's.
+    """Check that a folder exists: transformers takes any other name for a repository.
 
     Args:
         folder: The folder.
         hint: A sentence that the error message ends with.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
     """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"No such directory: {folder}. {hint}".rstrip())
@@ -48,16 +51,7 @@ def check_directory(folder: str | Path, hint: str = "") -> None:
 def check_model_folder(
     folder: str | Path, configurations: Sequence[str] = (CONFIG_NAME,), hint: str = ""
 ) -> None:
-    """Check that a folder holds a model.
-
-    Args:
-        folder: The folder.
-        configurations: Names of files of which a model's folder has at least one.
-        hint: A sentence that the error message ends with if the folder does not exist.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or no model in it.
-    """
+    """Check that a folder exists and holds at least one of the configuration files."""
     check_directory(folder, hint)
     if not any(Path(folder, name).is_file() for name in configurations):
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
@@ -163,15 +157,7 @@ def load_checked(
         check_weight_files(path)
     options = {"trust_remote_code": False, "local_files_only": not hub} | options
     try:
-        model, loading_info = auto_class.from_pretrained(
-            path,
-            **options
-            | {
-                "use_safetensors": True,
-                "output_loading_info": True,
-                "ignore_mismatched_sizes": True,  # check_weights names the weight
-            },
-        )
+        model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
     except SafetensorError as error:
         raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
     if new is not None:
@@ -182,19 +168,12 @@ def load_checked(
 
 
 def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
-    """Load a translation model, or the model that an adapter belongs to with the adapter merged.
+    """Load a translation model as `load_checked` does; merge an adapter into its base model.
 
     Args:
-        path: A folder, or with hub the name of a repository.
+        path: A folder, or with hub the name of a repository, with a model or an adapter.
         hub: Whether path is a repository on the Hub.
         **options: Passed to AutoModelForSeq2SeqLM.from_pretrained.
-
-    Returns:
-        The model; all of its weights were loaded and are finite.
-
-    Raises:
-        OSError: There is no such folder, it holds no model, or a file is damaged.
-        ValueError: A weight is missing, unexpected, of the wrong shape or not finite.
     """
     if not hub:
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
@@ -262,12 +241,9 @@ def _untie_weights(model: PreTrainedModel) -> None:
 
 
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """Copy a float16 model on a CPU into float32, because CPUs are slow or unable in float16.
+    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
 
     The fast decoder notices that the values fit into float16, and stores them so (packing.py).
-
-    Returns:
-        The copy; the model itself if it is on another device or in another dtype.
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()
@@ -275,15 +251,7 @@ def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditional
 
 
 def check_package(name: str, extra: str) -> None:
-    """Check that an optional package is installed.
-
-    Args:
-        name: The package.
-        extra: The extra of modeling_aiayn that installs it.
-
-    Raises:
-        ModuleNotFoundError: The package is not installed.
-    """
+    """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
     if find_spec(name) is None:
         raise ModuleNotFoundError(
             f"This needs the package {name}. Install it, or modeling_aiayn[{extra}]."
@@ -293,15 +261,7 @@ def check_package(name: str, extra: str) -> None:
 def load_target_tokenizer(
     path: str | Path, config: AiaynConfig, **options: Any
 ) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer of the target language, if the model has one of its own.
-
-    Args:
-        path: A folder, or the name of a repository.
-        config: The model's configuration.
-        **options: Passed to AutoTokenizer.from_pretrained.
-
-    Returns:
-        The tokenizer, or None if source and target share one.
+    """Load the tokenizer of the target language; None if source and target share one.
 
     Raises:
         OSError: The target has its own vocabulary and its tokenizer is missing, or the Hub could

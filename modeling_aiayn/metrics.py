@@ -63,15 +63,12 @@ class TranslationScores(evaluate.Metric):
     def _compute(
         self, predictions: list[str], references: list[str], resamples: int = 0
     ) -> dict[str, Any]:
-        """Score translations against one reference each.
+        """Score translations, with one reference each.
 
         Args:
             predictions: Translations.
-            references: One reference for each translation.
+            references: References.
             resamples: Bootstrap resamples for intervals (Koehn 2004). 0: no intervals.
-
-        Raises:
-            ValueError: There are no translations.
         """
         if not predictions:
             raise ValueError("Scoring needs at least one translation, got none.")

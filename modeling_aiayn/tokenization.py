@@ -29,14 +29,7 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Train a vocabulary of a kind that a flag names.
-
-    Args:
-        texts: Training texts.
-        kind: "bpe" or "word".
-        vocab_size: Maximum size of a bpe vocabulary.
-        min_frequency: Minimum count of a word in a word vocabulary, which is always lower-cased.
-        lowercase: Whether a bpe vocabulary is lower-cased.
+    """Train a "bpe" vocabulary of vocab_size, or a "word" vocabulary with min_frequency.
 
     Raises:
         ValueError: There is no such kind, or the sizes do not fit the texts.
