@@ -64,7 +64,7 @@ def cut_batches(
     batches, parts = [], [generator.permutation(len(lengths))]
     while parts:
         part = parts.pop()
-        if _padded(lengths[part]) <= max_tokens:
+        if _padded_size(lengths[part]) <= max_tokens:
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
@@ -80,7 +80,7 @@ def cut_batches(
     return [batches[index] for index in generator.permutation(len(batches))]
 
 
-def _padded(lengths: Lengths) -> int:
+def _padded_size(lengths: Lengths) -> int:
     return int(lengths.max(0).sum() * len(lengths))
 
 
