@@ -39,17 +39,11 @@ class ClassifierTrainingArguments(RunArguments):
         default=0.1,
         metadata={"help": "Updates over which the rate rises; below 1, a share of all updates."},
     )
-    max_grad_norm: float = field(
-        default=1.0, metadata={"help": "Clip gradients to this norm. 0: do not clip."}
-    )
     per_device_train_batch_size: int = field(
         default=32, metadata={"help": "Texts in a batch, on each device."}
     )
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Texts in an evaluation batch, on each device."}
-    )
-    label_smoothing_factor: float = field(
-        default=0.0, metadata={"help": "Label smoothing, in [0, 1]."}
     )
     eval_strategy: str = field(default="epoch", metadata={"help": "no, epoch or steps."})
     save_strategy: str = field(default="epoch", metadata={"help": "no, epoch, steps or best."})

@@ -37,17 +37,11 @@ class LanguageModelTrainingArguments(RunArguments):
     )
     adam_beta2: float = field(default=0.99, metadata={"help": "Adam's beta2."})
     weight_decay: float = field(default=0.1, metadata={"help": "Weight decay of matrices."})
-    max_grad_norm: float = field(
-        default=1.0, metadata={"help": "Clip gradients to this norm. 0: do not clip."}
-    )
     per_device_train_batch_size: int = field(
         default=12, metadata={"help": "Windows in a batch, on each device."}
     )
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Windows in an evaluation batch, on each device."}
-    )
-    label_smoothing_factor: float = field(
-        default=0.0, metadata={"help": "Label smoothing, in [0, 1]."}
     )
     eval_strategy: str = field(default="steps", metadata={"help": "no, epoch or steps."})
     eval_steps: float | None = field(
