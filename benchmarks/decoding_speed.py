@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
-from modeling_aiayn.loading import computable
+from modeling_aiayn.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
 from modeling_aiayn.translation.options import SearchOptions
@@ -177,7 +177,7 @@ def cast_copy(model: Any, dtype: str) -> Any:
     """
     copied = type(model)(model.config).eval()
     copied.load_state_dict(model.state_dict())
-    return computable(copied.to(getattr(torch, dtype)))
+    return convert_for_cpu(copied.to(getattr(torch, dtype)))
 
 
 def measure(

@@ -1,16 +1,16 @@
-"""A corpus made by code: English-German pairs of a synchronous grammar, with gold alignment.
+"""A generated corpus: English-German pairs of a synchronous grammar, with gold alignment.
 
-What makes German hard for a translator is there: nouns with gender, articles and adjectives that
-agree with it in case and number, verbs that go to the second place, or to the end.
+It has the main difficulties of German: nouns with gender, articles and adjectives that agree with
+them in case and number, and verbs in the second or the last position.
 """
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-# One sentence in this many is kept for each of "validation" and "test", by its hash.
+# A hash of the sentence puts one in SPLIT_SHARE into "validation", and as many into "test".
 SPLIT_SHARE = 20
 SPLITS = ("validation", "test", "train")
 
@@ -41,21 +41,18 @@ class AlignedPair:
 
 
 def as_text(words: tuple[str, ...]) -> str:
-    """Words as a sentence: capital first, no blank before punctuation."""
+    """Join words into a sentence: a capital first, no blank before punctuation."""
     text = " ".join(words).replace(" ,", ",").replace(" .", ".")
     return text[0].upper() + text[1:]
 
 
 def generate_pairs(split: str, size: int, seed: int = 0) -> list[AlignedPair]:
-    """Distinct pairs of one split; no sentence of one split is in another, whatever the seed.
+    """Generate distinct pairs of one split; splits share no sentence, whatever their seeds.
 
     Args:
         split: "train", "validation" or "test".
         size: Number of pairs.
-        seed: Draws other pairs of the same split.
-
-    Returns:
-        The pairs, in the order in which they were drawn.
+        seed: Seed of the random pairs.
 
     Raises:
         ValueError: There is no such split, or size is not positive.
@@ -187,7 +184,7 @@ _CASES = ("nominative", "accusative", "dative")
 
 
 def _paradigm(table: str) -> dict[tuple[str, str], str]:
-    """Endings by case (rows) and gender, or plural (columns); "-" is none."""
+    """Endings by case (rows) and gender or plural (columns); "-" means no ending."""
     rows = [line.split() for line in table.strip().splitlines()]
     return {
         (case, gender): ending.strip("-")
@@ -221,7 +218,7 @@ _ADJECTIVE_AFTER_INDEFINITE = _paradigm("""
     en e es en
     en en en en
 """)
-# English singular and plural, German stem, its endings, those of an adjective after it.
+# English singular and plural, German stem, endings of the stem and of an adjective after it.
 _DETERMINERS = (
     ("the", "the", "d", _DEFINITE, _ADJECTIVE_AFTER_DEFINITE),
     ("this", "these", "dies", _DEMONSTRATIVE, _ADJECTIVE_AFTER_DEFINITE),
@@ -234,7 +231,7 @@ _Word = tuple[str, int]
 
 @dataclass
 class _Phrase:
-    """The same phrase in both languages; words with the same number are translations."""
+    """A phrase in both languages; words with the same number translate each other."""
 
     english: list[_Word] = field(default_factory=list)
     german: list[_Word] = field(default_factory=list)
@@ -242,14 +239,14 @@ class _Phrase:
 
 
 class _Sentence:
-    """One random sentence; its parts draw from the same generator and number their words."""
+    """A random sentence; all parts use one random generator and one numbering of words."""
 
     def __init__(self, generator: random.Random) -> None:
         self.generator = generator
         self.numbers: Iterator[int] = count()
 
     def pair(self) -> AlignedPair:
-        clause = self.clause(self.main_order)
+        clause = self.clause(is_main=True)
         if self.chance(0.3):
             clause = self.with_subordinate(clause)
         stop = next(self.numbers)
@@ -299,7 +296,7 @@ class _Sentence:
         return self.noun_phrase(_BEINGS, "nominative")
 
     def verb(self, verb: _Verb, is_plural: bool) -> tuple[_Phrase, _Phrase]:
-        """The finite verb, and the participle or infinitive that German puts at the end."""
+        """The finite verb, and the participle or infinitive, which German puts last."""
         if self.chance(0.5):
             english = verb.english if is_plural else verb.english_singular
             return self.word(english, verb.german if is_plural else verb.german_singular), _Phrase()
@@ -310,7 +307,7 @@ class _Sentence:
         return finite, self.word(verb.english, verb.german)
 
     def objects(self, is_ditransitive: bool) -> _Phrase:
-        """In German the receiver comes first: "der Frau das Buch"."""
+        """German puts the receiver before the thing: "der Frau das Buch"."""
         if not is_ditransitive:
             return self.noun_phrase(_BEINGS + _THINGS, "accusative")
         thing = self.noun_phrase(_THINGS, "accusative")
@@ -325,37 +322,27 @@ class _Sentence:
         preposition = self.word(*self.generator.choice(_PREPOSITIONS))
         return _join(preposition, self.noun_phrase(_PLACES, "dative", adjectives=0.2))
 
-    def clause(self, order: Callable[..., _Phrase]) -> _Phrase:
+    def clause(self, is_main: bool) -> _Phrase:
         is_ditransitive = self.chance(0.3)
         verb = self.generator.choice(_DITRANSITIVE if is_ditransitive else _TRANSITIVE)
         subject = self.subject()
         finite, rest = self.verb(verb, subject.is_plural)
-        return order(subject, finite, rest, _join(self.objects(is_ditransitive), self.place()))
-
-    def main_order(
-        self, subject: _Phrase, finite: _Phrase, rest: _Phrase, middle: _Phrase
-    ) -> _Phrase:
-        """German puts the finite verb second, and the subject behind it where an adverb leads."""
+        middle = _join(self.objects(is_ditransitive), self.place())
         english = subject.english + finite.english + rest.english + middle.english
-        if self.chance(0.3):
-            adverb = self.word(*self.generator.choice(_ADVERBS))
-            german = adverb.german + finite.german + subject.german + middle.german + rest.german
-            return _Phrase(adverb.english + english, german)
-        return _Phrase(english, subject.german + finite.german + middle.german + rest.german)
-
-    def subordinate_order(
-        self, subject: _Phrase, finite: _Phrase, rest: _Phrase, middle: _Phrase
-    ) -> _Phrase:
-        """German puts the finite verb last."""
-        return _Phrase(
-            subject.english + finite.english + rest.english + middle.english,
-            subject.german + middle.german + rest.german + finite.german,
-        )
+        german = middle.german + rest.german
+        if not is_main:  # the finite verb is last
+            return _Phrase(english, subject.german + german + finite.german)
+        if not self.chance(0.3):  # the finite verb is second
+            return _Phrase(english, subject.german + finite.german + german)
+        # The finite verb is second, so the subject follows it.
+        adverb = self.word(*self.generator.choice(_ADVERBS))
+        german = adverb.german + finite.german + subject.german + german
+        return _Phrase(adverb.english + english, german)
 
     def with_subordinate(self, clause: _Phrase) -> _Phrase:
         conjunction = self.word(*self.generator.choice(_CONJUNCTIONS))
         comma = _Phrase(german=[(",", next(self.numbers))])
-        return _join(clause, comma, conjunction, self.clause(self.subordinate_order))
+        return _join(clause, comma, conjunction, self.clause(is_main=False))
 
 
 def _join(*phrases: _Phrase) -> _Phrase:

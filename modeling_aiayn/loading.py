@@ -1,4 +1,4 @@
-"""Models and tokenizers of a folder or repository, whole and fit to translate."""
+"""Load models and tokenizers from a folder or a repository, and check that they are complete."""
 
 import copy
 import json
@@ -28,18 +28,21 @@ from .configuration_aiayn import AiaynConfig
 from .modeling_aiayn import AiaynForConditionalGeneration
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
+# check_weights names a weight of the wrong shape; transformers does not.
+ENFORCED = {
+    "use_safetensors": True,
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,
+}
 HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
-    """Refuse a name that is no folder's: the libraries would take it for a repository's.
+    """Check that a folder exists: transformers takes any other name for a repository.
 
     Args:
-        folder: The name.
-        hint: What else a user may have meant by it, a sentence.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
+        folder: The folder.
+        hint: A sentence that the error message ends with.
     """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"No such directory: {folder}. {hint}".rstrip())
@@ -48,16 +51,7 @@ def check_directory(folder: str | Path, hint: str = "") -> None:
 def check_model_folder(
     folder: str | Path, configurations: Sequence[str] = (CONFIG_NAME,), hint: str = ""
 ) -> None:
-    """Refuse what is no folder with a model in it.
-
-    Args:
-        folder: Its name.
-        configurations: Files of which a model's folder has one at least.
-        hint: As for `check_directory`.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or no model in it.
-    """
+    """Check that a folder exists and holds at least one of the configuration files."""
     check_directory(folder, hint)
     if not any(Path(folder, name).is_file() for name in configurations):
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
@@ -137,112 +131,119 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
             )
 
 
-def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
-    """The model in a folder, or with hub in a repository.
+def load_checked(
+    auto_class: Any, path: str | Path, *, hub: bool = False, new: str | None = None, **options: Any
+) -> Any:
+    """Load a model, and check its files and its weights.
+
+    Only safetensors files are read, and no code from the folder is run unless options say so.
 
     Args:
-        path: The folder, or the repository's name.
-        hub: Whether path names a repository on the Hub.
-        **options: As for AutoModelForSeq2SeqLM.from_pretrained.
+        auto_class: The class that loads the model: AutoModelForCausalLM, ...
+        path: A folder, or with hub the name of a repository.
+        hub: Whether path is a repository on the Hub.
+        new: Prefix of the weights that path need not hold; they are initialised.
+        **options: Passed to auto_class.from_pretrained.
 
     Returns:
-        The model, all of its weights there and finite.
+        The model.
 
     Raises:
-        OSError: There is no such folder, or it holds no model.
-        ValueError: The model's weights are not all there, or not all numbers.
+        OSError: There is no such model, or a file is damaged.
+        ValueError: The configuration is invalid, or a weight is missing, unexpected, of the wrong
+            shape or not finite.
     """
     if not hub:
-        # The library follows an adapter's file to its model.
-        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
-    base = _base_of_adapter(path, **options)
-    for source in (path, base):
-        if not hub and source is not None and Path(source).is_dir():
-            check_weight_files(source)
-    model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(
-        base or path,
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        **options,
-    )
-    check_weights(base or path, model, loading_info)
-    if base is not None:
-        # Loaded with its model, an adapter would hide what that lacks.
-        where = {name: each for name, each in options.items() if name in ("revision", "token")}
-        where["local_files_only"] = not hub
-        found = model.load_adapter(str(path), adapter_kwargs=where)
-        check_weights(path, model, found.to_dict())
-    merge_adapters(model)
+        check_weight_files(path)
+    options = {"trust_remote_code": False, "local_files_only": not hub} | options
+    try:
+        model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
+    except SafetensorError as error:
+        raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
+    if new is not None:
+        missing = [name for name in loading_info["missing_keys"] if not name.startswith(new)]
+        loading_info = loading_info | {"missing_keys": missing}
+    check_weights(path, model, loading_info)
     return model
 
 
-def _base_of_adapter(
-    path: str | Path, local_files_only: bool = True, revision: str | None = None, **_: Any
-) -> str | None:
-    """The model that an adapter's folder or repository names; None: there is one in it."""
-    where = {"local_files_only": local_files_only, "revision": revision}
+def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
+    """Load a translation model as `load_checked` does; merge an adapter into its base model.
+
+    Args:
+        path: A folder, or with hub the name of a repository, with a model or an adapter.
+        hub: Whether path is a repository on the Hub.
+        **options: Passed to AutoModelForSeq2SeqLM.from_pretrained.
+    """
+    if not hub:
+        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+    revision = options.get("revision")
+    base = _base_of_adapter(path, local_files_only=not hub, revision=revision)
+    if base is None:
+        return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
+    # The revision is the adapter's, not the base model's.
+    base_options = {name: value for name, value in options.items() if name != "revision"}
+    model = load_checked(AutoModelForSeq2SeqLM, base, hub=hub, **base_options)
+    if not hub:
+        check_weight_files(path)
+    where = {name: value for name, value in options.items() if name in ("revision", "token")}
+    return _merge_adapter(model, path, local_files_only=not hub, **where)
+
+
+def _base_of_adapter(path: str | Path, **where: Any) -> str | None:
+    """The model that an adapter belongs to, or None if path holds a whole model."""
     config = find_adapter_config_file(str(path), **where)
     if config is None or (Path(config).parent / CONFIG_NAME).is_file():
         return None
     return str(json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"])
 
 
-def merge_adapters(model: AiaynForConditionalGeneration) -> None:
-    """Put adapters into the weights that they adapt, and leave a model without any.
+def _merge_adapter(
+    model: AiaynForConditionalGeneration, path: str | Path, **where: Any
+) -> AiaynForConditionalGeneration:
+    if find_spec("peft") is None:
+        raise ModuleNotFoundError(f"{path} holds an adapter. Install peft to load it.")
+    from peft import PeftConfig, get_peft_model
 
-    Args:
-        model: A model, loaded with adapters or without.
-    """
-    if not getattr(model, "_hf_peft_config_loaded", False):
-        return
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    _take_trained_layers(model)
-    modules: dict[str, Any] = dict(model.named_modules())
-    adapters = {name: each for name, each in modules.items() if isinstance(each, BaseTunerLayer)}
-    tied = [*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()]
-    if any(f"{name}.weight" in tied for name in adapters):
-        # Of layers that share a weight one is adapted, and from now on each has its own.
-        for name in model.all_tied_weights_keys:
-            layer = modules[name.removesuffix(".weight")]
-            layer = getattr(layer, "base_layer", layer)
-            layer.weight = nn.Parameter(layer.weight.detach().clone())
-        model.config.tie_word_embeddings = False
-    for name, adapter in adapters.items():
-        if not adapter.disable_adapters:
-            adapter.merge()
-        model.set_submodule(name, adapter.get_base_layer())
-    model._hf_peft_config_loaded = False
-    del model.peft_config
-    # By them saving would give the weights an adapter's names.
-    model.__dict__.pop("_weight_conversions", None)
-
-
-def _take_trained_layers(model: nn.Module) -> None:
-    """Put in place what was trained whole beside adapters: layers, or some of a layer's rows."""
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    for name, module in list(model.named_modules()):
-        if isinstance(module, AuxiliaryTrainingWrapper):
-            trained = module.original_module
-            if not module.disable_adapters:
-                trained = module.unload_and_optionally_merge_module(
-                    merge=True, safe_merge=False, adapter_names=None
-                )
-            model.set_submodule(name, trained)
+    config = PeftConfig.from_pretrained(str(path), **where)
+    if config.is_prompt_learning:
+        raise ValueError(f"{path}: a {config.peft_type.value} adapter cannot be merged.")
+    is_tied = model.config.tie_word_embeddings
+    adapted = get_peft_model(model, config)
+    found = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
+    check_weights(
+        path,
+        adapted,
+        {"missing_keys": found.missing_keys, "unexpected_keys": found.unexpected_keys},
+    )
+    # Merging changes weights in place: an adapter on one of several tied layers must not
+    # change the others.
+    _untie_weights(model)
+    merged: AiaynForConditionalGeneration = adapted.merge_and_unload()
+    weights = merged.state_dict()
+    tied = merged.all_tied_weights_keys.items()
+    if is_tied and all(torch.equal(weights[name], weights[source]) for name, source in tied):
+        merged.config.tie_word_embeddings = True
+        merged.tie_weights()
+    return merged
 
 
-def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """A copy in float32 of what is kept in float16 on a CPU, which cannot compute in that.
+def _untie_weights(model: PreTrainedModel) -> None:
+    """Give each layer its own copy of a weight that several layers share."""
+    model.config.tie_word_embeddings = False
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in seen:
+                copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                setattr(module, name, copied)
+            seen.add(id(getattr(module, name)))
 
-    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
 
-    Args:
-        model: A model.
+def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
 
-    Returns:
-        The copy, or where there is no need of one the model itself.
+    The fast decoder notices that the values fit into float16, and stores them so (packing.py).
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()
@@ -250,38 +251,21 @@ def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGener
 
 
 def check_package(name: str, extra: str) -> None:
-    """Refuse to begin what a package is missing for.
-
-    Args:
-        name: The package.
-        extra: Which of our extras has it.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
     if find_spec(name) is None:
         raise ModuleNotFoundError(
-            f"This needs the package {name}, which the extra {extra!r} of modeling_aiayn has: "
-            "install it."
+            f"This needs the package {name}. Install it, or modeling_aiayn[{extra}]."
         )
 
 
 def load_target_tokenizer(
     path: str | Path, config: AiaynConfig, **options: Any
 ) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the target in a model's folder or repository, where it has one.
-
-    Args:
-        path: The folder, or a repository's name.
-        config: The model's.
-        **options: As for AutoTokenizer.from_pretrained.
-
-    Returns:
-        The tokenizer, or None: the source's serves.
+    """Load the tokenizer of the target language; None if source and target share one.
 
     Raises:
-        OSError: The target has a vocabulary of its own and there is no tokenizer for it, or the
-            Hub could not be reached.
+        OSError: The target has its own vocabulary and its tokenizer is missing, or the Hub could
+            not be reached.
     """
     folder = Path(path) / TARGET_TOKENIZER_FOLDER
     is_there = config.decoder_vocab_size is not None or folder.is_dir()

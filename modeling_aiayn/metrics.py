@@ -1,4 +1,4 @@
-"""Scores of translations, with the signatures that make them comparable."""
+"""Scores of translations, with the signatures of sacreBLEU that make them comparable."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +17,10 @@ CITATION = """\
 
 
 class PythonNumbers:
-    """A sacreBLEU metric that computes in Python's numbers throughout.
+    """Mixin for a sacreBLEU metric that computes with Python's numbers instead of numpy's.
 
-    Where a resample has nothing in common with its references, the library's own score is a float
-    among numpy's, and then it cannot compute an interval.
+    sacreBLEU mixes both when a resample shares no word with its references, and then fails to
+    compute an interval.
     """
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Any:
@@ -28,28 +28,27 @@ class PythonNumbers:
 
 
 class PlainBLEU(PythonNumbers, BLEU):
-    """BLEU as sacreBLEU has it."""
+    """sacreBLEU's BLEU."""
 
 
 class PlainCHRF(PythonNumbers, CHRF):
-    """chrF as sacreBLEU has it."""
+    """sacreBLEU's chrF."""
 
 
 class TranslationScores(evaluate.Metric):
-    """sacreBLEU and chrF, and the lower-cased tokenised BLEU that the literature prints.
+    """BLEU and chrF of sacreBLEU, and lower-cased BLEU for comparison with the literature.
 
-    - bleu: on the text as it is, tokenisation 13a: the figure to publish.
-    - bleu_lowercase: the same without case. Of Multi30k's German it counts within 3 in 12,106 the
-      tokens of the lower-cased, Moses-tokenised files that papers on it score; of other languages
-      not, for which there is `moses_bleu`.
-    - bleu_lowercase_intl: without case, each punctuation mark a token, as in the tutorials that
-      score spaCy tokens.
-    - chrf: character n-grams.
-    - *_signature: how each was computed, by sacreBLEU.
-    - *_confidence, where compute is told a number of resamples: half the width of the interval
-      that the score is in with 95 % probability, had other sentences of the kind been taken.
+    - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
+    - bleu_lowercase: BLEU of lower-cased text. Papers on Multi30k score lower-cased files in
+      Moses's tokens. For German, 13a makes the same tokens (3 of 12,106 differ); for other
+      languages use `moses_bleu`.
+    - bleu_lowercase_intl: BLEU of lower-cased text with each punctuation mark as a token, as in
+      tutorials that score spaCy's tokens.
+    - chrf: F-score of character n-grams.
+    - *_signature: sacreBLEU's description of how each score was computed.
+    - *_confidence, if compute is given resamples: half the width of the 95 % confidence interval.
 
-    Works without the Hub: make one, and call compute(predictions=..., references=...).
+    It needs no network: TranslationScores().compute(predictions=..., references=...).
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -64,15 +63,12 @@ class TranslationScores(evaluate.Metric):
     def _compute(
         self, predictions: list[str], references: list[str], resamples: int = 0
     ) -> dict[str, Any]:
-        """Score translations against one reference each.
+        """Score translations, with one reference each.
 
         Args:
             predictions: Translations.
-            references: As many references.
+            references: References.
             resamples: Bootstrap resamples for intervals (Koehn 2004). 0: no intervals.
-
-        Raises:
-            ValueError: There is nothing to score.
         """
         if not predictions:
             raise ValueError("Scoring needs at least one translation, got none.")
@@ -95,15 +91,15 @@ class TranslationScores(evaluate.Metric):
 def moses_bleu(
     translations: Sequence[str], references: Sequence[str], language: str
 ) -> dict[str, Any]:
-    """BLEU of lower-cased text in Moses's tokens, which papers on Multi30k print.
+    """BLEU of lower-cased text in Moses's tokens, as papers on Multi30k report it.
 
-    Its scripts are lowercase, normalize-punctuation and tokenizer, in that order, and the tokens
-    are scored as they are.
+    It applies Moses's lowercase, normalize-punctuation and tokenizer, in that order, and scores the
+    tokens without further tokenisation.
 
     Args:
         translations: Translations.
-        references: As many references.
-        language: The language of both, for Moses.
+        references: One reference for each translation.
+        language: Language of both, for Moses.
 
     Returns:
         "bleu_moses" and its signature.

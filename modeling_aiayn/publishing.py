@@ -1,4 +1,4 @@
-"""A trained model's folder to the Hub: what belongs there and nothing else."""
+"""Upload a trained model's folder to the Hub: only the files that belong there."""
 
 import logging
 import time
@@ -8,12 +8,12 @@ import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from .loading import check_directory
+from .loading import check_directory, check_weight_files
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 
-# What tokenizers are kept in: ours, and those of imported models.
+# Files of tokenizers: ours, and those of imported models.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -24,7 +24,7 @@ TOKENIZER_FILES = (
     "vocab-tgt.json",
     "merges.txt",
 )
-# What a model's folder has beside weights: all that loads it and its tokenizers.
+# All files except weights that are needed to load a model and its tokenizers.
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -40,7 +40,8 @@ MODEL_FILES = (
     "modeling_aiayn.py",
     "stacks.py",
 )
-# training_args.bin may hold the token; checkpoints, logs and people's own files stay here too.
+# Anything else stays local: training_args.bin may hold a token, and checkpoints, logs and other
+# files of the user are private.
 PUBLISHED = (
     *MODEL_FILES,
     "README.md",
@@ -52,22 +53,22 @@ PUBLISHED = (
     "attention.png",
 )
 NEEDED = ("README.md", "config.json", "*.safetensors", "tokenizer_config.json")
-# Where the vocabulary is, one of them.
+# Files that may hold the vocabulary; one of them must exist.
 VOCABULARIES = ("tokenizer.json", "source.spm", "vocab-src.json")
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:
-    """The files of a model's folder that belong on the Hub, by an allow-list.
+    """List the files of a model's folder that belong on the Hub, from an allow-list.
 
     Args:
-        folder: A folder as the training script leaves it.
+        folder: A folder that a training script has finished.
 
     Returns:
-        Paths in the folder, sorted.
+        Sorted paths.
 
     Raises:
-        OSError: There is no such folder.
-        ValueError: It lacks what a model needs, or its card is not filled.
+        OSError: There is no such folder, or a file with weights is missing or damaged.
+        ValueError: A needed file is missing, or the model card is not filled in.
     """
     folder = Path(folder)
     check_directory(folder)
@@ -75,16 +76,17 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     for pattern in NEEDED:
         if not any(path.match(pattern) for path in files):
             raise ValueError(
-                f"{folder} has no {pattern}: a model on the Hub needs card, configuration, weights "
-                "and tokenizer. scripts/train_translation.py leaves them all."
+                f"{folder} has no {pattern}: a model on the Hub needs a card, a configuration, "
+                "weights and a tokenizer. scripts/train_translation.py writes all of them."
             )
+    check_weight_files(folder)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
     card = ModelCard.load(folder / "README.md")
     if "{{" in card.content or not card.data.to_dict().get("license"):
         raise ValueError(
-            f"{folder}/README.md is no filled model card: it needs metadata with a license, and no "
-            "'{{' may be left in it."
+            f"{folder}/README.md must be a filled model card, with a license in its metadata and "
+            "without '{{'. Fill it in."
         )
     return files
 
@@ -99,35 +101,36 @@ def publish(
     timeout: float = 60.0,
     attempts: int = 3,
 ) -> str:
-    """Put a model's folder on the Hub as one commit; the repository is made if there is none.
+    """Upload a model's folder to the Hub in one commit, and create the repository if needed.
 
-    The token is the one of `hf auth login`, or of HF_TOKEN.
+    The token is that of `hf auth login` or HF_TOKEN.
 
     Args:
-        folder: A folder as the training script leaves it.
+        folder: A folder that a training script has finished.
         repo_id: Repository, as in "me/translator".
-        revision: Branch, made if there is none. None: main.
+        revision: Branch, created if needed. None: main.
         private: Whether a new repository is private.
-        message: Of the commit.
-        timeout: Seconds without an answer after which the connection counts as lost.
-        attempts: How often a lost connection is tried, with growing pauses.
+        message: Message of the commit.
+        timeout: Seconds to wait for an answer of the Hub.
+        attempts: Number of attempts, with growing pauses between them.
 
     Returns:
-        The commit's address.
+        URL of the commit.
 
     Raises:
-        ValueError: repo_id is none, or the folder is not complete.
-        PermissionError: The Hub does not accept the token.
-        ConnectionError: The Hub could not be reached, or did not answer.
+        OSError: A file with weights is missing or damaged.
+        ValueError: repo_id is invalid, or the folder is incomplete.
+        PermissionError: The Hub rejects the token.
+        ConnectionError: The Hub cannot be reached, or does not answer.
     """
     operations = [
         CommitOperationAdd(path.relative_to(folder).as_posix(), path)
         for path in files_to_publish(folder)
         if path.name != "README.md"
     ]
-    operations.append(CommitOperationAdd("README.md", _card_of(Path(folder), repo_id).encode()))
+    operations.append(CommitOperationAdd("README.md", _card_for(Path(folder), repo_id).encode()))
     session = get_session()
-    patience, session.timeout = session.timeout, timeout
+    usual_timeout, session.timeout = session.timeout, timeout
     try:
         for attempt in range(1, attempts + 1):
             try:
@@ -135,22 +138,22 @@ def publish(
             except HFValidationError as error:
                 raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
             except (HfHubHTTPError, httpx2.TransportError, RuntimeError) as error:
-                # Where a large file fails, the library wraps what happened.
+                # huggingface_hub wraps the error of a large file in a RuntimeError.
                 cause = error.__cause__ if isinstance(error, RuntimeError) else error
                 if not isinstance(cause, (HfHubHTTPError, httpx2.TransportError)):
                     raise
-                failure = _explain(cause, repo_id)
+                failure = _readable_error(cause, repo_id)
                 if isinstance(failure, PermissionError) or attempt == attempts:
                     raise failure from error
                 logger.warning("%s Attempt %d of %d.", failure, attempt + 1, attempts)
                 time.sleep(2 ** (attempt - 1))
     finally:
-        session.timeout = patience
+        session.timeout = usual_timeout
     raise ValueError(f"attempts must be at least 1, got {attempts}.")
 
 
-def _card_of(folder: Path, repo_id: str) -> str:
-    """The card, with the repository's name in its example for the folder's."""
+def _card_for(folder: Path, repo_id: str) -> str:
+    """The model card, with the name of the repository in its example."""
     card = (folder / "README.md").read_text("utf-8")
     name = folder.resolve().name
     return card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
@@ -171,8 +174,8 @@ def _commit(
     return str(commit.commit_url)
 
 
-def _explain(error: HfHubHTTPError | httpx2.TransportError, repo_id: str) -> OSError:
-    """What went wrong, without what the request held."""
+def _readable_error(error: HfHubHTTPError | httpx2.TransportError, repo_id: str) -> OSError:
+    """An error with a clear message, which leaves out the request and its token."""
     response = getattr(error, "response", None)
     if response is None:
         kind = (
@@ -181,7 +184,7 @@ def _explain(error: HfHubHTTPError | httpx2.TransportError, repo_id: str) -> OSE
         return ConnectionError(f"The connection to the Hub {kind} ({type(error).__name__}).")
     if response.status_code in (401, 403):
         return PermissionError(
-            f"The Hub refused the token for {repo_id} ({response.status_code}). It must be allowed "
-            "to write there: `hf auth login`, or set HF_TOKEN."
+            f"The Hub rejected the token for {repo_id} ({response.status_code}). Log in with a "
+            "token that may write there: `hf auth login`, or set HF_TOKEN."
         )
     return ConnectionError(f"The Hub answered with an error ({response.status_code}).")

@@ -1,4 +1,4 @@
-"""Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without code of ours."""
+"""Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without our code."""
 
 import hashlib
 import json
@@ -18,38 +18,53 @@ from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-# In the order of their ids. Padding is not 0: beam search fills with eos where it is.
+# In the order of their ids. Padding is not 0: generate() would pad beams with eos then.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-# Where a model folder keeps the target's tokenizer, if the vocabulary is not shared.
+# Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool = False
+) -> PreTrainedTokenizerFast:
+    """Train a "bpe" vocabulary of vocab_size, or a "word" vocabulary with min_frequency.
+
+    Raises:
+        ValueError: There is no such kind, or the sizes do not fit the texts.
+    """
+    if kind == "bpe":
+        return train_bpe_tokenizer(texts, vocab_size, lowercase)
+    if kind == "word":
+        return train_word_tokenizer(texts, min_frequency)
+    raise ValueError(f"vocabulary must be bpe or word, got {kind!r}.")
 
 
 def train_bpe_tokenizer(
     texts: Iterable[str], vocab_size: int = 10_000, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Section 5.1's byte-pair encoding, shared by source and target.
+    """Train section 5.1's byte-pair encoding, shared by source and target.
 
-    Characters that the texts do not have are spelt in bytes, so nothing is unknown and every text
-    but one with the space sign U+2581 in it comes back as it was; in lower case if asked.
+    A character that does not occur in the texts is encoded as its bytes, so there are no unknown
+    tokens. Decoding restores every text, except that it turns U+2581 into a space and, with
+    lowercase, keeps lower case.
 
     Args:
         texts: Sentences of both languages.
-        vocab_size: Entries at most, special tokens and the 256 bytes included.
-        lowercase: Whether case is given up, for scores without case (Wu et al. 2021).
+        vocab_size: Maximum number of entries, including special tokens and the 256 bytes.
+        lowercase: Whether to lower-case all text, for scores without case (Wu et al. 2021).
 
     Returns:
-        A tokenizer that ends what it encodes in `</s>` and takes special tokens in user text for
-        text.
+        A tokenizer that appends `</s>`, and encodes special tokens in user text as ordinary text.
 
     Raises:
-        ValueError: vocab_size leaves no room for the characters of the texts, or there are none.
+        ValueError: vocab_size is too small for the characters of the texts, or there is no text.
     """
     if vocab_size <= len(BYTE_TOKENS) + len(SPECIAL_TOKENS):
         raise ValueError(
             f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes "
-            f"and the characters of the texts, got {vocab_size}."
+            f"and the characters of the texts, got {vocab_size}. Raise it."
         )
     tokenizer = Tokenizer(models.BPE())
     spaces = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
@@ -90,16 +105,15 @@ def train_bpe_tokenizer(
 def train_word_tokenizer(
     texts: Iterable[str], min_frequency: int = 2, lowercase: bool = True
 ) -> PreTrainedTokenizerFast:
-    """The seed documents' vocabulary: lower-case words seen often enough, `<unk>` for others.
+    """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
 
     Args:
-        texts: Sentences. For a vocabulary of its own on either side, train one on each.
-        min_frequency: How often a word must occur to have an entry.
-        lowercase: Whether case is given up.
+        texts: Sentences of one language.
+        min_frequency: Minimum count of a word.
+        lowercase: Whether to lower-case all text.
 
     Returns:
-        A tokenizer that ends what it encodes in `</s>` and takes special tokens in user text for
-        text.
+        A tokenizer that appends `</s>`, and encodes special tokens in user text as ordinary text.
 
     Raises:
         ValueError: There is no text, or no word is frequent enough.
@@ -125,16 +139,13 @@ def train_word_tokenizer(
 
 
 def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
-    """A vocabulary of a text's characters, for language models.
-
-    Args:
-        text: The text to train on.
+    """Build a vocabulary of a text's characters, for language models.
 
     Returns:
-        A tokenizer whose ids go up with the characters' code points; it ends nothing in `</s>`.
+        A tokenizer whose ids follow the order of code points; it does not append `</s>`.
 
     Raises:
-        ValueError: There is no text.
+        ValueError: The text is empty.
     """
     if not text:
         raise ValueError("Training a vocabulary needs text, got none.")
@@ -143,60 +154,57 @@ def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return _wrap(tokenizer, ends_texts=False)
+    return _wrap(tokenizer, has_eos=False)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A vocabulary of the 256 bytes, for language models: nothing is to be learnt.
+    """Build the vocabulary of the 256 bytes, for language models.
 
     Returns:
-        A tokenizer of UTF-8, byte b being 4 + b; it ends nothing in `</s>`.
+        A tokenizer of UTF-8 in which byte b has the id 4 + b; it does not append `</s>`.
     """
-    # A visible character for each byte, as GPT-2 has them: only this decoder keeps what is UTF-8
-    # where a byte beside it is not.
+    # GPT-2's visible character for each byte: only the ByteLevel decoder keeps valid UTF-8 that
+    # stands beside an invalid byte.
     signs = bytes_to_unicode()
     tokens = [*SPECIAL_TOKENS, *(signs[byte] for byte in range(256))]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _wrap(tokenizer, ends_texts=False)
+    return _wrap(tokenizer, has_eos=False)
 
 
 def clean_text(text: str) -> str:
-    """Stripped text in which a lone surrogate, which is no character, is U+FFFD."""
+    """Strip a text, and replace lone surrogates, which no encoding can represent."""
     return replace_surrogates(text.strip())
 
 
 def replace_surrogates(text: str) -> str:
-    """Text in which a lone surrogate, which is no character, is U+FFFD."""
+    """Replace lone surrogates, which no encoding can represent, with U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
-    """Generated ids as text, a line each; what a word vocabulary does not know stays `<unk>`.
+    """Decode generated ids, each sequence into one line, and keep `<unk>` visible.
 
-    The library's skip_special_tokens would drop `<unk>` too, and a hole would look like a sentence.
+    skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
 
     Args:
         tokenizer: Tokenizer of the target.
         sequences: Ids of each sentence, with or without start, end and padding.
-
-    Returns:
-        As many lines.
     """
-    silent = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
     texts = (
-        tokenizer.decode([token_id for token_id in sequence if token_id not in silent])
+        tokenizer.decode([token_id for token_id in sequence if token_id not in hidden])
         for sequence in sequences
     )
     return [" ".join(text.splitlines()) for text in texts]
 
 
 def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
-    """The trained model with an entry for each byte; the trainer itself knows none."""
+    """The trained model with an entry for each byte, which the trainer does not add."""
     trained = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
     first_learned = len(SPECIAL_TOKENS)
@@ -209,9 +217,9 @@ def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
     )
 
 
-def _wrap(tokenizer: Tokenizer, ends_texts: bool = True) -> PreTrainedTokenizerFast:
+def _wrap(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedTokenizerFast:
     eos, eos_id = "</s>", SPECIAL_TOKENS.index("</s>")
-    if ends_texts:
+    if has_eos:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
         )
@@ -226,13 +234,6 @@ def _wrap(tokenizer: Tokenizer, ends_texts: bool = True) -> PreTrainedTokenizerF
 
 
 def vocabulary_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A fingerprint of which token has which id.
-
-    Args:
-        tokenizer: Any tokenizer.
-
-    Returns:
-        SHA-256 of its entries in the order of their ids, in hexadecimal.
-    """
+    """Hash the vocabulary: SHA-256 of its entries in the order of their ids, in hexadecimal."""
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

@@ -13,21 +13,18 @@ from local_hub import LocalHub
 from transformers.utils import hub as hub_module
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
-from modeling_aiayn.classification.arguments import (
-    ClassifierArguments,
-    ClassifierTrainingArguments,
-    TextDataArguments,
-)
+from modeling_aiayn.classification.labelled_texts import TextDataArguments
+from modeling_aiayn.classification.training import ClassifierArguments, ClassifierTrainingArguments
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.language_model.arguments import (
-    LanguageDataArguments,
+from modeling_aiayn.language_model.texts import LanguageDataArguments
+from modeling_aiayn.language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
 )
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
-from modeling_aiayn.training.data import encode_pairs
+from modeling_aiayn.training.data import DataArguments, encode_pairs
+from modeling_aiayn.training.setup import ModelArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

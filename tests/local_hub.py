@@ -1,4 +1,4 @@
-"""A small Hub on loopback: enough of its protocol to push, branch, resolve and list models."""
+"""A small Hub on this machine: it can store, branch, resolve and list models."""
 
 import base64
 import hashlib
@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 
 class LocalHub(ThreadingHTTPServer):
-    """Serves on 127.0.0.1 while in a `with` block.
+    """A server on 127.0.0.1 that runs within a `with` block.
 
-    trouble is None, "cut" (the connection ends in the middle of a commit), "cut upload" (or of a
-    large file), "refuse" (401) or "silent" (a commit is never answered).
+    trouble simulates an error: "cut" (the connection ends during a commit), "cut upload" (it ends
+    during the upload of a large file), "refuse" (status 401) or "silent" (a commit gets no answer).
     """
 
     daemon_threads = True
@@ -26,7 +26,7 @@ class LocalHub(ThreadingHTTPServer):
         self.trouble = None
 
     def handle_error(self, request, client_address):
-        """A client that goes away is part of the tests."""
+        """Ignore clients that disconnect: tests provoke them."""
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Classifiers: what is read, that training learns, goes on exactly, and is scored right."""
+"""Classifiers: reading data, training, resuming, scores and predictions."""
 
 import gzip
 import json
@@ -14,26 +14,27 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification import labelled_texts
-from modeling_aiayn.classification.arguments import (
-    ClassifierArguments,
-    ClassifierTrainingArguments,
-    TextDataArguments,
-)
 from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import (
+    TextDataArguments,
     encode_texts,
     load_labelled_splits,
     read_labelled,
 )
 from modeling_aiayn.classification.scores import classification_metrics, score_classes
-from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
+from modeling_aiayn.classification.training import (
+    ClassifierArguments,
+    ClassifierTrainer,
+    ClassifierTrainingArguments,
+    build_classifier,
+)
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
 THINGS = ["table", "lamp", "chair", "knife"]
 
 
 def write_texts(path, count=160, offset=0):
-    """Two classes told by a word, all of one before all of the other, as IMDb has them."""
+    """Two classes that one word tells apart, sorted by class as in IMDb."""
     rows = [
         (label, f"here is the {words[(n + offset) % 4]} number {n + offset} of them")
         for label, words in (("animal", ANIMALS), ("thing", THINGS))
@@ -54,7 +55,7 @@ def arguments(path, **more):
     return TextDataArguments(train_file=str(path), **more)
 
 
-def test_formats_give_the_same_texts(tmp_path):
+def test_all_formats_give_the_same_texts(tmp_path):
     rows = [("1", "a good film"), ("0", "a\tbad one")]
     (tmp_path / "a.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
     records = [{"review": text, "stars": int(label)} for label, text in rows]
@@ -74,17 +75,17 @@ def test_formats_give_the_same_texts(tmp_path):
         ("a.jsonl", '{"text": "a", "label": 0.5}\n', "'label', a string or an integer"),
         ("a.jsonl", "[1]\n", r"got the keys \[\]"),
         ("a.jsonl", "{\n", r"a\.jsonl:1: not valid JSON"),
-        ("a.csv", "1,a\n", r"labelled texts come as \.jsonl or \.tsv"),
+        ("a.csv", "1,a\n", r"labelled texts must be \.jsonl or \.tsv"),
     ],
 )
-def test_files_that_are_not_what_they_say_are_refused(tmp_path, name, content, message):
+def test_files_in_the_wrong_format_are_rejected(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         read_labelled(tmp_path / name, "text", "label")
 
 
-def test_validation_texts_are_drawn_of_each_class(tmp_path):
-    """docs/seeds.md, trap 23: a file sorted by class, of which a tail would be one class."""
+def test_validation_texts_are_drawn_from_each_class(tmp_path):
+    """docs/seeds.md, trap 23: in a file sorted by class, the last texts have one class."""
     path = write_texts(tmp_path / "sorted.tsv")
     splits = load_labelled_splits(arguments(path, validation_share=0.25), seed=3)
     assert splits["validation"]["label"].count(0) == splits["validation"]["label"].count(1) == 20
@@ -95,7 +96,7 @@ def test_validation_texts_are_drawn_of_each_class(tmp_path):
     assert other["validation"]["text"] != splits["validation"]["text"]
 
 
-def test_classes_are_numbered_alike_in_each_split(tmp_path):
+def test_classes_have_the_same_numbers_in_each_split(tmp_path):
     (tmp_path / "train.tsv").write_text("10\ta\n9\tb\nx\tc\n")
     (tmp_path / "test.tsv").write_text("x\tc\n9\tb\n")
     paths = {name: str(tmp_path / "test.tsv") for name in ("validation_file", "test_file")}
@@ -110,11 +111,11 @@ def test_classes_are_numbered_alike_in_each_split(tmp_path):
         load_labelled_splits(
             arguments(tmp_path / "train.tsv", test_file=str(tmp_path / "empty.tsv")), seed=0
         )
-    with pytest.raises(ValueError, match=r"two classes at least, got only \['y'\]"):
+    with pytest.raises(ValueError, match=r"at least two classes, got only \['y'\]"):
         load_labelled_splits(arguments(tmp_path / "test.tsv"), seed=0)
 
 
-def test_long_texts_are_cut_and_keep_their_end(tmp_path, caplog):
+def test_long_texts_are_cut_but_keep_their_end_token(tmp_path, caplog):
     """docs/seeds.md, trap 18."""
     path = write_texts(tmp_path / "train.tsv")
     splits = load_labelled_splits(arguments(path), seed=0)
@@ -141,13 +142,13 @@ def test_scores_by_hand():
         score_classes([], [], ["a", "b"])
 
 
-def test_the_confusion_matrix_is_a_picture(tmp_path):
+def test_the_confusion_matrix_is_drawn(tmp_path):
     scores = score_classes([0, 1], [0, 0], [r"$\frac{1}{2}$", "<b>"])
     draw_confusion(scores, tmp_path / "confusion.png")
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_training_learns_scores_and_classifies(run, tmp_path):
+def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path):
     train, test = write_texts(tmp_path / "train.tsv"), write_texts(tmp_path / "test.tsv", 24, 1000)
     folder = tmp_path / "run"
     flags = ("--train_file", train, "--test_file", test, "--output_dir", folder)
@@ -171,8 +172,8 @@ def test_training_learns_scores_and_classifies(run, tmp_path):
     assert (code, out) == (0, f"Already finished: {folder}\n")
 
 
-def test_answers_do_not_depend_on_the_batch(tmp_path):
-    """docs/seeds.md, trap 5: texts of other lengths beside one change nothing."""
+def test_predictions_do_not_depend_on_the_batch(tmp_path):
+    """docs/seeds.md, trap 5: padding for longer texts in the batch changes nothing."""
     path = write_texts(tmp_path / "train.tsv")
     splits = load_labelled_splits(arguments(path), seed=0)
     for pooling in ("mean", "max"):
@@ -190,7 +191,7 @@ def test_answers_do_not_depend_on_the_batch(tmp_path):
         torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=0)
 
 
-def test_a_killed_run_goes_on_exactly(run, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
     train = write_texts(tmp_path / "train.tsv")
     options = (*SMALL, "--num_train_epochs", 2, "--logging_steps", 3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -235,7 +236,7 @@ def test_a_killed_run_goes_on_exactly(run, tmp_path, monkeypatch):
     assert "training data was" in err or "vocab" in err
 
 
-def test_a_translators_encoder_is_the_start(tokenizer, tmp_path, run):
+def test_training_can_start_from_a_translators_encoder(tokenizer, tmp_path, run):
     small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "translator")
     tokenizer.save_pretrained(tmp_path / "translator")
     path = write_texts(tmp_path / "train.tsv")
@@ -258,7 +259,7 @@ def test_a_translators_encoder_is_the_start(tokenizer, tmp_path, run):
         )
 
 
-def test_a_start_in_half_precision_is_trained_in_float32_and_a_table_has_its_length(
+def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_length(
     tokenizer, tmp_path
 ):
     learned = {"position_type": "learned", "max_position_embeddings": 30}
@@ -275,7 +276,7 @@ def test_a_start_in_half_precision_is_trained_in_float32_and_a_table_has_its_len
         build_classifier(start, train, 31)
 
 
-def test_the_loss_of_an_evaluation_is_a_mean_over_texts(tokenizer, tmp_path):
+def test_the_evaluation_loss_is_the_mean_over_texts(tokenizer, tmp_path):
     texts = [f"the dog sees {'the cat ' * (n % 5)}" for n in range(23)]
     rows = {"input_ids": tokenizer(texts).input_ids, "labels": [n % 3 for n in range(23)]}
     model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer), num_labels=3)
@@ -301,8 +302,8 @@ def test_the_loss_of_an_evaluation_is_a_mean_over_texts(tokenizer, tmp_path):
     assert losses == pytest.approx([sum(nats) / 23] * 4, rel=1e-5)
 
 
-def test_nothing_in_a_folder_is_run_whatever_stdin_says(run, tmp_path):
-    """The library would ask, and take a text that is a yes for an answer."""
+def test_no_code_in_a_folder_is_run_even_if_stdin_says_yes(run, tmp_path):
+    """transformers would ask whether to run it, and read the texts on stdin as the answer."""
     config = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -312,7 +313,7 @@ def test_nothing_in_a_folder_is_run_whatever_stdin_says(run, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_classifier_with_a_weight_that_is_no_number_is_refused(run, tokenizer, tmp_path):
+def test_a_classifier_with_a_weight_that_is_not_finite_is_rejected(run, tokenizer, tmp_path):
     model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     with torch.no_grad():
         model.classifier.weight[0, 0] = torch.nan
@@ -326,11 +327,14 @@ def test_a_classifier_with_a_weight_that_is_no_number_is_refused(run, tokenizer,
     ("options", "message"),
     [
         ({"config_overrides": "a: ["}, "config_overrides must be a YAML mapping"),
-        ({"config_overrides": "{vocab_size: 9}"}, "config_overrides: vocab_size is read off"),
+        (
+            {"config_overrides": "{vocab_size: 9}"},
+            "config_overrides must not set vocab_size: it follows",
+        ),
         ({"vocab_size": 100}, "vocab_size must hold 4 special tokens, 256 bytes"),
     ],
 )
-def test_models_that_cannot_be_are_refused(tmp_path, options, message):
+def test_invalid_models_are_rejected(tmp_path, options, message):
     splits = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)
     with pytest.raises(ValueError, match=message):
         build_classifier(ClassifierArguments(**options), splits["train"], 64)
@@ -339,14 +343,14 @@ def test_models_that_cannot_be_are_refused(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens_per_batch": 100}, "max_tokens_per_batch is not for a classifier, got 100"),
-        ({"predict_with_generate": True}, "predict_with_generate is not for a classifier"),
-        ({"generation_num_beams": 5}, "generation_num_beams is not for a classifier, got 5"),
-        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type='noam' is for translation"),
+        ({"max_tokens_per_batch": 100}, "unexpected keyword argument 'max_tokens_per_batch'"),
+        ({"predict_with_generate": True}, "unexpected keyword argument 'predict_with_generate'"),
+        ({"generation_num_beams": 5}, "unexpected keyword argument 'generation_num_beams'"),
+        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type must be one of linear, .* got 'noam'"),
     ],
 )
-def test_what_is_for_translation_alone_is_refused(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_options_of_translation_are_rejected(tmp_path, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
 
 
@@ -355,18 +359,18 @@ def test_what_is_for_translation_alone_is_refused(tmp_path, options, message):
     [
         ({}, "Give either train_file or dataset_name"),
         ({"train_file": "a", "dataset_name": "b"}, "Give either train_file or dataset_name"),
-        ({"dataset_name": "b", "test_file": "a"}, "no files beside dataset_name"),
+        ({"dataset_name": "b", "test_file": "a"}, "Give no files with dataset_name"),
         ({"train_file": "a", "validation_share": 0.0}, r"validation_share must be in \(0, 1\)"),
         ({"train_file": "a", "max_length": 1}, "max_length must be at least 2"),
     ],
 )
-def test_data_that_cannot_be_is_refused(options, message):
+def test_invalid_data_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         TextDataArguments(**options)
 
 
-def test_a_dataset_by_name_is_read(tmp_path):
-    """A local folder stands for a name on the Hub: `datasets` opens both alike."""
+def test_a_dataset_is_read_by_its_name(tmp_path):
+    """A local folder stands for a name on the Hub: `datasets` opens both in the same way."""
     folder = tmp_path / "films"
     folder.mkdir()
     for split in ("train", "test"):
@@ -382,12 +386,15 @@ def test_a_dataset_by_name_is_read(tmp_path):
     }
 
 
-def test_a_test_set_without_labels_is_left_out(tmp_path, monkeypatch, caplog):
+def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
     features = Features(sentence=Value("string"), label=ClassLabel(names=["bad", "good"]))
     rows = [{"sentence": f"film {n}", "label": n % 2} for n in range(20)]
     unlabelled = [row | {"label": -1} for row in rows]
     data = TextDataArguments(dataset_name="films", text_column="sentence")
-    for train, message in ((rows, None), (rows[:9] + unlabelled, "there is no class -1, of 2")):
+    for train, message in (
+        (rows, None),
+        (rows[:9] + unlabelled, "the label must be in \\[0, 2\\), got -1"),
+    ):
         splits = DatasetDict(
             train=Dataset.from_list(train, features),
             test=Dataset.from_list(unlabelled, features),
@@ -395,13 +402,13 @@ def test_a_test_set_without_labels_is_left_out(tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(labelled_texts, "load_dataset", lambda *_, found=splits: found)
         if message is None:
             assert sorted(load_labelled_splits(data, seed=0)) == ["train", "validation"]
-            assert "films[test] has no labels: it is left out." in caplog.text
+            assert "films[test] has no labels: it is skipped." in caplog.text
         else:
             with pytest.raises(ValueError, match=rf"films\[train\] record 9: {message}"):
                 load_labelled_splits(data, seed=0)
 
 
-def test_the_pipeline_of_the_library_opens_it(run, tmp_path):
+def test_the_text_classification_pipeline_opens_a_trained_folder(run, tmp_path):
     train = write_texts(tmp_path / "train.tsv", 40)
     flags = ("--train_file", train, "--output_dir", tmp_path / "run", *SMALL, "--max_steps", 2)
     assert run("train_classifier.py", *flags)[0] == 0
@@ -410,14 +417,14 @@ def test_the_pipeline_of_the_library_opens_it(run, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
 
 
-def test_a_class_of_one_text_is_named(tmp_path):
+def test_the_error_names_a_class_with_one_text(tmp_path):
     (tmp_path / "a.tsv").write_text("x\ta\n" * 9 + "y\tb\n")
-    with pytest.raises(ValueError, match=r"the class 'y' has one text, .* Give a validation_file"):
+    with pytest.raises(ValueError, match=r"the class 'y' has one text, .*Give a validation_file"):
         load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
 
 
-def test_texts_are_cut_to_what_the_classifier_was_trained_on(run, tokenizer, tmp_path):
-    """A learned table has no row beyond it, and one long line must not cost the others."""
+def test_texts_are_cut_to_the_length_of_training(run, tokenizer, tmp_path):
+    """Learned positions end there, and one long line must not stop the others."""
     sizes = {"position_type": "learned", "max_position_embeddings": 6}
     model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer), **sizes)
     model.save_pretrained(tmp_path)
@@ -442,7 +449,9 @@ def test_texts_are_cut_to_what_the_classifier_was_trained_on(run, tokenizer, tmp
         (("--input", "a"), "error: Give either --text or --input, not both."),
     ],
 )
-def test_bad_flags_of_classify_end_in_one_line(run, tmp_path, monkeypatch, flags, message):
+def test_invalid_flags_of_classify_give_an_error_of_one_line(
+    run, tmp_path, monkeypatch, flags, message
+):
     monkeypatch.chdir(tmp_path)
     small_model().save_pretrained("translator")
     (tmp_path / "empty").mkdir()

@@ -1,4 +1,4 @@
-"""Text in: every kind of file, and every way in which one can be wrong."""
+"""Reading sentence pairs: each file format, and each error in a file."""
 
 import gzip
 import io
@@ -15,9 +15,9 @@ from modeling_aiayn.corpus import (
     read_hub,
     read_lines,
     read_pairs,
+    skip_empty,
     stream_lines,
     warn_of_repeats,
-    without_empty,
 )
 
 ENGLISH = ["A dog runs.", "Two men, one hat.", "NA", "1"]
@@ -60,8 +60,8 @@ def test_jsonl_is_read_flat_or_under_translation(tmp_path, nested):
     assert (list(pairs["source"]), list(pairs["target"])) == (GERMAN, ENGLISH)
 
 
-def test_datasets_by_name_are_read(tmp_path, caplog):
-    """load_dataset itself, on a local folder in the place of a repository."""
+def test_a_dataset_is_read_by_its_name(tmp_path, caplog):
+    """load_dataset reads a local folder as it reads a repository."""
     records = [{"en": "A dog.", "de": " Ein Hund."}, {"en": "", "de": "b"}, {"en": "c", "de": "d"}]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)))
@@ -69,7 +69,7 @@ def test_datasets_by_name_are_read(tmp_path, caplog):
         pairs = read_hub(str(tmp_path), None, "test", "de", "en")
     assert list(pairs["source"]) == ["Ein Hund.", "d"]
     assert list(pairs["target"]) == ["A dog.", "c"]
-    assert "[test]: left out 1 of 3 pairs with an empty side" in caplog.text
+    assert "[test]: skipped 1 of 3 pairs with an empty side" in caplog.text
     with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got the keys"):
         read_hub(str(tmp_path), None, "test", "fr", "en")
 
@@ -89,36 +89,36 @@ def test_only_newlines_end_lines(tmp_path):
         assert list(stream_lines(io.BytesIO(text.encode()))) == lines
 
 
-def test_sentences_are_stripped(tmp_path):
+def test_sentences_lose_surrounding_blanks(tmp_path):
     (tmp_path / "pairs.tsv").write_text("  a dog \t ein Hund\n")
     assert read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")[0]["source"] == "a dog"
 
 
-def test_unequal_line_counts_are_refused_with_both(prefix, tmp_path):
+def test_different_numbers_of_lines_are_rejected(prefix, tmp_path):
     (tmp_path / "data.en").write_text("A dog.\n")
     with pytest.raises(ValueError, match=r"got 1 in .*data\.en and 4 in .*data\.de\.gz"):
         read_pairs(prefix, "en", "de")
 
 
-def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path, caplog):
+def test_pairs_with_an_empty_side_are_skipped_and_counted(tmp_path, caplog):
     (tmp_path / "pairs.tsv").write_text("a\tb\n\tc\nd\t \ne\tf\n")
     with caplog.at_level(logging.WARNING):
         pairs = read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")
     assert list(pairs["source"]) == ["a", "e"]
-    assert "left out 2 of 4 pairs with an empty side" in caplog.text
+    assert "skipped 2 of 4 pairs with an empty side" in caplog.text
 
 
-def test_no_pair_at_all_is_refused(tmp_path):
+def test_files_without_pairs_are_rejected(tmp_path):
     (tmp_path / "pairs.tsv").write_text("\tc\n")
     with pytest.raises(
         ValueError, match=r"pairs\.tsv: no pair with text on both sides, in 1 lines"
     ):
         read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")
     with pytest.raises(ValueError, match="in 0 lines"):
-        without_empty(Dataset.from_dict({"source": [], "target": []}), "nothing")
+        skip_empty(Dataset.from_dict({"source": [], "target": []}), "nothing")
 
 
-def test_a_cut_gz_is_refused_by_name(prefix, tmp_path):
+def test_the_error_names_a_damaged_gz_file(prefix, tmp_path):
     path = tmp_path / "data.de.gz"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(OSError, match=r"data\.de\.gz: truncated or damaged"):
@@ -128,14 +128,14 @@ def test_a_cut_gz_is_refused_by_name(prefix, tmp_path):
         read_pairs(prefix, "en", "de")
 
 
-def test_other_encodings_are_refused_by_line(tmp_path):
+def test_the_error_names_a_line_that_is_not_utf8(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"fine\ncaf\xe9\n")
     with pytest.raises(ValueError, match=r"text:2: not UTF-8 \(byte 0xe9 at position 3"):
         read_lines(path)
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path):
+def test_the_error_names_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.en \(or none\.en\.gz\)"):
         read_pairs(str(tmp_path / "none"), "en", "de")
     with pytest.raises(FileNotFoundError, match=r"none\.tsv"):
@@ -153,19 +153,19 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
         ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got list"),
     ],
 )
-def test_malformed_lines_are_refused_by_number(tmp_path, name, text, message):
+def test_the_error_names_a_malformed_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_pairs(str(tmp_path / name), "en", "de")
 
 
-def test_columns_must_be_the_languages(tmp_path):
+def test_the_columns_must_be_the_two_languages(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     with pytest.raises(ValueError, match=r"two of columns \('en', 'de'\), got 'en' and 'fr'"):
         read_pairs(str(tmp_path / "pairs.tsv"), "en", "fr", columns=("en", "de"))
 
 
-def test_columns_flag_is_two_languages():
+def test_the_flag_columns_holds_two_languages():
     assert parse_columns("en, de") == ("en", "de")
     assert parse_columns(None) is None
     for wrong in ("en", "en,de,fr", "en,"):
@@ -182,7 +182,7 @@ def test_repeats_and_overlap_are_counted(caplog):
     assert "test: 1 of 2 source sentences are in the training data" in caplog.text
 
 
-def test_embedded_pairs_go_both_ways():
+def test_embedded_pairs_exist_in_both_directions():
     forward = embedded_pairs("test", 5, "en", "de")
     backward = embedded_pairs("test", 5, "de", "en")
     assert list(forward["source"]) == list(backward["target"])
@@ -191,7 +191,7 @@ def test_embedded_pairs_go_both_ways():
 
 
 @pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not beside the project")
-def test_multi30k_is_read_whole():
+def test_all_of_multi30k_is_read():
     pairs = read_pairs(str(MULTI30K / "train"), "en", "de")
     assert len(pairs) == 29_000
     assert pairs[0]["target"] == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."

@@ -301,7 +301,10 @@ def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
 def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="extra 'ctranslate2' of modeling_aiayn has"):
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=r"needs the package ctranslate2\. Install it, or modeling_aiayn\[ctranslate2\]",
+    ):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
 
 

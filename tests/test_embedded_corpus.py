@@ -1,4 +1,4 @@
-"""The grammar: agreement, verb order, alignment, and splits that share nothing."""
+"""The embedded grammar: agreement, verb order, gold alignment and disjoint splits."""
 
 import re
 
@@ -27,7 +27,7 @@ def test_splits_share_no_sentence_whatever_the_seed():
     assert not texts["test"] & texts["validation"]
 
 
-def test_the_same_seed_gives_the_same_pairs_and_another_others():
+def test_pairs_depend_on_the_seed_alone():
     assert generate_pairs("train", 50, seed=3) == generate_pairs("train", 50, seed=3)
     assert generate_pairs("train", 50, seed=3) != generate_pairs("train", 50, seed=4)
 
@@ -55,8 +55,8 @@ def test_articles_agree_in_gender_case_and_number(many):
         assert re.search(r"in einer \w+en Küche", pair.target)
 
 
-def test_articles_and_adjectives_have_forms_that_exist(many):
-    """Every article before every noun is one of that noun's, by gender."""
+def test_articles_and_adjectives_have_existing_forms(many):
+    """Each noun only has articles of its gender."""
     forms = {"Mann": "der|den|dem", "Frau": "die|der", "Kind": "das|dem", "Apfel": "der|den|dem"}
     for noun, articles in forms.items():
         found = [
@@ -86,7 +86,7 @@ def test_the_finite_verb_is_second_in_main_and_last_in_subordinate_clauses(many)
         assert pair.target.endswith("gesehen haben.")
 
 
-def test_receivers_come_first_in_german(many):
+def test_german_puts_the_receiver_first(many):
     for pair in find(many, r"(gives|shows) the book to (the|a) "):
         assert re.search(r"(de[rmn]|eine[rm]) (\w+ )?\w+ das Buch", pair.target)
 
@@ -103,7 +103,7 @@ def test_gold_alignment_links_translations(many):
         assert {pair.target_words[j] for j in unaligned} <= {","}
 
 
-def test_text_is_a_sentence():
+def test_words_are_joined_into_a_sentence():
     assert as_text(("we", "see", ",", "now", ".")) == "We see, now."
 
 
@@ -114,6 +114,6 @@ def test_text_is_a_sentence():
         (("test", 0), "got 0"),
     ],
 )
-def test_impossible_requests_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         generate_pairs(*arguments)

@@ -1,4 +1,4 @@
-"""Language models: the text and its cut, windows, what is learnt, bits per byte, and completion."""
+"""Language models: texts and their splits, windows, training, scores and completion."""
 
 import gzip
 import json
@@ -14,18 +14,15 @@ from conftest import small_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
-from modeling_aiayn.language_model.arguments import (
-    LanguageDataArguments,
+from modeling_aiayn.language_model.completion import complete, encode_prompt
+from modeling_aiayn.language_model.texts import EncodedText, LanguageDataArguments, load_text
+from modeling_aiayn.language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
-)
-from modeling_aiayn.language_model.completion import complete, encode_beginning
-from modeling_aiayn.language_model.texts import EncodedText, load_text
-from modeling_aiayn.language_model.training import (
     TextScore,
     build_language_model,
-    score_table,
     score_text,
+    text_score_table,
 )
 from modeling_aiayn.language_model.windows import covering_windows, random_windows
 from modeling_aiayn.tokenization import byte_tokenizer, train_character_tokenizer
@@ -41,7 +38,7 @@ SMALL = [
 
 @pytest.fixture
 def text(tmp_path):
-    """Words in random order: what follows inside a word can be learnt, the next word cannot."""
+    """Words in random order: letters inside a word can be predicted, the next word cannot."""
     draw = random.Random(3)
     words = draw.choices(["the", "quick", "brown", "fox", "jumps"], k=700)
     path = tmp_path / "words.txt"
@@ -56,7 +53,7 @@ def arguments(path, **more):
 @pytest.mark.parametrize(
     "tokenizer", [train_character_tokenizer(STRANGE), byte_tokenizer()], ids=["characters", "bytes"]
 )
-def test_any_text_comes_back(tokenizer, tmp_path):
+def test_decoding_restores_any_text(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for found in (tokenizer, loaded):
@@ -65,16 +62,16 @@ def test_any_text_comes_back(tokenizer, tmp_path):
         assert not set(ids) & set(found.all_special_ids)
 
 
-def test_bytes_are_their_own_ids():
+def test_byte_ids_are_the_bytes_plus_four():
     assert byte_tokenizer()("A漢\x00").input_ids == [4 + byte for byte in "A漢\x00".encode()]
     assert len(byte_tokenizer()) == 260
 
 
-def test_a_byte_that_is_no_text_spoils_no_other():
+def test_an_invalid_byte_does_not_affect_others():
     assert byte_tokenizer().decode([4 + byte for byte in b"a\xffb\xe6\xbc"]) == "a\ufffdb\ufffd"
 
 
-def test_characters_are_numbered_by_code_point_and_others_are_unknown():
+def test_characters_are_numbered_by_code_point_and_new_ones_are_unknown():
     tokenizer = train_character_tokenizer("banana 漢")
     assert tokenizer("a b漢n").input_ids == [5, 4, 6, 8, 7]
     assert tokenizer("ax").input_ids == [5, tokenizer.unk_token_id]
@@ -83,8 +80,8 @@ def test_characters_are_numbered_by_code_point_and_others_are_unknown():
 
 
 @pytest.mark.parametrize("unit", ["character", "byte"])
-def test_a_text_is_cut_in_its_order(tmp_path, unit, caplog):
-    """docs/seeds.md, trap 13: the vocabulary knows nothing of what is held out."""
+def test_a_text_is_split_in_its_order(tmp_path, unit, caplog):
+    """docs/seeds.md, trap 13: the vocabulary comes from the training part alone."""
     whole = "abcü" * 20 + "xyz" * 5 + "漢w" * 5  # 80, 15 and 10 characters
     with gzip.open(tmp_path / "text.gz", "wb") as file:
         file.write(whole.encode())
@@ -105,7 +102,7 @@ def test_a_text_is_cut_in_its_order(tmp_path, unit, caplog):
     }
     assert parts["train"].ids.tolist() == tokenizer("abcü" * 20).input_ids
     assert set(parts["test"].ids.tolist()) == {tokenizer.unk_token_id}
-    assert "test: 10 of 10 characters are not in the training text" in caplog.text
+    assert "test: 10 of 10 characters do not occur in the training text" in caplog.text
     assert [part.size_in_bytes for part in parts.values()] == [100, 15, 20]
     assert len(tokenizer) == 4 + 4
 
@@ -118,13 +115,13 @@ def test_a_text_is_cut_in_its_order(tmp_path, unit, caplog):
         (b"", {"unit": "byte"}, "train must be longer than context=64, got 0 bytes"),
     ],
 )
-def test_texts_that_cannot_be_used_are_refused(tmp_path, content, options, message):
+def test_invalid_texts_are_rejected(tmp_path, content, options, message):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         load_text(arguments(tmp_path / "a.txt", **options))
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_the_error_names_a_damaged_file(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * 1000)[:-9])
     with pytest.raises(OSError, match=r"a\.gz: truncated or damaged \.gz file"):
         load_text(arguments(tmp_path / "a.gz"))
@@ -135,12 +132,12 @@ def test_a_damaged_file_is_named(tmp_path):
     [
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"validation_share": 0.0}, r"validation_share must be above 0 .* got 0\.0 and 0\.0"),
-        ({"test_share": -0.1}, r"test_share not below, got 0\.1 and -0\.1"),
+        ({"test_share": -0.1}, r"test_share at least 0, got 0\.1 and -0\.1"),
         ({"validation_share": math.nan}, r"validation_share must be above 0 .* got nan"),
-        ({"test_share": 0.9}, r"must leave something to train on, got 0\.1 and 0\.9"),
+        ({"test_share": 0.9}, r"must leave text to train on, got 0\.1 and 0\.9"),
     ],
 )
-def test_cuts_that_cannot_be_are_refused(options, message):
+def test_invalid_splits_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         arguments("a", **options)
 
@@ -149,19 +146,33 @@ def test_cuts_that_cannot_be_are_refused(options, message):
     ("options", "message"),
     [
         ({"max_steps": -1}, "max_steps must be at least 1, got -1"),
-        ({"max_tokens_per_batch": 9}, "max_tokens_per_batch is not for a language model, got 9"),
-        ({"predict_with_generate": True}, "predict_with_generate is not for a language model"),
-        ({"num_train_epochs": 7.0}, "num_train_epochs is not for a language model, got 7"),
-        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of is not for a language model, got 8"),
-        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type='noam' is for translation"),
+        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type must be one of linear, .* got 'noam'"),
     ],
 )
-def test_runs_that_cannot_be_are_refused(tmp_path, options, message):
+def test_invalid_training_arguments_are_rejected(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         LanguageModelTrainingArguments(output_dir=str(tmp_path), **options)
 
 
-def test_random_windows_are_pieces_of_the_text_from_all_over():
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens_per_batch", 9),
+        ("predict_with_generate", True),
+        ("num_train_epochs", 7.0),
+        ("pad_to_multiple_of", 8),
+    ],
+)
+def test_flags_without_meaning_for_language_models_do_not_exist(run, text, tmp_path, name, value):
+    options = {"output_dir": str(tmp_path), "use_cpu": True}
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        LanguageModelTrainingArguments(**options, **{name: value})
+    flags = ("--train_file", text, "--output_dir", tmp_path / "run", f"--{name}", value)
+    code, _, err = run("train_language_model.py", *flags)
+    assert code == 2 and f"unrecognized arguments: --{name}" in err
+
+
+def test_random_windows_come_from_the_whole_text():
     ids = torch.arange(100, 120, dtype=torch.int32)
     windows = random_windows(ids, 6, 400, seed=5)
     pieces = [window["input_ids"].tolist() for window in windows]
@@ -188,25 +199,25 @@ def test_covering_windows_predict_each_token_once(length, step):
     assert predicted == list(range(51, 50 + length))
     for window in windows[1:]:
         seen = window["labels"].tolist().index(next(x for x in window["labels"] if x >= 0))
-        assert seen >= 6 - step  # what the first predicted token looks back on
+        assert seen >= 6 - step  # tokens before the first predicted one
 
 
-def test_bits_per_byte_are_nats_over_ln2_over_bytes():
-    """docs/seeds.md, trap 22: averaged, and of bytes where a character has several."""
+def test_bits_per_byte_follow_from_nats_per_token():
+    """docs/seeds.md, trap 22: per byte, also where a character has several bytes."""
     score = TextScore(nats=math.log(8), tokens_per_byte=0.5)
     assert score.bits == pytest.approx(3)
     assert score.bits_per_byte == pytest.approx(1.5)
-    table = score_table({"test": score}, "character").splitlines()
+    table = text_score_table({"test": score}, "character").splitlines()
     assert table[0] == "|      | nats per character | bits per character | bits per byte |"
     assert table[2] == "| test |             2.0794 |             3.0000 |        1.5000 |"
-    table = score_table({"a": TextScore(math.log(4), 1.0)}, "byte").splitlines()
+    table = text_score_table({"a": TextScore(math.log(4), 1.0)}, "byte").splitlines()
     assert table[0] == "|   | nats per byte | bits per byte |"
     assert table[2] == "| a |        1.3863 |        2.0000 |"
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_a_text_s_score_is_the_mean_over_its_tokens(tmp_path, batch_size):
-    """Against a loop that asks the model for one token after the other, whatever the batches."""
+def test_the_score_of_a_text_is_the_mean_over_its_tokens(tmp_path, batch_size):
+    """Compared with a loop that predicts one token at a time; batches make no difference."""
     model = small_model(AiaynForCausalLM)
     ids = torch.randint(4, 31, (24,), generator=torch.Generator().manual_seed(1))
     args = LanguageModelTrainingArguments(
@@ -231,11 +242,11 @@ def test_a_text_s_score_is_the_mean_over_its_tokens(tmp_path, batch_size):
     assert score.bits_per_byte == pytest.approx(np.mean(nats) / math.log(2) / 2, rel=1e-5)
 
 
-def test_what_the_text_says_is_not_for_overrides():
+def test_fields_that_follow_from_the_text_cannot_be_overridden():
     tokenizer = byte_tokenizer()
     for name in ("vocab_size", "max_position_embeddings", "vocabulary_sha256"):
         options = LanguageModelArguments(config_overrides=f"{{{name}: 9}}")
-        with pytest.raises(ValueError, match=f"config_overrides: {name} follows from the text"):
+        with pytest.raises(ValueError, match=f"config_overrides must not set {name}: it follows"):
             build_language_model(options, tokenizer, 8)
     options = LanguageModelArguments(config_overrides="[1]")
     with pytest.raises(ValueError, match="config_overrides must be a YAML mapping"):
@@ -244,14 +255,14 @@ def test_what_the_text_says_is_not_for_overrides():
 
 @pytest.fixture
 def learned():
-    """A small model of bytes with learned positions: one token beyond its window is an error."""
+    """A small model of bytes; its learned positions fail for any token beyond the window."""
     options = LanguageModelArguments(config_overrides=f"{SIZES[:-1]}, position_type: learned}}")
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     return build_language_model(options, tokenizer, 9).eval(), tokenizer
 
 
-def test_completion_goes_on_beyond_the_window_and_has_no_special_tokens(learned):
+def test_completion_continues_beyond_the_window_without_special_tokens(learned):
     model, tokenizer = learned
     for beginning in ("a", "a" * 30):
         texts = complete(
@@ -263,14 +274,14 @@ def test_completion_goes_on_beyond_the_window_and_has_no_special_tokens(learned)
 
 
 @pytest.mark.parametrize("length", [3, 8, 9, 10, 11, 25])
-def test_greedy_completion_is_the_likeliest_token_after_the_other(learned, length):
+def test_greedy_completion_takes_the_most_likely_token_each_time(learned, length):
     model, tokenizer = learned
     beginning = ("xyz" * 9)[:length]
     ids = tokenizer(beginning).input_ids
     window = 10
     seen = 0
     for _ in range(17):
-        # Ten tokens fit; when they are full the newer five stay.
+        # The window has ten tokens; when it is full, the newer five stay.
         seen = seen if len(ids) - seen < window else len(ids) - window // 2
         with torch.no_grad():
             logits = model(torch.tensor([ids[seen:]])).logits[0, -1]
@@ -279,25 +290,28 @@ def test_greedy_completion_is_the_likeliest_token_after_the_other(learned, lengt
     assert complete(model, tokenizer, beginning, 17, do_sample=False) == [tokenizer.decode(ids)]
 
 
-def test_beginnings_that_cannot_be_are_refused(learned):
-    with pytest.raises(ValueError, match="needs a text to go on with, got an empty one"):
+def test_invalid_prompts_are_rejected(learned):
+    with pytest.raises(ValueError, match="must have at least one character, got none"):
         complete(*learned, "", 3)
     assert complete(*learned, "a\udcff", 1, do_sample=False)[0].startswith("a\ufffd")
     blanks = train_character_tokenizer("ab \n")
-    assert blanks.decode(encode_beginning(blanks, " a\n")) == " a\n"
+    assert blanks.decode(encode_prompt(blanks, " a\n")) == " a\n"
     tokenizer = train_character_tokenizer("abc")
-    with pytest.raises(ValueError, match="has 'é', which the model's training text had not"):
+    with pytest.raises(
+        ValueError, match="has 'é', which does not occur in the model's training text"
+    ):
         complete(learned[0], tokenizer, "abécd", 3)
 
 
-def test_training_learns_scores_and_completes(run, text, tmp_path):
+def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path):
     folder = tmp_path / "run"
     flags = ("--train_file", text, "--output_dir", folder, *SMALL, "--max_steps", 120)
     options = ("--learning_rate", 0.01, "--test_share", 0.1)
     code, out, err = run("train_language_model.py", *flags, *options)
     assert code == 0, err
     scores = json.loads((folder / "scores.json").read_text())
-    # Five words of 4.6 characters and a blank: ln 5 / 5.2 is what cannot be known, 0.31 nats.
+    # Five words of 4.2 characters and a blank on average: the next word costs at least
+    # ln 5 / 5.2 = 0.31 nats per character.
     assert 0.25 < scores["test, sliding window"]["nats"] < 1.0
     assert scores["test, sliding window"]["nats"] < scores["test, windows side by side"]["nats"]
     assert "| validation, windows side by side |" in out
@@ -318,7 +332,7 @@ def test_training_learns_scores_and_completes(run, text, tmp_path):
     assert (code, out) == (0, f"Already finished: {folder}\n")
 
 
-def test_a_killed_run_goes_on_exactly(run, text, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_exactly(run, text, tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = ("--train_file", text, *SMALL, "--max_steps", 40)
     assert run("train_language_model.py", *flags, "--output_dir", whole)[0] == 0
@@ -365,7 +379,9 @@ def test_a_killed_run_goes_on_exactly(run, text, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_bad_flags_of_complete_end_in_one_line(run, tmp_path, monkeypatch, flags, message):
+def test_invalid_flags_of_complete_give_an_error_of_one_line(
+    run, tmp_path, monkeypatch, flags, message
+):
     monkeypatch.chdir(tmp_path)
     for folder, head in (
         ("translator", AiaynForConditionalGeneration),

@@ -1,4 +1,4 @@
-"""Scores against sacreBLEU itself and against values that are known."""
+"""Scores compared with sacreBLEU and with known values."""
 
 import evaluate
 import pytest
@@ -11,7 +11,7 @@ HYPOTHESES = ["Two dogs, running in the grass.", "A man sits on a red T-shirt ."
 REFERENCES = ["Two dogs run in the grass.", "a man sits on a red t-shirt."]
 
 
-def test_scores_are_sacrebleu_s():
+def test_scores_equal_those_of_sacrebleu():
     scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
     for name, options in (
         ("bleu", {}),
@@ -24,8 +24,8 @@ def test_scores_are_sacrebleu_s():
     assert scores["bleu"] < scores["bleu_lowercase"]
 
 
-def test_papers_tokens_are_scored_as_moses_cuts_them():
-    """Of French it cuts clitics off, where 13a cuts at no apostrophe; and it has one kind of each."""
+def test_moses_bleu_scores_the_tokens_of_moses():
+    """In French, Moses splits clitics and unifies quotes and apostrophes; 13a does neither."""
     hypotheses, references = ["L'homme n\u2019est pas « là »."], ["L'ami n'est pas « là »."]
     cut = ["l' homme n' est pas \" là \" .", "l' ami n' est pas \" là \" ."]
     scores = moses_bleu(hypotheses, references, "fr")
@@ -37,7 +37,7 @@ def test_papers_tokens_are_scored_as_moses_cuts_them():
     assert scores["bleu_moses_signature"].endswith("sacremoses fr")
 
 
-def test_signatures_say_how():
+def test_signatures_describe_the_scores():
     scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
     assert "case:mixed" in scores["bleu_signature"]
     assert "case:lc" in scores["bleu_lowercase_signature"]
@@ -45,7 +45,7 @@ def test_signatures_say_how():
     assert f"version:{sacrebleu.__version__}" in scores["chrf_signature"]
 
 
-def test_intervals_are_sacrebleu_s_own():
+def test_intervals_equal_those_of_sacrebleu():
     hypotheses = [f"a dog number {n % 7} sees {n % 3} cats" for n in range(60)]
     references = [f"a dog number {n % 5} sees {n % 4} cats" for n in range(60)]
     scores = TranslationScores().compute(
@@ -63,8 +63,8 @@ def test_intervals_are_sacrebleu_s_own():
     assert not any("confidence" in name or "bs:" in str(plain[name]) for name in plain)
 
 
-def test_intervals_of_scores_near_nothing():
-    """Some resamples have no word in common with their references."""
+def test_intervals_of_low_scores_are_finite():
+    """Some resamples share no word with their references."""
     hypotheses, references = ["a b c d e"] * 3, ["a b c d e", "v w x y z", "v w x y z"]
     scores = TranslationScores().compute(
         predictions=hypotheses, references=references, resamples=100
@@ -73,13 +73,13 @@ def test_intervals_of_scores_near_nothing():
     assert scores["bleu_confidence"] > 10
 
 
-def test_a_perfect_translation_has_100():
+def test_a_perfect_translation_scores_100():
     scores = TranslationScores().compute(predictions=REFERENCES, references=REFERENCES)
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)
 
 
-def test_it_is_a_metric_that_evaluate_loads_from_a_file():
+def test_evaluate_loads_the_metric_from_its_file():
     metric = evaluate.load(metrics.__file__)
     metric.add_batch(predictions=HYPOTHESES[:1], references=REFERENCES[:1])
     metric.add_batch(predictions=HYPOTHESES[1:], references=REFERENCES[1:])
@@ -87,6 +87,6 @@ def test_it_is_a_metric_that_evaluate_loads_from_a_file():
     assert metric.compute() == expected
 
 
-def test_nothing_to_score_is_refused():
+def test_scoring_no_translations_is_rejected():
     with pytest.raises(ValueError, match="at least one translation"):
         TranslationScores().compute(predictions=[], references=[])

@@ -1,4 +1,4 @@
-"""Push and pull, end to end, against a Hub on loopback."""
+"""Upload models to a local Hub, and load them from it."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from modeling_aiayn.translation.options import SearchOptions
 
 @pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory):
-    """A run's folder, with what must not leave it."""
+    """A folder of a run, with files that must not be uploaded."""
     folder = tmp_path_factory.mktemp("run")
     model = small_model(vocab_size=len(tokenizer))
     model.save_pretrained(folder)
@@ -53,7 +53,7 @@ def folder(tokenizer, tmp_path_factory):
     return folder
 
 
-def test_only_what_belongs_on_the_hub_is_published(folder):
+def test_only_files_on_the_allow_list_are_published(folder):
     names = {path.relative_to(folder).as_posix() for path in files_to_publish(folder)}
     assert names == HUB_SET | {
         "README.md",
@@ -67,7 +67,7 @@ def test_only_what_belongs_on_the_hub_is_published(folder):
     assert set(PUBLISHED) >= HUB_SET
 
 
-def test_a_folder_is_pushed_whole_as_one_commit(folder, hub):
+def test_a_folder_is_uploaded_in_one_commit(folder, hub):
     address = publish(folder, "me/dogs")
     commit_id, files = hub.repositories["me/dogs"]["main"]
     assert address == f"{hub.url}/me/dogs/commit/{commit_id}"
@@ -85,7 +85,7 @@ def test_a_folder_is_pushed_whole_as_one_commit(folder, hub):
     assert hub.repositories["me/dogs"]["v2"][1] == files
 
 
-def test_the_card_of_a_repository_opens_the_repository(folder, hub, tmp_path):
+def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
     run = shutil.copytree(folder, tmp_path / "dogs")
     publish(run, "me/translator")
     card = hub.repositories["me/translator"]["main"][1]["README.md"].decode()
@@ -94,7 +94,7 @@ def test_the_card_of_a_repository_opens_the_repository(folder, hub, tmp_path):
     assert "Kept: the last weights." in card
 
 
-def test_a_lost_connection_is_tried_again_and_then_named(folder, hub, caplog):
+def test_a_lost_connection_is_retried_and_then_reported(folder, hub, caplog):
     hub.trouble = "cut"
     with pytest.raises(ConnectionError, match=r"connection to the Hub was lost \(\w+\)\."):
         publish(folder, "me/dogs")
@@ -104,13 +104,13 @@ def test_a_lost_connection_is_tried_again_and_then_named(folder, hub, caplog):
     assert publish(folder, "me/dogs")
 
 
-def test_a_large_file_that_is_cut_off_is_a_lost_connection_too(folder, hub):
+def test_an_interrupted_large_file_is_reported_as_a_lost_connection(folder, hub):
     hub.trouble = "cut upload"
     with pytest.raises(ConnectionError, match="connection to the Hub was lost"):
         publish(folder, "me/dogs", attempts=1)
 
 
-def test_failures_of_another_kind_are_not_called_the_hub_s(folder, hub, monkeypatch):
+def test_other_errors_are_not_reported_as_errors_of_the_hub(folder, hub, monkeypatch):
     def broken(*args):
         raise RuntimeError("something else")
 
@@ -119,13 +119,13 @@ def test_failures_of_another_kind_are_not_called_the_hub_s(folder, hub, monkeypa
         publish(folder, "me/dogs")
 
 
-def test_a_hub_that_never_answers_is_given_up(folder, hub):
+def test_a_hub_that_never_answers_is_reported(folder, hub):
     hub.trouble = "silent"
     with pytest.raises(ConnectionError, match="did not answer in time"):
         publish(folder, "me/dogs", timeout=0.5, attempts=1)
 
 
-def test_an_error_of_the_hub_is_named(folder, hub, monkeypatch):
+def test_an_error_of_the_hub_is_reported(folder, hub, monkeypatch):
     monkeypatch.setattr("local_hub.Handler.create", lambda self: self.answer({}, 418))
     monkeypatch.setattr(
         "local_hub.ROUTES", [("POST /api/repos/create", lambda self: self.create())]
@@ -141,17 +141,17 @@ def test_an_error_of_the_hub_is_named(folder, hub, monkeypatch):
         ("me/dogs", {"attempts": 0}, "attempts must be at least 1, got 0"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(folder, hub, repo_id, options, message):
+def test_invalid_arguments_are_rejected(folder, hub, repo_id, options, message):
     with pytest.raises(ValueError, match=message):
         publish(folder, repo_id, **options)
 
 
-def test_folders_that_are_not_complete_are_refused(folder, tmp_path):
+def test_incomplete_folders_are_rejected(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No such directory: .*none"):
         files_to_publish(tmp_path / "none")
     for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs card"):
+    with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs a card"):
         files_to_publish(tmp_path)
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n{{ name }}")
     with pytest.raises(
@@ -159,7 +159,17 @@ def test_folders_that_are_not_complete_are_refused(folder, tmp_path):
     ):
         files_to_publish(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-    with pytest.raises(ValueError, match=r"README\.md is no filled model card"):
+    with pytest.raises(ValueError, match=r"README\.md must be a filled model card"):
+        files_to_publish(tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 1000)
+    with pytest.raises(OSError, match=r"model\.safetensors .* truncated or corrupt"):
+        files_to_publish(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
+    shutil.copy(folder / "model.safetensors", tmp_path / "model-00001-of-00002.safetensors")
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index = json.dumps({"metadata": {}, "weight_map": names})
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(OSError, match=r"model-00002-of-00002\.safetensors"):
         files_to_publish(tmp_path)
 
 
@@ -175,7 +185,7 @@ def run_script(monkeypatch, capsys, *arguments):
     return code, capsys.readouterr()
 
 
-def test_script_prints_the_address_or_how_to_try_again(folder, hub, monkeypatch, capsys):
+def test_the_script_prints_the_address_or_how_to_retry(folder, hub, monkeypatch, capsys):
     arguments = ("--model", folder, "--repo_id", "me/dogs", "--private", "true")
     code, printed = run_script(monkeypatch, capsys, *arguments)
     assert (code, printed.out.startswith(f"{hub.url}/me/dogs/commit/")) == (0, True)
@@ -183,7 +193,7 @@ def test_script_prints_the_address_or_how_to_try_again(folder, hub, monkeypatch,
     code, printed = run_script(monkeypatch, capsys, *arguments)
     (error,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
     assert code == 1
-    assert "refused the token for me/dogs (401)" in error
+    assert "rejected the token for me/dogs (401)" in error
     assert re.search(
         r"to try again: python \S*push_to_hub\.py --model \S+ --repo_id me/dogs", error
     )
@@ -202,10 +212,8 @@ print(json.dumps(output.tolist()))
 """
 
 
-def test_models_are_pushed_by_the_library_and_pulled_in_fresh_processes(
-    folder, hub, tokenizer, tmp_path
-):
-    """model.push_to_hub, a branch, a cold from_pretrained without the package, and one offline."""
+def test_models_pushed_by_transformers_load_in_fresh_processes(folder, hub, tokenizer, tmp_path):
+    """push_to_hub to main and to a branch; from_pretrained without this package, also offline."""
     model = small_model(vocab_size=len(tokenizer))
     model.push_to_hub("me/library", token=TOKEN)
     model.push_to_hub("me/library", token=TOKEN, revision="other")

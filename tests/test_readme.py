@@ -19,7 +19,8 @@ from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
+from modeling_aiayn.training.data import DataArguments
+from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.translation import Translator
 
 README = (ROOT / "README.md").read_text()

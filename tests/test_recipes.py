@@ -10,8 +10,8 @@ from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import RECIPES, parse_arguments
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.arguments import DataArguments, ModelArguments
-from modeling_aiayn.training.setup import build_config
+from modeling_aiayn.training.data import DataArguments
+from modeling_aiayn.training.setup import ModelArguments, build_config
 
 WMT14 = [RECIPES / f"wmt14_{size}.yaml" for size in ("base", "big")]
 

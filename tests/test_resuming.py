@@ -143,15 +143,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
     assert summary["seconds_of_all_starts"] > summary["train_runtime"]
 
 
-def test_a_run_on_a_stream_goes_on_at_its_place(run, encoded):
-    """Through the stream's end: 200 pairs, about 45 to an update."""
-    options = {"data": encoded.to_iterable_dataset(), "max_tokens_per_batch": 1000}
-    options |= {"streaming_pool_size": 90, "gradient_accumulation_steps": 2}
-    whole = run("whole", **options)
-    run("cut", at=10, **options)
-    assert_same_run(run("cut", **options), whole)
-
-
 @pytest.fixture
 def cut(run, tmp_path):
     """A run that was killed at update 10, and its checkpoints 4 and 8."""

@@ -328,7 +328,9 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     assert code == 0 and more.startswith(again) and "bleu_moses" in more
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     code, _, err = run("evaluate_translation.py", *files, "--moses", "true")
-    assert code == 1 and "needs the package sacremoses, which the extra 'interop'" in err
+    assert (
+        code == 1 and "needs the package sacremoses. Install it, or modeling_aiayn[interop]" in err
+    )
     (tmp_path / "columns.txt").write_text("Der Hund.\t-0.5\nWir.\t-0.7\n")
     wrong = ("--hypotheses", tmp_path / "columns.txt", *files[2:])
     code, _, err = run("evaluate_translation.py", *wrong)

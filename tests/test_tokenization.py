@@ -1,4 +1,4 @@
-"""Section 5.1's vocabularies: nothing unknown, nothing lost, nothing special in user text."""
+"""Vocabularies of section 5.1: special tokens, coverage of all text, saving and errors."""
 
 import random
 
@@ -53,7 +53,7 @@ def test_eos_ends_every_sequence_and_survives_truncation(bpe, words):
         assert set(cut) == {"input_ids", "attention_mask"}
 
 
-def test_special_tokens_in_user_text_are_text(bpe, words):
+def test_special_tokens_in_user_text_are_ordinary_text(bpe, words):
     for text in ("the </s> cat", "<s><pad><unk>", "<0x41>"):
         ids = bpe(text).input_ids
         assert ids.count(2) == 1
@@ -65,14 +65,14 @@ def test_special_tokens_in_user_text_are_text(bpe, words):
 @pytest.mark.parametrize(
     "text", ["a\x00b", "a\nb\tc", " two  blanks ", "漢字漢字", "👩‍👩‍👧", "ß\r", ""]
 )
-def test_any_text_comes_back(bpe, text):
+def test_decoding_restores_any_text(bpe, text):
     ids = bpe(text).input_ids
     assert bpe.unk_token_id not in ids
     assert bpe.decode(ids, skip_special_tokens=True) == text
 
 
-def test_random_unicode_comes_back(bpe):
-    """Without surrogates (no text) and the space sign itself."""
+def test_decoding_restores_random_unicode(bpe):
+    """Except surrogates, which are not text, and the space sign U+2581."""
     generator = random.Random(0)
     ranges = ((0, 0x7F), (0x80, 0x2580), (0x2582, 0xD7FF), (0xE000, 0x10FFFF))
     for _ in range(1000):
@@ -81,12 +81,12 @@ def test_random_unicode_comes_back(bpe):
         assert bpe.decode(bpe(text).input_ids, skip_special_tokens=True) == text
 
 
-def test_bytes_have_entries_of_their_own(bpe):
+def test_each_byte_has_an_entry(bpe):
     assert bpe.convert_tokens_to_ids(BYTE_TOKENS) == list(range(4, 260))
     assert len(bpe) <= 340
 
 
-def test_punctuation_is_no_part_of_words(bpe):
+def test_punctuation_marks_are_separate_tokens(bpe):
     assert bpe.tokenize("cat.")[-1] == "."
     assert bpe.tokenize("the, cat")[1:2] == [","]
 
@@ -100,7 +100,7 @@ def test_training_twice_gives_the_same_bytes(tmp_path):
         assert path.read_bytes() == other.read_bytes()
 
 
-def test_words_are_lower_case_and_frequent(words):
+def test_the_word_vocabulary_has_frequent_lower_case_words(words):
     vocabulary = words.get_vocab()
     assert {"the", "dog", "cat", "see", ".", "die"} & vocabulary.keys() == {"the", "cat", "."}
     ids = words("THE unheard cat.").input_ids
@@ -108,22 +108,22 @@ def test_words_are_lower_case_and_frequent(words):
     assert words.decode(ids, skip_special_tokens=True) == "the cat."
 
 
-def test_generated_ids_become_one_line_each_without_frame(bpe, words):
+def test_generated_ids_become_one_line_without_special_tokens(bpe, words):
     ids = bpe("the\ncat\u2028sees\r").input_ids
     assert decode_lines(bpe, [[0, *ids, 1, 1], [0, 2]]) == ["the cat sees", ""]
 
 
-def test_what_is_unknown_stays_visible(words):
+def test_unknown_words_stay_visible(words):
     ids = words("the unheard cat.").input_ids
     assert decode_lines(words, [[0, *ids, 1]]) == ["the <unk> cat."]
 
 
-def test_case_is_kept_where_it_is_asked_for():
+def test_case_is_kept_on_request():
     tokenizer = train_word_tokenizer(TEXTS, lowercase=False)
     assert {"The", "the"} <= tokenizer.get_vocab().keys()
 
 
-def test_case_is_given_up_where_it_is_asked_for(tmp_path):
+def test_text_is_lower_cased_on_request(tmp_path):
     trained = train_bpe_tokenizer(TEXTS, 340, lowercase=True)
     trained.save_pretrained(tmp_path)
     for tokenizer in (trained, AutoTokenizer.from_pretrained(tmp_path)):
@@ -134,23 +134,23 @@ def test_case_is_given_up_where_it_is_asked_for(tmp_path):
         assert tokenizer.decode(ids, skip_special_tokens=True) == "the übergang, αβγ </s>"
 
 
-def test_pairs_of_texts_have_two_ends(bpe):
+def test_a_pair_of_texts_has_two_end_tokens(bpe):
     assert bpe("the cat", "die Katze").input_ids.count(2) == 2
 
 
 @pytest.mark.parametrize("texts", [[], [""]])
-def test_training_without_text_is_refused(texts):
+def test_training_without_text_is_rejected(texts):
     with pytest.raises(ValueError, match="needs text"):
         train_bpe_tokenizer(texts, 400)
     with pytest.raises(ValueError, match="at least min_frequency=2"):
         train_word_tokenizer(texts)
 
 
-def test_vocabulary_without_room_for_characters_is_refused():
+def test_a_vocabulary_too_small_for_the_characters_is_rejected():
     with pytest.raises(ValueError, match=r"at least \d+ entries, got 270"):
         train_bpe_tokenizer(TEXTS, 270)
 
 
-def test_vocabulary_without_frequent_words_is_refused():
+def test_a_vocabulary_without_frequent_words_is_rejected():
     with pytest.raises(ValueError, match="min_frequency=99"):
         train_word_tokenizer(TEXTS, min_frequency=99)

@@ -1,1 +1,1 @@
-"""Texts into classes by the encoder: what is read, how it is trained, how it is scored."""
+"""Text classification with the encoder: reading data, training, scores."""

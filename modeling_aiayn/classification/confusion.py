@@ -1,4 +1,4 @@
-"""Which classes are taken for which, as a picture."""
+"""Draw a confusion matrix."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .scores import ClassificationScores
 
 
 def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
-    """Draw the confusion matrix, rows in shares of their class, counts in the cells.
+    """Draw the confusion matrix: counts in the cells, colours by the share of the true class.
 
     Args:
         scores: The scores.
@@ -17,7 +17,7 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: Its ending is another.
+        ValueError: The path ends neither in .png nor in .svg.
     """
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
@@ -34,9 +34,9 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
     label_columns(axes, names, families)
     label_rows(axes, names, families)
     axes.set(
-        xlabel="taken for",
-        ylabel="is",
-        title=f"{100 * scores.accuracy:.2f} % of the texts are right",
+        xlabel="predicted class",
+        ylabel="true class",
+        title=f"Accuracy {100 * scores.accuracy:.2f} %",
     )
-    figure.colorbar(image, ax=axes, label="share of the class")
+    figure.colorbar(image, ax=axes, label="share of the true class")
     write_figure(figure, path)

@@ -1,66 +1,95 @@
-"""Texts with a class each, from files and from the Hub."""
+"""Read texts with one class each, from files and from the Hub."""
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..corpus import read_lines
-from .arguments import TextDataArguments
+from ..corpus import read_json_lines, read_lines
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class TextDataArguments:
+    """Labelled texts: from files or from a dataset on the Hub."""
+
+    train_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "A .jsonl file, or a .tsv file with the label before the text; each plain or "
+            ".gz."
+        },
+    )
+    validation_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "Validation texts, same formats. Default: a share of the training texts."
+        },
+    )
+    test_file: str | None = field(
+        default=None, metadata={"help": "Texts to score the trained model on, same formats."}
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    )
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "A configuration of that dataset."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column or key of the text."})
+    label_column: str = field(default="label", metadata={"help": "Column or key of the class."})
+    validation_share: float = field(
+        default=0.1,
+        metadata={"help": "Share of the training texts to validate on, without validation texts."},
+    )
+    max_length: int = field(
+        default=512,
+        metadata={"help": "Cut texts to this many tokens; the log says how many were cut."},
+    )
+
+    def __post_init__(self) -> None:
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise ValueError("Give either train_file or dataset_name.")
+        if self.dataset_name is not None and (self.validation_file or self.test_file):
+            raise ValueError("A dataset has its own splits. Give no files with dataset_name.")
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"validation_share must be in (0, 1), got {self.validation_share}.")
+        if self.max_length < 2:
+            raise ValueError(f"max_length must be at least 2, got {self.max_length}.")
+
+
 def read_labelled(path: str | Path, text_column: str, label_column: str) -> list[tuple[str, str]]:
-    """Labels and texts of a file.
+    """Read label and text of each line of a file.
 
     Args:
         path: A .jsonl file, or a .tsv file with the label before the text; each plain or .gz.
         text_column: Key of the text in a .jsonl file.
-        label_column: Key of its label there, a string or an integer.
-
-    Returns:
-        Label and text of each line.
+        label_column: Key of the label in a .jsonl file; its value is a string or an integer.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is not what the file's name says, or has no text.
+        ValueError: The file has another extension, or a line has no label or no text.
     """
     kind = Path(str(path).removesuffix(".gz")).suffix
-    if kind not in (".jsonl", ".tsv"):
-        raise ValueError(f"{path}: labelled texts come as .jsonl or .tsv, plain or .gz.")
+    if kind == ".jsonl":
+        return [
+            _label_and_text(record, text_column, label_column, where)
+            for where, record in read_json_lines(path)
+        ]
+    if kind != ".tsv":
+        raise ValueError(f"{path}: labelled texts must be .jsonl or .tsv files, plain or .gz.")
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}:{number}"
-        if kind == ".jsonl":
-            label, text = _record(line, text_column, label_column, where)
-        else:
-            label, tab, text = line.partition("\t")
-            if not tab:
-                raise ValueError(f"{where}: a line must be a label, a tab and a text.")
-        rows.append(_filled(label, text, where))
+        label, tab, text = line.partition("\t")
+        if not tab:
+            raise ValueError(f"{path}:{number}: a line must be a label, a tab and a text.")
+        rows.append(_strip_row(label, text, f"{path}:{number}"))
     return rows
-
-
-def _filled(label: str, text: str, where: str) -> tuple[str, str]:
-    """Both without surrounding blanks, and neither empty."""
-    for name, value in (("label", label), ("text", text)):
-        if not value.strip():
-            raise ValueError(f"{where}: there is no {name}.")
-    return label.strip(), text.strip()
-
-
-def _record(line: str, text_column: str, label_column: str, where: str) -> tuple[str, str]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON ({error}).") from error
-    return _label_and_text(record, text_column, label_column, where)
 
 
 def _label_and_text(
@@ -73,46 +102,49 @@ def _label_and_text(
                 f"{where}: a record must have {text_column!r}, a text, and {label_column!r}, a "
                 f"string or an integer; got the keys {keys}."
             )
-    return str(record[label_column]), record[text_column]
+    return _strip_row(str(record[label_column]), record[text_column], where)
+
+
+def _strip_row(label: str, text: str, where: str) -> tuple[str, str]:
+    for name, value in (("label", label), ("text", text)):
+        if not value.strip():
+            raise ValueError(f"{where}: there is no {name}.")
+    return label.strip(), text.strip()
 
 
 def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
-    """The splits that data names, with the same classes in the same order in each.
+    """Read the texts that data names; all splits have the same classes in the same order.
 
-    Where there is no validation split, a share of the training texts is drawn for one, of each
-    class alike: files are often sorted by class.
+    Without validation texts, the same share of each class is drawn from the training texts:
+    files are often sorted by class.
 
     Args:
-        data: Where texts come from.
-        seed: Draws the validation texts.
+        data: The data's arguments.
+        seed: Seed of the draw.
 
     Returns:
-        "train", "validation" and, where there is one, "test", with the columns "text" and "label".
+        "train", "validation" and perhaps "test", with the columns "text" and "label".
 
     Raises:
-        OSError: A file or dataset cannot be had.
-        ValueError: It is not what it should be, or a split has a class that training has not.
+        OSError: A file or dataset cannot be read.
+        ValueError: A file or dataset has the wrong format, or a split has a class that the
+            training texts lack.
     """
-    rows = _hub_rows(data) if data.dataset_name is not None else _file_rows(data)
+    rows = _read_files(data) if data.dataset_name is None else _read_hub(data, data.dataset_name)
     for split, found in rows.items():
         if not found:
             raise ValueError(f"{split}: there are no texts.")
     names = sorted({label for label, _ in rows["train"]}, key=_by_number)
     if len(names) < 2:
-        raise ValueError(f"Training texts must be of two classes at least, got only {names}.")
+        raise ValueError(f"Training texts must have at least two classes, got only {names}.")
     for split, found in rows.items():
-        strange = sorted({label for label, _ in found} - set(names))
-        if strange:
-            raise ValueError(f"{split}: the class {strange[0]!r} is not in the training texts.")
-        classes = Counter(label for label, _ in found)
-        counts = ", ".join(f"{name} {classes[name]:,}" for name in names)
-        logger.info("%s: %d texts (%s).", split, len(found), counts)
+        _check_and_log_classes(split, found, names)
     splits = {split: _dataset(found, names) for split, found in rows.items()}
     if "validation" not in splits:
-        rarest = min(names, key=[label for label, _ in rows["train"]].count)
-        if sum(label == rarest for label, _ in rows["train"]) < 2:
+        rarest, count = Counter(label for label, _ in rows["train"]).most_common()[-1]
+        if count < 2:
             raise ValueError(
-                f"train: the class {rarest!r} has one text, and can have none to validate on. Give "
+                f"train: the class {rarest!r} has one text, so none is left to validate on. Give "
                 "a validation_file, or more texts."
             )
         parts = splits["train"].train_test_split(
@@ -123,11 +155,20 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
 
 def _by_number(label: str) -> tuple[int, str]:
-    """Numbers in their order, before names in theirs."""
+    """Sort key: numbers by value, then other labels by name."""
     return (int(label), "") if label.isdecimal() else (2**31, label)
 
 
-def _file_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
+def _check_and_log_classes(split: str, rows: list[tuple[str, str]], names: Sequence[str]) -> None:
+    counts = Counter(label for label, _ in rows)
+    unknown = sorted(counts.keys() - set(names))
+    if unknown:
+        raise ValueError(f"{split}: the class {unknown[0]!r} is not in the training texts.")
+    listed = ", ".join(f"{name} {counts[name]:,}" for name in names)
+    logger.info("%s: %d texts (%s).", split, len(rows), listed)
+
+
+def _read_files(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
     files = {
         "train": data.train_file,
         "validation": data.validation_file,
@@ -140,37 +181,36 @@ def _file_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _hub_rows(data: TextDataArguments) -> dict[str, list[tuple[str, str]]]:
-    dataset = load_dataset(str(data.dataset_name), data.dataset_config)
+def _read_hub(data: TextDataArguments, name: str) -> dict[str, list[tuple[str, str]]]:
+    dataset = load_dataset(name, data.dataset_config)
     if "train" not in dataset:
-        raise ValueError(f"{data.dataset_name} has no split 'train', only {sorted(dataset)}.")
+        raise ValueError(f"{name} has no split 'train', only {sorted(dataset)}.")
     splits = [split for split in ("train", "validation", "test") if split in dataset]
     if "test" in splits and _is_unlabelled(dataset["test"], data.label_column):
-        logger.warning("%s[test] has no labels: it is left out.", data.dataset_name)
+        logger.warning("%s[test] has no labels: it is skipped.", name)
         splits.remove("test")
-    return {
-        split: list(_records(dataset[split], data, f"{data.dataset_name}[{split}]"))
-        for split in splits
-    }
+    return {split: list(_records(dataset[split], data, f"{name}[{split}]")) for split in splits}
 
 
 def _is_unlabelled(dataset: Dataset, column: str) -> bool:
-    """Whether all labels are -1, as in test sets of which only their makers know them."""
+    """Whether all labels are -1, as in test sets whose labels are not published."""
     is_numbered = isinstance(dataset.features.get(column), ClassLabel)
     return is_numbered and set(dataset[column]) == {-1}
 
 
 def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[tuple[str, str]]:
-    """Labels, by name where the dataset has names for them, and texts."""
+    """Labels and texts; a label is the name of its class if the dataset has names."""
     classes = dataset.features.get(data.label_column)
     for number, record in enumerate(dataset):
         where = f"{name} record {number}"
         label, text = _label_and_text(record, data.text_column, data.label_column, where)
         if isinstance(classes, ClassLabel):
             if not 0 <= int(label) < classes.num_classes:
-                raise ValueError(f"{where}: there is no class {label}, of {classes.num_classes}.")
+                raise ValueError(
+                    f"{where}: the label must be in [0, {classes.num_classes}), got {label}."
+                )
             label = classes.int2str(int(label))
-        yield _filled(label, text, where)
+        yield label, text
 
 
 def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:
@@ -185,13 +225,13 @@ def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Ids of texts, cut where they are too long; the last is `</s>` all the same.
+    """Encode texts; a text that is too long is cut, and still ends in `</s>`.
 
     Args:
         texts: Columns "text" and "label".
         tokenizer: The tokenizer.
-        max_length: Tokens that a text may have, `</s>` counted.
-        name: What to call the texts in the log.
+        max_length: Maximum tokens of a text, including `</s>`.
+        name: Name of the texts in messages.
 
     Returns:
         The columns "input_ids" and "labels".

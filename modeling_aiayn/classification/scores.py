@@ -1,4 +1,4 @@
-"""How well a classifier does: accuracy, F1, and which classes it takes for which."""
+"""Scores of a classifier: accuracy, F1 and the confusion matrix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from transformers import EvalPrediction
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """What became of texts of known classes.
+    """Predicted classes compared with the true ones.
 
     Args:
-        confusion: How many texts of each class (row) were taken for each class (column), [L, L].
-        names: The classes.
+        confusion: Number of texts of each true class (row) and predicted class (column), [L, L].
+        names: Names of the classes.
     """
 
     confusion: Tensor
@@ -22,19 +22,19 @@ class ClassificationScores:
 
     @property
     def accuracy(self) -> float:
-        """Share of the texts that were taken for what they are."""
+        """Share of the texts whose class was predicted correctly."""
         return float(self.confusion.trace() / self.confusion.sum())
 
     @property
     def f1(self) -> list[float]:
-        """The harmonic mean of precision and recall of each class; 0 for one that never occurs."""
-        right = self.confusion.diagonal().double()
-        found, there = self.confusion.sum(0), self.confusion.sum(1)
-        return (2 * right / (found + there).clamp(min=1)).tolist()
+        """Harmonic mean of precision and recall, for each class; 0 for a class without texts."""
+        correct = self.confusion.diagonal().double()
+        predicted, true = self.confusion.sum(0), self.confusion.sum(1)
+        return (2 * correct / (predicted + true).clamp(min=1)).tolist()
 
     @property
     def macro_f1(self) -> float:
-        """The mean of the classes' F1, however many texts each has."""
+        """Mean F1 of the classes, each with equal weight."""
         return sum(self.f1) / len(self.f1)
 
     def __str__(self) -> str:
@@ -53,18 +53,10 @@ class ClassificationScores:
 def score_classes(
     predicted: Sequence[int], labels: Sequence[int], names: Sequence[str]
 ) -> ClassificationScores:
-    """Compare predicted classes with the true ones.
-
-    Args:
-        predicted: A class for each text.
-        labels: The true one.
-        names: The classes' names.
-
-    Returns:
-        The scores.
+    """Compare the predicted class of each text with its label.
 
     Raises:
-        ValueError: There is nothing to score.
+        ValueError: There are no texts.
     """
     if not len(labels):
         raise ValueError("Scoring needs at least one text, got none.")
@@ -76,13 +68,10 @@ def score_classes(
 
 
 def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """What a trainer takes as compute_metrics.
+    """Accuracy and macro F1 in percent, for a trainer's compute_metrics.
 
     Args:
         prediction: Logits, [N, L], and labels, [N].
-
-    Returns:
-        Accuracy and macro F1, in percent.
     """
     logits = prediction.predictions
     names = [str(number) for number in range(logits.shape[-1])]

@@ -1,5 +1,6 @@
-"""A classifier's training: the model, its vocabulary, and a trainer that can be killed."""
+"""Train a classifier: its arguments, its model and its vocabulary."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,12 +18,73 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..configuration_aiayn import AiaynConfig
+from ..loading import check_directory, load_checked
 from ..modeling_aiayn import AiaynForSequenceClassification
-from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
+from ..tokenization import train_tokenizer, vocabulary_sha256
+from ..training.arguments import RunArguments
 from ..training.progress import ProgressBar
 from ..training.resumable import ResumableTrainer
-from ..training.setup import parse_mapping
-from .arguments import ClassifierArguments
+from ..training.setup import PresetArguments, read_overrides
+
+
+@dataclass
+class ClassifierTrainingArguments(RunArguments):
+    """Training arguments of a classifier."""
+
+    lr_scheduler_type: str = field(
+        default="linear", metadata={"help": "A schedule of transformers."}
+    )
+    learning_rate: float = field(default=5e-4, metadata={"help": "The peak learning rate."})
+    warmup_steps: float = field(
+        default=0.1,
+        metadata={"help": "Updates over which the rate rises; below 1, a share of all updates."},
+    )
+    per_device_train_batch_size: int = field(
+        default=32, metadata={"help": "Texts in a batch, on each device."}
+    )
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Texts in an evaluation batch, on each device."}
+    )
+    eval_strategy: str = field(default="epoch", metadata={"help": "no, epoch or steps."})
+    save_strategy: str = field(default="epoch", metadata={"help": "no, epoch, steps or best."})
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "Keep at most this many checkpoints."}
+    )
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "Keep the checkpoint with the best validation score."}
+    )
+    metric_for_best_model: str | None = field(
+        default="accuracy", metadata={"help": "Score to compare: accuracy, macro_f1 or loss."}
+    )
+
+
+@dataclass
+class ClassifierArguments(PresetArguments):
+    """The model: a new one, or one on the encoder of another model."""
+
+    start_from: str | None = field(
+        default=None,
+        metadata={"help": "Folder of a model, such as a translator, whose encoder to fine-tune."},
+    )
+    vocabulary: str = field(
+        default="bpe",
+        metadata={"help": "bpe, or word: lower-cased words.", "choices": ["bpe", "word"]},
+    )
+    vocab_size: int = field(default=8000, metadata={"help": "Size of the bpe vocabulary."})
+    min_frequency: int = field(
+        default=2, metadata={"help": "Minimum count of a word in the word vocabulary."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.start_from is None:
+            return
+        for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(
+                    f"{name} cannot be set with start_from: that model brings its sizes and its "
+                    "vocabulary."
+                )
+        check_directory(self.start_from)
 
 
 class ClassifierTrainer(ResumableTrainer):
@@ -73,20 +135,20 @@ class ClassifierTrainer(ResumableTrainer):
 def build_classifier(
     arguments: ClassifierArguments, train: Dataset, max_length: int
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
-    """A fresh classifier with a vocabulary of the training texts, or one on another's encoder.
+    """Build a new classifier with a vocabulary of the training texts, or one on another encoder.
 
     Args:
-        arguments: Which model.
+        arguments: The model's arguments.
         train: Training texts, with "text" and "label".
-        max_length: Tokens of the longest text.
+        max_length: Maximum tokens of a text.
 
     Returns:
         The model and its tokenizer.
 
     Raises:
         OSError: The folder to start from is damaged.
-        ValueError: config_overrides is no YAML mapping, or the numbers do not fit, or the encoder
-            to start from lacks a weight.
+        ValueError: config_overrides is invalid, a size does not fit, or the encoder to start from
+            lacks a weight.
     """
     names = train.features["label"].names
     classes = {
@@ -94,50 +156,41 @@ def build_classifier(
         "label2id": {name: number for number, name in enumerate(names)},
         "num_labels": len(names),
     }
-    overrides = parse_mapping("config_overrides", arguments.config_overrides)
-    for name in (*classes, "vocab_size", "vocabulary_sha256"):
-        if name in overrides:
-            raise ValueError(f"config_overrides: {name} is read off the training texts.")
+    overrides = read_overrides(arguments, (*classes, "vocab_size", "vocabulary_sha256"))
     if arguments.start_from is not None:
-        return _started_from(arguments.start_from, max_length, **classes, **overrides)
-    texts = train["text"]
-    if arguments.vocabulary == "word":
-        tokenizer = train_word_tokenizer(texts, arguments.min_frequency)
-    else:
-        tokenizer = train_bpe_tokenizer(texts, arguments.vocab_size)
+        return _start_from(arguments.start_from, max_length, **classes, **overrides)
+    tokenizer = train_tokenizer(
+        train["text"], arguments.vocabulary, arguments.vocab_size, arguments.min_frequency
+    )
     config = AiaynConfig.from_preset(
         arguments.preset,
         vocab_size=len(tokenizer),
         vocabulary_sha256=[vocabulary_sha256(tokenizer)],
-        **{"max_position_embeddings": max_length, **classes, **overrides},
+        **classes,
+        **{"max_position_embeddings": max_length, **overrides},
     )
     return AiaynForSequenceClassification(config), tokenizer
 
 
-def _started_from(
+def _start_from(
     folder: str, max_length: int, **fields: Any
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
-    """A classifier on the encoder of a folder's model, all of which is there, in float32."""
+    """Build a classifier in float32 on the encoder of a folder's model."""
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    theirs = AutoConfig.from_pretrained(folder, **options)
-    model, loading_info = AutoModelForSequenceClassification.from_pretrained(
+    config = AutoConfig.from_pretrained(folder, **options)
+    model = load_checked(
+        AutoModelForSequenceClassification,
         folder,
-        config=AiaynConfig.from_dict(theirs.to_dict() | fields),
+        new="classifier.",
+        config=AiaynConfig.from_dict(config.to_dict() | fields),
         dtype=torch.float32,
-        output_loading_info=True,
-        **options,
     )
-    missing = sorted(
-        name for name in loading_info["missing_keys"] if not name.startswith("classifier.")
-    )
-    if missing:
-        raise ValueError(f"{folder} has no {missing[0]}: its encoder is of other sizes.")
-    table = model.model.encoder.embed_positions.max_length
-    if table is not None and max_length > table:
+    learned = model.model.encoder.embed_positions.max_length
+    if learned is not None and max_length > learned:
         raise ValueError(
-            f"{folder} has learned positions for {table} tokens, got max_length={max_length}."
+            f"{folder} has learned positions for {learned} tokens, got max_length={max_length}."
         )
-    if table is None and "max_position_embeddings" not in fields:
+    if learned is None and "max_position_embeddings" not in fields:
         model.config.max_position_embeddings = max_length
     return model, tokenizer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import parse_columns, read_lines, read_rows, without_empty
+from ..corpus import parse_columns, read_lines, read_rows, skip_empty
 from ..loading import check_package
 from ..metrics import moses_bleu
 from ..translation.evaluation import (
@@ -71,7 +71,7 @@ def main() -> None:
     rows = read_rows(flags.file, flags.source_lang, flags.target_lang, columns)
     if flags.hypotheses is not None:
         rows = with_translations(rows, read_lines(flags.hypotheses))
-    pairs = without_empty(rows, flags.file)
+    pairs = skip_empty(rows, flags.file)
     if flags.hypotheses is not None:
         translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..loading import check_model_folder, check_weights
+from ..loading import check_model_folder, load_checked
 
 
 def default_device(device: str | None) -> str:
@@ -48,10 +48,8 @@ def load_with_tokenizer(
         OSError: The model or its tokenizer cannot be read.
         ValueError: A weight is missing, unexpected or not finite.
     """
-    loading: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not hub}
-    tokenizer = AutoTokenizer.from_pretrained(path, **loading)
-    model, loading_info = auto_class.from_pretrained(
-        path, output_loading_info=True, **options, **loading
+    model = load_checked(auto_class, path, hub=hub, **options)
+    tokenizer = AutoTokenizer.from_pretrained(
+        path, trust_remote_code=False, local_files_only=not hub
     )
-    check_weights(path, model, loading_info)
     return model, tokenizer

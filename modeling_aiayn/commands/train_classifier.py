@@ -13,15 +13,19 @@ from pathlib import Path
 
 from transformers import set_seed
 
-from ..classification.arguments import (
-    ClassifierArguments,
-    ClassifierTrainingArguments,
-    TextDataArguments,
-)
 from ..classification.confusion import draw_confusion
-from ..classification.labelled_texts import encode_texts, load_labelled_splits
+from ..classification.labelled_texts import (
+    TextDataArguments,
+    encode_texts,
+    load_labelled_splits,
+)
 from ..classification.scores import classification_metrics, score_classes
-from ..classification.training import ClassifierTrainer, build_classifier
+from ..classification.training import (
+    ClassifierArguments,
+    ClassifierTrainer,
+    ClassifierTrainingArguments,
+    build_classifier,
+)
 from ..training.checkpoints import checkpoint_to_resume
 from ..training.curves import CurvesCallback
 from ..training.run_folder import claim_folder, is_finished, mark_finished

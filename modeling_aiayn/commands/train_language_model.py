@@ -13,13 +13,14 @@ from pathlib import Path
 
 from transformers import default_data_collator, set_seed
 
-from ..language_model.arguments import (
-    LanguageDataArguments,
+from ..language_model.texts import LanguageDataArguments, load_text
+from ..language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
+    build_language_model,
+    score_text,
+    text_score_table,
 )
-from ..language_model.texts import load_text
-from ..language_model.training import build_language_model, score_table, score_text
 from ..language_model.windows import covering_windows, random_windows
 from ..training import AiaynTrainer
 from ..training.checkpoints import checkpoint_to_resume
@@ -67,5 +68,5 @@ def main() -> None:
         path = Path(args.output_dir) / "scores.json"
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         mark_finished(args)
-        sys.stdout.write(f"{table}\n\n{score_table(scores, data.unit)}\n")
+        sys.stdout.write(f"{table}\n\n{text_score_table(scores, data.unit)}\n")
         sys.stdout.write(f"{model.num_parameters():,} parameters\n")

@@ -13,14 +13,14 @@ from pathlib import Path
 from transformers import set_seed
 
 from ..training import AiaynTrainer, AiaynTrainingArguments
-from ..training.arguments import DataArguments, ModelArguments
+from ..training.data import DataArguments
 from ..training.checkpoints import checkpoint_to_resume
 from ..training.curves import CurvesCallback
 from ..training.prepared_data import prepare_data_once
 from ..training.progress import training_table
 from ..training.run_folder import claim_folder, is_finished, mark_finished
 from ..training.settings import refuse_other_model
-from ..training.setup import build_config, build_model
+from ..training.setup import ModelArguments, build_config, build_model
 from ..training.trainer import translation_metrics
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table

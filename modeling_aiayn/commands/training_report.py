@@ -12,7 +12,7 @@ from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..training import AiaynTrainer
-from ..training.arguments import DataArguments
+from ..training.data import DataArguments
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
 

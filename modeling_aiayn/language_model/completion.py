@@ -1,4 +1,4 @@
-"""A language model goes on with a text, however long."""
+"""Complete a text with a language model."""
 
 from typing import Any
 
@@ -18,23 +18,25 @@ def complete(
     samples: int = 1,
     **sampling: Any,
 ) -> list[str]:
-    """Go on with a text; whenever the model's window is full, with the newer half of it.
+    """Generate continuations of a text, also beyond the model's context window.
+
+    Whenever the window is full, its older half is dropped.
 
     Args:
         model: A language model.
         tokenizer: Its tokenizer.
         text: The beginning.
-        new_tokens: How many tokens to add.
-        samples: How many texts to write.
-        **sampling: What generate() takes: do_sample, temperature, top_k, top_p.
+        new_tokens: Number of tokens to add.
+        samples: Number of continuations.
+        **sampling: Arguments of generate(): do_sample, temperature, top_k, top_p.
 
     Returns:
-        The texts, their beginning included.
+        The texts, each with its beginning.
 
     Raises:
-        ValueError: There is no beginning, or it has a character that the model does not know.
+        ValueError: The text is empty, or has a character that the model does not know.
     """
-    ids = torch.tensor([encode_beginning(tokenizer, text)] * samples, device=model.device)
+    ids = torch.tensor([encode_prompt(tokenizer, text)] * samples, device=model.device)
     window = model.config.max_position_embeddings
     start, end = 0, ids.size(1) + new_tokens
     while ids.size(1) < end:
@@ -45,7 +47,7 @@ def complete(
             seen,
             attention_mask=torch.ones_like(seen),
             max_new_tokens=min(end - ids.size(1), max(1, window - seen.size(1))),
-            # Nothing in a text is a special token, so nothing was learnt of them.
+            # Special tokens never occur in the training text, so their scores are untrained.
             suppress_tokens=sorted(tokenizer.all_special_ids),
             **sampling,
         )
@@ -53,26 +55,20 @@ def complete(
     return tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
 
 
-def encode_beginning(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids of a text that a language model is to go on with.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        text: The text.
-
-    Returns:
-        Its ids.
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Encode the beginning of a text for a language model.
 
     Raises:
-        ValueError: There is no text, or it has a character that the model does not know.
+        ValueError: The text is empty, or has a character that the model does not know.
     """
     text = replace_surrogates(text)
     if not text:
-        raise ValueError("A language model needs a text to go on with, got an empty one.")
+        raise ValueError("The text to complete must have at least one character, got none.")
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
     if tokenizer.unk_token_id in ids:
         unknown = text[ids.index(tokenizer.unk_token_id)]
         raise ValueError(
-            f"The text to go on with has {unknown!r}, which the model's training text had not."
+            f"The text to complete has {unknown!r}, which does not occur in the model's training "
+            "text. Replace it."
         )
     return ids

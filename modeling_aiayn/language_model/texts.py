@@ -1,7 +1,7 @@
-"""A text as ids, cut into what is trained on and what is held out."""
+"""Read a text, split it into training and held-out parts, and encode them."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -11,11 +11,47 @@ from transformers import PreTrainedTokenizerFast
 
 from ..corpus import read_bytes
 from ..tokenization import SPECIAL_TOKENS, byte_tokenizer, train_character_tokenizer
-from .arguments import LanguageDataArguments
 
 logger = logging.getLogger(__name__)
 
 Text = TypeVar("Text", bytes, str)
+
+
+@dataclass
+class LanguageDataArguments:
+    """A text, its tokens, and how it is split."""
+
+    train_file: str = field(
+        metadata={"help": "A text file, plain or .gz; its end is held out, see the shares."}
+    )
+    unit: str = field(
+        default="character",
+        metadata={"help": "Token unit.", "choices": ["character", "byte"]},
+    )
+    context: int = field(
+        default=64, metadata={"help": "Number of previous tokens that a prediction may depend on."}
+    )
+    validation_share: float = field(
+        default=0.1, metadata={"help": "Share of the text to validate on."}
+    )
+    test_share: float = field(
+        default=0.0,
+        metadata={"help": "Share of the text, after validation, to score the trained model on."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.context < 1:
+            raise ValueError(f"context must be at least 1, got {self.context}.")
+        if not (self.validation_share > 0 and self.test_share >= 0):
+            raise ValueError(
+                "validation_share must be above 0 and test_share at least 0, got "
+                f"{self.validation_share} and {self.test_share}."
+            )
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError(
+                "validation_share and test_share must leave text to train on, got "
+                f"{self.validation_share} and {self.test_share}. Their sum must be below 1."
+            )
 
 
 @dataclass(frozen=True)
@@ -23,8 +59,8 @@ class EncodedText:
     """A part of a text.
 
     Args:
-        ids: An id for each character or byte, [N].
-        size_in_bytes: How long the part is in UTF-8.
+        ids: One id for each character or byte, [N].
+        size_in_bytes: Length of the part in UTF-8.
     """
 
     ids: Tensor
@@ -34,33 +70,30 @@ class EncodedText:
 def load_text(
     arguments: LanguageDataArguments,
 ) -> tuple[dict[str, EncodedText], PreTrainedTokenizerFast]:
-    """Read a text and cut it: the first part is trained on, then validation, then test.
-
-    Args:
-        arguments: Which text, in which units, and how much of it is held out.
+    """Read a text and split it: the first part is for training, then validation, then test.
 
     Returns:
-        "train", "validation" and, if a share is for it, "test"; and the tokenizer, which knows no
-        more than the training part.
+        "train", "validation" and, with a test share, "test"; and the tokenizer, whose vocabulary
+        comes from the training part alone.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not UTF-8 and is to be read as characters, or a part is too short for one
+        ValueError: The file is not UTF-8 but unit is "character", or a part is shorter than one
             window.
     """
     content = read_bytes(arguments.train_file)
     if arguments.unit == "byte":
-        of_bytes = _cut(content, arguments)
-        return {name: _of_bytes(part) for name, part in of_bytes.items()}, byte_tokenizer()
-    parts = _cut(_decoded(content, arguments.train_file), arguments)
+        byte_parts = _split(content, arguments)
+        return {name: _encode_bytes(part) for name, part in byte_parts.items()}, byte_tokenizer()
+    parts = _split(_decode_text(content, arguments.train_file), arguments)
     tokenizer = train_character_tokenizer(parts["train"])
-    encoded = {name: _of_characters(part, tokenizer) for name, part in parts.items()}
+    encoded = {name: _encode_characters(part, tokenizer) for name, part in parts.items()}
     for name, part in encoded.items():
         unknown = int((part.ids == tokenizer.unk_token_id).sum())
         if unknown:
             logger.warning(
-                "%s: %d of %d characters are not in the training text, and are one and the same to "
-                "the model: bits are too few by what tells them apart. --unit byte knows all.",
+                "%s: %d of %d characters do not occur in the training text. Bits per character "
+                "are underestimated, because all of them share one token. --unit byte avoids this.",
                 name,
                 unknown,
                 len(part.ids),
@@ -68,7 +101,7 @@ def load_text(
     return encoded, tokenizer
 
 
-def _decoded(content: bytes, path: str) -> str:
+def _decode_text(content: bytes, path: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,7 +111,7 @@ def _decoded(content: bytes, path: str) -> str:
         ) from error
 
 
-def _cut(text: Text, arguments: LanguageDataArguments) -> dict[str, Text]:
+def _split(text: Text, arguments: LanguageDataArguments) -> dict[str, Text]:
     validation = round(len(text) * (1 - arguments.validation_share - arguments.test_share))
     test = round(len(text) * (1 - arguments.test_share))
     parts = {"train": text[:validation], "validation": text[validation:test]}
@@ -93,13 +126,13 @@ def _cut(text: Text, arguments: LanguageDataArguments) -> dict[str, Text]:
     return parts
 
 
-def _of_bytes(part: bytes) -> EncodedText:
+def _encode_bytes(part: bytes) -> EncodedText:
     ids = np.frombuffer(part, np.uint8).astype(np.int32) + len(SPECIAL_TOKENS)
     return EncodedText(torch.from_numpy(ids), len(part))
 
 
-def _of_characters(part: str, tokenizer: PreTrainedTokenizerFast) -> EncodedText:
-    """As the tokenizer does it, which would take a hundred bytes of memory for each character."""
+def _encode_characters(part: str, tokenizer: PreTrainedTokenizerFast) -> EncodedText:
+    """Encode as the tokenizer does, which itself needs about 100 bytes of memory per character."""
     table = np.full(0x110000, tokenizer.unk_token_id, np.int32)
     for token, index in tokenizer.get_vocab().items():
         if len(token) == 1:

@@ -1,46 +1,105 @@
-"""A language model, built for a vocabulary of characters or bytes, and its scores."""
+"""Build and score a language model of characters or bytes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
-from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForCausalLM
 from ..tokenization import vocabulary_sha256
 from ..training import AiaynTrainer
-from ..training.setup import parse_mapping
-from .arguments import LanguageModelArguments
+from ..training.arguments import RunArguments
+from ..training.setup import PresetArguments, build_config
 from .texts import EncodedText
 from .windows import covering_windows
+
+
+@dataclass
+class LanguageModelTrainingArguments(RunArguments):
+    """Training arguments of a language model, with defaults for a small one.
+
+    A run has max_steps updates. All windows have one length, so padding and the sampling strategy
+    cannot be set.
+
+    Raises:
+        ValueError: As for RunArguments; or max_steps is not positive.
+    """
+
+    max_steps: int = field(
+        default=2000, metadata={"help": "Updates; each one draws new random windows."}
+    )
+    lr_scheduler_type: str = field(
+        default="cosine", metadata={"help": "A schedule of transformers."}
+    )
+    learning_rate: float = field(default=1e-3, metadata={"help": "The peak learning rate."})
+    warmup_steps: float = field(
+        default=100, metadata={"help": "Updates over which the learning rate rises."}
+    )
+    adam_beta2: float = field(default=0.99, metadata={"help": "Adam's beta2."})
+    weight_decay: float = field(default=0.1, metadata={"help": "Weight decay of matrices."})
+    per_device_train_batch_size: int = field(
+        default=12, metadata={"help": "Windows in a batch, on each device."}
+    )
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Windows in an evaluation batch, on each device."}
+    )
+    eval_strategy: str = field(default="steps", metadata={"help": "no, epoch or steps."})
+    eval_steps: float | None = field(
+        default=250, metadata={"help": "Evaluate every so many updates."}
+    )
+    save_strategy: str = field(default="steps", metadata={"help": "no, epoch, steps or best."})
+    save_steps: float = field(default=250, metadata={"help": "Save every so many updates."})
+    prediction_loss_only: bool = field(
+        default=True, metadata={"help": "Compute only the loss in evaluation."}
+    )
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "Keep at most this many checkpoints."}
+    )
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "Keep the checkpoint with the best validation loss."}
+    )
+
+    num_train_epochs: float = field(default=3.0, init=False)
+    pad_to_multiple_of: int | None = field(default=None, init=False)
+    train_sampling_strategy: str = field(default="random", init=False)
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        super().__post_init__()
+
+    @property
+    def windows(self) -> int:
+        """Number of windows in the whole run."""
+        updates = self.max_steps * self.gradient_accumulation_steps
+        return updates * self.train_batch_size * self.world_size
+
+
+@dataclass
+class LanguageModelArguments(PresetArguments):
+    """Model size of a language model."""
 
 
 def build_language_model(
     arguments: LanguageModelArguments, tokenizer: PreTrainedTokenizerBase, context: int
 ) -> AiaynForCausalLM:
-    """A fresh language model.
+    """Build a language model with random weights.
 
     Args:
-        arguments: Which model.
-        tokenizer: Its vocabulary.
-        context: Tokens that a prediction looks back on.
-
-    Returns:
-        The model.
+        arguments: The model's size.
+        tokenizer: Its tokenizer.
+        context: Number of previous tokens that a prediction may depend on.
 
     Raises:
-        ValueError: config_overrides is no YAML mapping, or says what the text says.
+        ValueError: There is no such preset, or config_overrides is invalid.
     """
-    overrides = parse_mapping("config_overrides", arguments.config_overrides)
-    of_text = {
-        "vocab_size": len(tokenizer),
-        "vocabulary_sha256": [vocabulary_sha256(tokenizer)],
-        "max_position_embeddings": context + 1,
-    }
-    for name in of_text:
-        if name in overrides:
-            raise ValueError(f"config_overrides: {name} follows from the text and --context.")
-    return AiaynForCausalLM(AiaynConfig.from_preset(arguments.preset, **of_text, **overrides))
+    config = build_config(
+        arguments,
+        vocab_size=len(tokenizer),
+        vocabulary_sha256=[vocabulary_sha256(tokenizer)],
+        max_position_embeddings=context + 1,
+    )
+    return AiaynForCausalLM(config)
 
 
 @dataclass(frozen=True)
@@ -49,7 +108,7 @@ class TextScore:
 
     Args:
         nats: Mean negative log-likelihood of a token, in nats.
-        tokens_per_byte: Tokens of the text over its size in UTF-8.
+        tokens_per_byte: Tokens of the text divided by its length in UTF-8 bytes.
     """
 
     nats: float
@@ -62,39 +121,33 @@ class TextScore:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits for each byte of the text."""
+        """Bits per byte of the text in UTF-8."""
         return self.bits * self.tokens_per_byte
 
 
 def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -> TextScore:
-    """Predict each token of a text but its first, once.
+    """Predict each token of a text except the first one, once.
 
     Args:
         trainer: A trainer with the model.
         text: The text.
         size: Tokens of a window.
-        step: By how many tokens the window slides: size - 1 as in training, fewer for more context.
-
-    Returns:
-        The score.
+        step: Tokens by which the window slides: size - 1 as in training, fewer for more context.
     """
     windows = covering_windows(text.ids, size, step)
-    # Not evaluate(), whose results are the run's: callbacks would stop early by them.
+    # evaluate() would log these scores as the run's own, and early stopping would count them.
     metrics = trainer.predict(windows, metric_key_prefix="text").metrics
     return TextScore(metrics["text_loss"], len(text.ids) / text.size_in_bytes)
 
 
-def score_table(scores: dict[str, TextScore], unit: str) -> str:
-    """Scores as a Markdown table.
+def text_score_table(scores: dict[str, TextScore], unit: str) -> str:
+    """Format scores as a Markdown table.
 
     Args:
-        scores: Scores by what they are of.
-        unit: What a token is.
-
-    Returns:
-        The table.
+        scores: Scores by the name of their row.
+        unit: "character" or "byte".
     """
-    # Of bytes the last two are one column.
+    # For bytes, bits per token and bits per byte are the same column.
     columns = {
         f"nats per {unit}": [score.nats for score in scores.values()],
         f"bits per {unit}": [score.bits for score in scores.values()],

@@ -1,4 +1,4 @@
-"""Windows on a text: at random to train on, one behind the other to score."""
+"""Windows of a text: random ones for training, consecutive ones for scoring."""
 
 import hashlib
 
@@ -10,13 +10,13 @@ from ..losses import IGNORED_LABEL
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Pieces of one length of a text, in the form that causal models take.
+    """Windows of one length, in the form that causal language models take.
 
     Args:
         ids: The text, [N].
-        size: Tokens of a piece, W; the first of them is looked at and never predicted.
-        starts: Where the pieces begin, [pieces].
-        predicted_from: For each piece the first of its tokens that is predicted in it, [pieces].
+        size: Tokens of a window, W; the first one is never predicted.
+        starts: Position of each window's first token, [windows].
+        predicted_from: For each window, the index of its first predicted token, [windows].
     """
 
     def __init__(self, ids: Tensor, size: int, starts: Tensor, predicted_from: Tensor) -> None:
@@ -29,7 +29,7 @@ class Windows(Dataset[dict[str, Tensor]]):
         return len(self.starts)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """A piece: "input_ids" and "labels", [W] both."""
+        """A window: "input_ids" and "labels", both [W]."""
         start = int(self.starts[index])
         input_ids = self.ids[start : start + self.size].long()
         labels = input_ids.clone()
@@ -37,23 +37,20 @@ class Windows(Dataset[dict[str, Tensor]]):
         return {"input_ids": input_ids, "labels": labels}
 
     def data_sha256(self) -> str:
-        """A hash of the text and of the windows' size; the seed is the run's own."""
+        """A hash of the text and the window size, but not of the random positions."""
         digest = hashlib.sha256(f"{self.size} ".encode())
         digest.update(self.ids.numpy().tobytes())
         return digest.hexdigest()
 
 
 def random_windows(ids: Tensor, size: int, count: int, seed: int) -> Windows:
-    """Windows that begin anywhere, each by itself.
+    """Draw windows at random positions.
 
     Args:
         ids: The text, [N].
         size: Tokens of a window, W, at most N.
-        count: How many.
-        seed: Draws where.
-
-    Returns:
-        The windows, drawn already: each can be had again, in any order.
+        count: Number of windows.
+        seed: Seed of the positions.
     """
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(ids) - size + 1, (count,), generator=generator)
@@ -61,15 +58,15 @@ def random_windows(ids: Tensor, size: int, count: int, seed: int) -> Windows:
 
 
 def covering_windows(ids: Tensor, size: int, step: int) -> Windows:
-    """Windows that slide over a text, so that each token but the first is predicted once.
+    """Slide a window over a text so that each token except the first is predicted once.
 
-    With step = size - 1 a token looks back on anything between one token and the whole window, as
-    in training; with a smaller step on size - step tokens at least, from the second window on.
+    With step = size - 1, a prediction depends on one to size - 1 previous tokens, as in training.
+    With a smaller step it depends on at least size - step, from the second window on.
 
     Args:
         ids: The text, [N].
         size: Tokens of a window, W, at most N.
-        step: By how many tokens the window slides, in [1, W).
+        step: Tokens by which the window slides, in [1, W).
 
     Returns:
         The windows; the last one ends where the text ends.

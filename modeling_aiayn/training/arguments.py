@@ -1,51 +1,174 @@
-"""What a training run is told: section 5's numbers as defaults, the library's names."""
+"""Training arguments: transformers' own, with the paper's values (section 5) as defaults."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 import torch
-from transformers import SchedulerType, Seq2SeqTrainingArguments
+from transformers import GenerationConfig, SchedulerType, Seq2SeqTrainingArguments
 
-# What says how translations are made or batched, and nothing to other models.
-TRANSLATION_FLAGS = (
-    *("max_tokens_per_batch", "streaming_pool_size", "predict_with_generate"),
-    *("generation_num_beams", "generation_max_length", "generation_config"),
-)
-# With noam the learning rate is a factor on equation 3, and the paper has none.
+# With noam, learning_rate multiplies equation 3; the paper has no such factor.
 NOAM_FACTOR = 1.0
 
 
 @dataclass
-class AiaynTrainingArguments(Seq2SeqTrainingArguments):
-    """Seq2SeqTrainingArguments with the paper's optimiser, schedule and smoothing as defaults.
+class RunArguments(Seq2SeqTrainingArguments):
+    """Training arguments that all tasks share.
+
+    The flags of transformers that configure generate() during evaluation cannot be set here:
+    only translation uses them.
 
     Raises:
-        ValueError: There is no such schedule, it needs a learning rate of its own, a batch's size
-            is given in two ways, the run is to push to the Hub, or each of several processes takes
-            itself for the only one.
+        ValueError: A value is invalid, two values contradict each other, or an option of
+            transformers is set that our training does not support.
+    """
+
+    schedules: ClassVar[tuple[str, ...]] = tuple(schedule.value for schedule in SchedulerType)
+
+    pad_to_multiple_of: int | None = field(
+        default=None, metadata={"help": "Pad each batch to a multiple of this many tokens."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "group_by_length: each batch holds sentences of similar length."},
+    )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.accelerator.is_available,
+        metadata={"help": "Keep batches in pinned memory. Default: if there is an accelerator."},
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False,
+        metadata={"help": "Search for parameters without a gradient; our models have none."},
+    )
+    early_stopping_patience: int = field(
+        default=0,
+        metadata={"help": "Stop after this many evaluations without a better score. 0: never."},
+    )
+    resume: str | None = field(
+        default=None,
+        metadata={"help": "Resume from a checkpoint; 'auto': from the newest one in output_dir."},
+    )
+    ema_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "Decay of an exponential moving average of the weights, which is then the "
+            "model that is evaluated and saved. 0: no average; 0.999 is usual."
+        },
+    )
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True,
+        metadata={"help": "When resuming, keep the count of evaluations without a better score."},
+    )
+    use_cache: bool = field(
+        default=True,
+        metadata={"help": "Saved in the model's configuration; training itself uses no cache."},
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Leave losses that are NaN or infinite out of the log."}
+    )
+
+    predict_with_generate: bool = field(default=False, init=False)
+    generation_num_beams: int | None = field(default=None, init=False)
+    generation_max_length: int | None = field(default=None, init=False)
+    generation_config: str | Path | GenerationConfig | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._check_unsupported()
+        self._check_numbers()
+        self._check_patience()
+        if self.lr_scheduler_type not in self.schedules:
+            raise ValueError(
+                f"lr_scheduler_type must be one of {', '.join(self.schedules)}, "
+                f"got {self.lr_scheduler_type!r}."
+            )
+        super().__post_init__()
+        self._check_processes()
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of training examples."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def _check_unsupported(self) -> None:
+        if self.push_to_hub or self.hub_token is not None:
+            raise ValueError(
+                "push_to_hub and hub_token are not supported in training: transformers would "
+                "upload the whole output folder, with training_args.bin and the token in it. "
+                "Train first, then run scripts/push_to_hub.py."
+            )
+        if self.resume_from_checkpoint is not None:
+            raise ValueError(
+                "resume_from_checkpoint is not read by our training. "
+                f"Pass resume={self.resume_from_checkpoint!r}."
+            )
+        if self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size is not supported: a resumed run could have other batches. "
+                "Pass a batch size that fits into memory; the error message names a batch that "
+                "does not fit."
+            )
+
+    def _check_numbers(self) -> None:
+        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+            raise ValueError(
+                f"pad_to_multiple_of must be at least 1, got {self.pad_to_multiple_of}."
+            )
+        if not 0 <= self.label_smoothing_factor <= 1:
+            raise ValueError(
+                f"label_smoothing_factor must be in [0, 1], got {self.label_smoothing_factor}."
+            )
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
+
+    def _check_patience(self) -> None:
+        if self.early_stopping_patience < 0:
+            raise ValueError(
+                f"early_stopping_patience must be at least 0, got {self.early_stopping_patience}."
+            )
+        has_metric = self.load_best_model_at_end or self.metric_for_best_model
+        if self.early_stopping_patience and not has_metric:
+            raise ValueError(
+                "early_stopping_patience needs load_best_model_at_end or metric_for_best_model: it "
+                "counts evaluations without a better score."
+            )
+        if self.early_stopping_patience and self.eval_strategy == "no":
+            raise ValueError("early_stopping_patience needs an eval_strategy, got 'no'.")
+
+    def _check_processes(self) -> None:
+        launched = int(os.environ.get("WORLD_SIZE", 1))
+        if launched > 1 and self.world_size == 1:
+            raise ValueError(
+                f"{launched} processes were launched, but accelerate found no accelerators to "
+                "connect them: each would train alone. To train on CPUs, pass --use_cpu true."
+            )
+
+
+@dataclass
+class AiaynTrainingArguments(RunArguments):
+    """Training arguments of translation.
+
+    Raises:
+        ValueError: As for RunArguments; or noam is given arguments of another schedule, another
+            schedule lacks a learning rate, or the batch size is given in two ways.
 
     Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences.
     """
 
+    schedules: ClassVar[tuple[str, ...]] = ("noam", *RunArguments.schedules)
+
     max_tokens_per_batch: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens in a batch at most, source plus target, padding counted (section 5.1); "
-            "in the place of per_device_train_batch_size."
+            "help": "Maximum tokens in a batch: source plus target, including padding (section "
+            "5.1). Replaces per_device_train_batch_size."
         },
     )
-    streaming_pool_size: int = field(
-        default=100_000,
-        metadata={"help": "Pairs of a streaming dataset that are shuffled and batched together."},
-    )
-    pad_to_multiple_of: int | None = field(
-        default=None, metadata={"help": "Pad sentences to a multiple of so many tokens."}
-    )
-
     lr_scheduler_type: str = field(
         default="noam",
-        metadata={"help": "noam (equation 3) or one of the library's schedules."},
+        metadata={"help": "noam (equation 3) or a schedule of transformers."},
     )
     learning_rate: float = field(
         default=NOAM_FACTOR,
@@ -54,227 +177,49 @@ class AiaynTrainingArguments(Seq2SeqTrainingArguments):
     warmup_steps: float = field(
         default=4000, metadata={"help": "Updates over which the learning rate rises."}
     )
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
     max_grad_norm: float = field(
-        default=0.0, metadata={"help": "Norm that gradients are clipped to; 0, the paper's: none."}
+        default=0.0,
+        metadata={"help": "Clip gradients to this norm. 0: do not clip, as in the paper."},
     )
     label_smoothing_factor: float = field(
-        default=0.1, metadata={"help": "Label smoothing (section 5.4); padding has no part in it."}
-    )
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "group_by_length puts sentences of like length into a batch."},
+        default=0.1, metadata={"help": "Label smoothing (section 5.4); padding is ignored."}
     )
     predict_with_generate: bool = field(
-        default=True, metadata={"help": "Translate during evaluation, for BLEU."}
+        default=True, metadata={"help": "Translate during evaluation, to compute BLEU."}
     )
     generation_num_beams: int | None = field(
-        default=1, metadata={"help": "Beams during evaluation; 1 is greedy and the fastest."}
+        default=1, metadata={"help": "Beam size during evaluation. 1: greedy, the fastest."}
     )
-    dataloader_pin_memory: bool = field(
-        default_factory=torch.accelerator.is_available,
-        metadata={"help": "Keep batches where a GPU reads them fastest; default: if there is one."},
+    generation_max_length: int | None = field(
+        default=None, metadata={"help": "Maximum tokens of a translation during evaluation."}
     )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False,
-        metadata={"help": "Look for parameters without a gradient at each update; ours all have."},
-    )
-    early_stopping_patience: int = field(
-        default=0, metadata={"help": "Evaluations without a better score before stopping; 0: none."}
-    )
-    resume: str | None = field(
-        default=None,
-        metadata={"help": "'auto' for the newest checkpoint in output_dir, or a checkpoint."},
-    )
-
-    ema_decay: float = field(
-        default=0.0,
-        metadata={
-            "help": "Average the weights after each update, of which this share stays; the average "
-            "is what is evaluated and saved. 0: none; 0.999 is usual."
-        },
-    )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Go on counting evaluations without a better score."}
-    )
-    use_cache: bool = field(
-        default=True,
-        metadata={"help": "Written to the model's configuration; training goes without a cache."},
-    )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Log a loss that is not finite as the one before it."}
+    generation_config: str | Path | GenerationConfig | None = field(
+        default=None, metadata={"help": "Generation settings during evaluation."}
     )
 
     def __post_init__(self) -> None:
-        if self.push_to_hub or self.hub_token is not None:
-            raise ValueError(
-                "push_to_hub and hub_token have no place in training: the library would upload the "
-                "whole output folder, training_args.bin and the token in it too. Train, then run "
-                "scripts/push_to_hub.py."
-            )
-        if self.resume_from_checkpoint is not None:
-            raise ValueError(
-                "resume_from_checkpoint is the library's name for what its scripts go on from: "
-                f"give resume={self.resume_from_checkpoint!r}."
-            )
-        if self.auto_find_batch_size:
-            raise ValueError(
-                "auto_find_batch_size would train on other batches than the run says, and resumes: "
-                "give a size that fits. A batch that does not is named."
-            )
-        self._refuse_sizes()
-        self._refuse_patience()
-        schedules = ["noam", *(schedule.value for schedule in SchedulerType)]
-        if self.lr_scheduler_type not in schedules:
-            raise ValueError(
-                f"lr_scheduler_type must be one of {', '.join(schedules)}, "
-                f"got {self.lr_scheduler_type!r}."
-            )
+        self._check_batch_size()
         is_noam = self.lr_scheduler_type == "noam"
         if is_noam and self.lr_scheduler_kwargs:
             raise ValueError(f"noam has no lr_scheduler_kwargs, got {self.lr_scheduler_kwargs!r}.")
-        if not is_noam and self.learning_rate == NOAM_FACTOR:
+        if self.lr_scheduler_type in RunArguments.schedules and self.learning_rate == NOAM_FACTOR:
             raise ValueError(
                 f"lr_scheduler_type={self.lr_scheduler_type!r} needs a learning_rate; the default "
-                f"{NOAM_FACTOR} is noam's factor."
+                f"{NOAM_FACTOR} is meant for noam."
             )
-        # The library knows no noam, and refuses names that it does not know.
+        # transformers rejects names of schedules that it does not know.
         self.lr_scheduler_type = "constant" if is_noam else self.lr_scheduler_type
         super().__post_init__()
         self.lr_scheduler_type = "noam" if is_noam else self.lr_scheduler_type
-        self._refuse_lone_processes()
 
-    @property
-    def order_seed(self) -> int:
-        """Seed of the order of training examples."""
-        return self.seed if self.data_seed is None else self.data_seed
-
-    def _refuse_lone_processes(self) -> None:
-        launched = int(os.environ.get("WORLD_SIZE", 1))
-        if launched > 1 and self.world_size == 1:
+    def _check_batch_size(self) -> None:
+        tokens, sentences = self.max_tokens_per_batch, self.per_device_train_batch_size
+        if tokens is None:
+            return
+        if tokens < 1:
+            raise ValueError(f"max_tokens_per_batch must be at least 1, got {tokens}.")
+        if sentences != type(self).per_device_train_batch_size:
             raise ValueError(
-                f"{launched} processes were launched, and each would train alone: accelerate found "
-                "no accelerator to join them by. On CPUs, give --use_cpu true."
+                "Give the batch size as max_tokens_per_batch or as per_device_train_batch_size, "
+                f"got {tokens} and {sentences}."
             )
-
-    def _refuse_patience(self) -> None:
-        if self.early_stopping_patience < 0:
-            raise ValueError(
-                f"early_stopping_patience must be at least 0, got {self.early_stopping_patience}."
-            )
-        if self.early_stopping_patience and not (
-            self.load_best_model_at_end or self.metric_for_best_model
-        ):
-            raise ValueError(
-                "early_stopping_patience needs load_best_model_at_end or metric_for_best_model: it "
-                "counts evaluations without a better score."
-            )
-        if self.early_stopping_patience and self.eval_strategy == "no":
-            raise ValueError("early_stopping_patience needs an eval_strategy, got 'no'.")
-
-    def _refuse_sizes(self) -> None:
-        for name in ("max_tokens_per_batch", "pad_to_multiple_of", "streaming_pool_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        if not 0 <= self.label_smoothing_factor <= 1:
-            raise ValueError(
-                f"label_smoothing_factor must be in [0, 1], got {self.label_smoothing_factor}."
-            )
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
-        sentences = self.per_device_train_batch_size
-        default = type(self).per_device_train_batch_size
-        if self.max_tokens_per_batch is not None and sentences != default:
-            raise ValueError(
-                "A batch's size is given by max_tokens_per_batch or by "
-                f"per_device_train_batch_size, got {self.max_tokens_per_batch} and {sentences}."
-            )
-
-
-def refuse_flags(arguments: AiaynTrainingArguments, names: Iterable[str], what: str) -> None:
-    """Refuse flags that would be taken and do nothing.
-
-    Args:
-        arguments: A run's arguments.
-        names: Flags that say nothing to this kind of run.
-        what: What the run trains.
-
-    Raises:
-        ValueError: One has another value than its default.
-    """
-    for name in names:
-        if getattr(arguments, name) != type(arguments).__dataclass_fields__[name].default:
-            raise ValueError(f"{name} is not for {what}, got {getattr(arguments, name)!r}.")
-
-
-@dataclass
-class DataArguments:
-    """Where sentence pairs come from; without a file or a name, from the embedded grammar."""
-
-    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
-    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "A .tsv or .jsonl file, or what two line-aligned files have in common: "
-            "data/train for data/train.en and data/train.de; each plain or .gz. Several: all."
-        },
-    )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "The same, to evaluate on while training."}
-    )
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "The same, to score at the end."}
-    )
-    columns: str | None = field(
-        default=None,
-        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
-    )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A dataset on the Hub, in the place of files."}
-    )
-    dataset_config: str | None = field(
-        default=None, metadata={"help": "Which of the dataset's configurations."}
-    )
-    embedded_train_size: int = field(
-        default=20_000, metadata={"help": "Pairs that the embedded grammar writes to train on."}
-    )
-    max_length: int = field(
-        default=256,
-        metadata={"help": "Pairs with a side of more tokens are left out, and counted in the log."},
-    )
-
-
-@dataclass
-class ModelArguments:
-    """Which model to train: a preset, single fields of AiaynConfig, and a vocabulary."""
-
-    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
-    config_overrides: str | None = field(
-        default=None,
-        metadata={"help": "Fields of AiaynConfig, as YAML: '{d_model: 256, dropout: 0.2}'."},
-    )
-    vocabulary: str = field(
-        default="bpe",
-        metadata={
-            "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
-            "lower-cased words, a vocabulary for each language (the seed documents)."
-        },
-    )
-    vocab_size: int = field(default=10_000, metadata={"help": "Entries of the bpe vocabulary."})
-    lowercase: bool = field(
-        default=False,
-        metadata={
-            "help": "Give up case in the bpe vocabulary, as the word vocabulary does; the score to "
-            "look at is bleu_lowercase then."
-        },
-    )
-    length_penalty: float = field(
-        default=1.0,
-        metadata={"help": "Beam search divides by length to this power, in the saved model too."},
-    )
-    min_frequency: int = field(
-        default=2, metadata={"help": "How often a word must occur for the word vocabulary."}
-    )

@@ -1,4 +1,4 @@
-"""The course of a run as a picture: losses and scores over updates."""
+"""Draw the curves of a run: losses, scores and learning rate over updates."""
 
 from pathlib import Path
 from typing import Any
@@ -7,30 +7,22 @@ from matplotlib.figure import Figure
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 CURVES_FILE = "curves.png"
-# What a run is scored by, the first that it has: the picture's title and unit.
+# Title and unit of each score; the first one that the log has is drawn.
 _SCORES = {
     "eval_bleu": ("BLEU (greedy)", "sacreBLEU"),
-    "eval_accuracy": ("Accuracy", "per cent of the texts"),
+    "eval_accuracy": ("Accuracy", "percent of the texts"),
     "eval_perplexity": ("Perplexity", "per token"),
 }
 
 
 def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw losses, what the run is scored by, learning rate and gradient norm over updates.
-
-    Args:
-        log_history: A trainer's log.
-        path: The PNG to write.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Draw losses, score, learning rate and gradient norm of a trainer's log into a PNG."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     (losses, scores), (rates, norms) = figure.subplots(2, 2)
     logged = {key for entry in log_history for key in entry}
     score = next((key for key in _SCORES if key in logged), "eval_bleu")
     for axes, key, label in (
-        (losses, "loss", "training, with any label smoothing"),
+        (losses, "loss", "training, with label smoothing"),
         (losses, "eval_loss", "validation"),
         (scores, score, "validation"),
         (rates, "learning_rate", "learning rate"),
@@ -53,7 +45,7 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 
 
 class CurvesCallback(TrainerCallback):
-    """Draws the curves into the run's folder after each evaluation, and at the end."""
+    """Draws the curves into the output folder after each evaluation, and at the end."""
 
     def on_evaluate(
         self,
@@ -62,7 +54,7 @@ class CurvesCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Draw what has been logged so far."""
+        """Draw the curves of all entries so far."""
         if state.is_world_process_zero:
             draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)
 

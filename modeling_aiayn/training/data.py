@@ -1,6 +1,7 @@
-"""Section 5.1: from where a run's arguments say to the ids that it trains on."""
+"""Section 5.1: read sentence pairs and encode them."""
 
 import logging
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -16,12 +17,11 @@ from datasets import (
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
-from .arguments import DataArguments
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
-# Arguments that say nothing without another one.
+# Flags that have no effect without another one.
 NEEDS = {
     "validation_file": "train_file",
     "test_file": "train_file",
@@ -30,26 +30,62 @@ NEEDS = {
 }
 
 
-def load_splits(data: DataArguments) -> DatasetDict:
-    """The splits that data names, of files, of a dataset on the Hub, or of the embedded grammar.
+@dataclass
+class DataArguments:
+    """Sentence pairs: from files, from a dataset on the Hub, or else from the embedded grammar."""
 
-    Args:
-        data: Where pairs come from.
+    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "A .tsv or .jsonl file, or the common prefix of two line-aligned files: "
+            "data/train for data/train.en and data/train.de; each plain or .gz. Several files are "
+            "concatenated."
+        },
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Pairs to evaluate on during training; same formats."}
+    )
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "Pairs to score the trained model on; same formats."}
+    )
+    columns: str | None = field(
+        default=None,
+        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    )
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "A configuration of that dataset."}
+    )
+    embedded_train_size: int = field(
+        default=20_000, metadata={"help": "Training pairs that the embedded grammar generates."}
+    )
+    max_length: int = field(
+        default=256,
+        metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
+    )
+
+
+def load_splits(data: DataArguments) -> DatasetDict:
+    """Read the pairs that data names.
 
     Returns:
-        Pairs as "train" and "validation", and as "test" where there is one.
+        Pairs as "train" and "validation", and as "test" if data names test pairs.
 
     Raises:
-        OSError: A file or dataset cannot be had.
-        ValueError: It is not what it should be, or the arguments do not fit each other.
+        OSError: A file or dataset cannot be read.
+        ValueError: A file or dataset has the wrong format, or arguments contradict each other.
     """
     if data.dataset_name is not None and data.train_file is not None:
         raise ValueError("Give either dataset_name or train_file, not both.")
-    for name, needs in NEEDS.items():
-        if getattr(data, name) is not None and getattr(data, needs) is None:
-            raise ValueError(f"{name} is of use with {needs}: give that too.")
+    for name, needed in NEEDS.items():
+        if getattr(data, name) is not None and getattr(data, needed) is None:
+            raise ValueError(f"{name} needs {needed}. Give that too.")
     if data.dataset_name is not None:
-        splits = _hub_splits(data)
+        splits = _hub_splits(data, data.dataset_name)
     elif data.train_file is not None:
         splits = _file_splits(data)
     else:
@@ -60,31 +96,28 @@ def load_splits(data: DataArguments) -> DatasetDict:
 
 def _file_splits(data: DataArguments) -> dict[str, Dataset]:
     if data.validation_file is None:
-        raise ValueError(
-            "train_file needs a validation_file beside it: what training does is measured on it."
-        )
+        raise ValueError("train_file needs a validation_file, to evaluate on during training.")
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
     languages = (data.source_lang, data.target_lang, parse_columns(data.columns))
     return {
-        name: concatenate_datasets([read_pairs(path, *languages) for path in given])
-        for name, given in paths.items()
-        if given is not None
+        split: concatenate_datasets([read_pairs(path, *languages) for path in files])
+        for split, files in paths.items()
+        if files is not None
     }
 
 
-def _hub_splits(data: DataArguments) -> dict[str, Dataset]:
-    dataset = (str(data.dataset_name), data.dataset_config)
-    found = get_dataset_split_names(*dataset)
-    for name in ("train", "validation"):
-        if name not in found:
+def _hub_splits(data: DataArguments, name: str) -> dict[str, Dataset]:
+    found = get_dataset_split_names(name, data.dataset_config)
+    for split in ("train", "validation"):
+        if split not in found:
             raise ValueError(
-                f"{data.dataset_name} must have a split {name!r}, got {', '.join(found)}: put its "
-                "pairs into files, and give them as train_file and validation_file."
+                f"{name} must have a split {split!r}, got {', '.join(found)}. Write its pairs to "
+                "files, and give these as train_file and validation_file."
             )
     return {
-        name: read_hub(*dataset, name, data.source_lang, data.target_lang)
-        for name in ("train", "validation", "test")
-        if name in found
+        split: read_hub(name, data.dataset_config, split, data.source_lang, data.target_lang)
+        for split in ("train", "validation", "test")
+        if split in found
     }
 
 
@@ -95,8 +128,8 @@ def _embedded_splits(data: DataArguments) -> dict[str, Dataset]:
         "test": EMBEDDED_HELD_OUT_SIZE,
     }
     return {
-        name: embedded_pairs(name, size, data.source_lang, data.target_lang)
-        for name, size in sizes.items()
+        split: embedded_pairs(split, size, data.source_lang, data.target_lang)
+        for split, size in sizes.items()
     }
 
 
@@ -107,20 +140,20 @@ def encode_pairs(
     max_length: int,
     name: str,
 ) -> Dataset:
-    """Add the ids of both sides to pairs; leave out pairs that are too long.
+    """Add the ids of both sides to pairs, and drop pairs that are too long.
 
     Args:
         pairs: Columns "source" and "target".
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target.
-        max_length: Tokens that a side may have, `</s>` counted.
-        name: What to call the pairs in messages.
+        max_length: Maximum tokens on each side, including `</s>`.
+        name: Name of the pairs in messages.
 
     Returns:
-        The pairs with "input_ids" and "labels".
+        The pairs with the new columns "input_ids" and "labels".
 
     Raises:
-        ValueError: No pair is short enough.
+        ValueError: All pairs are too long.
     """
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
@@ -144,7 +177,7 @@ def encode_pairs(
         )
     if len(kept) < len(pairs):
         logger.warning(
-            "%s: left out %d of %d pairs with a side of more than max_length=%d tokens.",
+            "%s: skipped %d of %d pairs with a side of more than max_length=%d tokens.",
             name,
             len(pairs) - len(kept),
             len(pairs),

@@ -1,4 +1,4 @@
-"""What a run trains on, prepared once on each machine and read by all of its processes."""
+"""Prepare training data once on each machine, for all processes of that machine."""
 
 import atexit
 import multiprocessing
@@ -13,20 +13,19 @@ from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
-from .arguments import DataArguments, ModelArguments
-from .data import encode_pairs, load_splits
-from .setup import build_tokenizers
+from .data import DataArguments, encode_pairs, load_splits
+from .setup import ModelArguments, build_tokenizers
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Pairs and their vocabularies.
+    """Pairs and their tokenizers.
 
     Args:
-        splits: Pairs as "train", "validation" and, where there is one, "test"; the first two with
-            "input_ids" and "labels".
+        splits: Pairs as "train", "validation" and perhaps "test"; the first two with "input_ids"
+            and "labels".
         source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target; the same one where the vocabulary is shared.
+        target_tokenizer: Tokenizer of the target; the same object if the vocabulary is shared.
     """
 
     splits: DatasetDict
@@ -34,11 +33,7 @@ class PreparedData:
     target_tokenizer: PreTrainedTokenizerBase
 
     def save(self, folder: Path) -> None:
-        """Write all of it, for other processes of this machine.
-
-        Args:
-            folder: A folder that is not there yet; nobody but its owner may look into it.
-        """
+        """Save the data into a new folder that only its owner may read."""
         folder.mkdir(mode=0o700)
         self.splits.save_to_disk(folder / "splits")
         self.source_tokenizer.save_pretrained(folder / "source")
@@ -47,21 +42,15 @@ class PreparedData:
 
     @classmethod
     def load(cls, folder: Path) -> "PreparedData":
-        """Read what `save` wrote; pairs stay on the disk, in memory that processes share.
-
-        Args:
-            folder: The folder.
-
-        Returns:
-            The data.
+        """Load saved data; the pairs stay on disk and are memory-mapped.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The folder does not exist.
         """
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"{folder} is not there: the first process of this machine could not prepare the "
-                "data, and says why."
+                f"{folder} does not exist: the first process of this machine failed to prepare the "
+                "data. Its error message says why."
             )
         source, target = (
             AutoTokenizer.from_pretrained(folder / name) if (folder / name).is_dir() else None
@@ -71,18 +60,11 @@ class PreparedData:
 
 
 def prepare_data(data: DataArguments, model: ModelArguments) -> PreparedData:
-    """Read pairs, train the vocabulary on them, encode them.
-
-    Args:
-        data: Where pairs come from.
-        model: Which vocabulary to train.
-
-    Returns:
-        Pairs and vocabularies.
+    """Read pairs, train the vocabulary on the training pairs, and encode the pairs.
 
     Raises:
-        OSError: A file or dataset cannot be had.
-        ValueError: It is not what it should be, or the arguments do not fit it or each other.
+        OSError: A file or dataset cannot be read.
+        ValueError: A file or dataset has the wrong format, or arguments are invalid.
     """
     splits = load_splits(data)
     source, target = build_tokenizers(model, splits["train"])
@@ -92,9 +74,10 @@ def prepare_data(data: DataArguments, model: ModelArguments) -> PreparedData:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder that all have opened, at once or, where others may open it, at the end."""
+    """Remove a folder that all processes have loaded."""
     if multiprocessing.get_start_method() == "fork":
-        # Open files outlive their names, and workers inherit them.
+        # A deleted file stays readable while it is open; forked workers inherit the open files.
+        # Workers that are spawned open the files again, so there the folder stays until the end.
         shutil.rmtree(folder, ignore_errors=True)
     else:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -103,25 +86,17 @@ def _remove(folder: Path) -> None:
 def prepare_data_once(
     args: TrainingArguments, data: DataArguments, model: ModelArguments
 ) -> PreparedData:
-    """`prepare_data`, by the first process of each machine for all of its processes.
+    """Prepare data in the first process of each machine, and load it in the others.
 
-    So a corpus is split into sub-words and held in memory once, not once for each GPU.
-
-    Args:
-        args: The run's arguments, which know its processes.
-        data: Where pairs come from.
-        model: Which vocabulary to train.
-
-    Returns:
-        Pairs and vocabularies, the same in all processes.
+    So a corpus is encoded and held in memory once for each machine, not once for each GPU.
 
     Raises:
-        OSError: As for `prepare_data`; in the other processes, whatever was the matter.
+        OSError: As for `prepare_data`; in the other processes, for any error of the first.
         ValueError: As for `prepare_data`.
     """
     if args.world_size == 1:
         return prepare_data(data, model)
-    # All machines take the name that the first process of all makes up, and may share a disk.
+    # One random name for the run; the machine's name follows, because machines may share a disk.
     [name] = broadcast_object_list([f"modeling_aiayn-{uuid4().hex}"])
     folder = Path(tempfile.gettempdir(), f"{name}-{platform.node()}")
     is_first = args.local_process_index == 0
@@ -135,5 +110,6 @@ def prepare_data_once(
     finally:
         if is_first:
             _remove(folder)
-    # A tokenizer notes that it was loaded, and from where: the one that is saved was not.
+    # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
+    # which would be saved with the model.
     return replace(prepared, splits=found.splits) if is_first else found

@@ -1,11 +1,11 @@
-"""A run as its owner sees it: a bar with rates while it goes, a table when it is over."""
+"""Show a run: a progress bar with rates while it trains, a table at the end."""
 
 import statistics
 from typing import Any
 
 from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 
-# How the bar shows what the log has, in this order.
+# Label and format of the logged values that the bar shows.
 _SHOWN = {
     "loss": ("loss", "{:.3f}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
@@ -16,7 +16,7 @@ _SHOWN = {
 
 
 class ProgressBar(ProgressCallback):
-    """The library's bar, with the newest entry of the log behind it and evaluations above it."""
+    """A progress bar that shows the newest logged values, with evaluations printed above it."""
 
     def on_train_begin(
         self,
@@ -25,7 +25,7 @@ class ProgressBar(ProgressCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Begin where the run goes on: the library's bar counts what was done before as fast."""
+        """Start at the update that is resumed, or the bar would overestimate the speed."""
         super().on_train_begin(args, state, control, **kwargs)
         self.current_step = state.global_step
         if self.training_bar is not None:
@@ -41,7 +41,7 @@ class ProgressBar(ProgressCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Show an entry of the log."""
+        """Show a new entry of the log."""
         if not state.is_world_process_zero or self.training_bar is None or logs is None:
             return
         if "loss" in logs:
@@ -62,14 +62,7 @@ class ProgressBar(ProgressCallback):
 
 
 def training_table(log_history: list[dict[str, Any]]) -> str:
-    """What a run did, as a Markdown table.
-
-    Args:
-        log_history: A trainer's log.
-
-    Returns:
-        The table.
-    """
+    """Summarise a trainer's log as a Markdown table."""
     entries = [entry for entry in log_history if "tokens_per_second" in entry]
     summary: dict[str, Any] = next(
         (entry for entry in reversed(log_history) if "seconds_of_all_starts" in entry), {}

@@ -237,7 +237,7 @@ class ResumableTrainer(Seq2SeqTrainer):
             # The summary: the library divides the whole run's losses by the updates of this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
             logs["seconds_of_all_starts"] = round(time.perf_counter() - self._started, 1)
-            if self.args.max_tokens_per_batch is not None:
+            if getattr(self.args, "max_tokens_per_batch", None) is not None:
                 # It counts sentences by a batch size that says nothing here.
                 logs.pop("train_samples_per_second", None)
         super().log(logs, start_time)

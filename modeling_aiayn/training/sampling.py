@@ -1,4 +1,4 @@
-"""Section 5.1: batches of sentences of approximately the same length."""
+"""Section 5.1: batches of sentences of similar length."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 
 class LengthGroups(Sampler[int]):
-    """Indices such that each batch has sentences of like length, and batches come in any order.
+    """Order sentences so that each batch holds similar lengths, and shuffle the batches.
 
-    The library's own sampler goes from long batches to short ones again and again, and the
-    gradients with it.
+    The sampler of transformers repeatedly goes from long batches to short ones; shuffled batches
+    avoid that the size of the gradients follows this pattern.
 
     Args:
         lengths: Length of each sentence, in tokens.
         batch_size: Sentences in a batch.
-        seed: Seed of the order; each epoch has another.
+        seed: Seed of the order, which changes with each epoch.
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
@@ -26,7 +26,7 @@ class LengthGroups(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle anew; the trainer calls this."""
+        """Change the order; the trainer calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class LengthGroups(Sampler[int]):
             indices[start : start + self.batch_size]
             for start in range(0, len(indices), self.batch_size)
         ]
-        # The last batch may be smaller, and would shift the bounds of those behind it.
+        # The last batch stays last: if it is smaller, it would shift the bounds of later batches.
         order = torch.randperm(len(indices) // self.batch_size, generator=generator).tolist()
         order += range(len(order), len(batches))
         for batch in order:

@@ -10,36 +10,26 @@ def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
     """Equation 3: d_model^-0.5 * min(update^-0.5, update * warmup_updates^-1.5).
 
     Args:
-        update: Number of the optimiser's update, counted from 1.
+        update: Number of the update, counted from 1.
         d_model: Width of the model.
         warmup_updates: Updates over which the rate rises.
-
-    Returns:
-        The learning rate.
     """
     return float(d_model**-0.5 * min(update**-0.5, update * warmup_updates**-1.5))
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
-    """Equation 3 as a torch schedule, times the optimiser's own learning rate.
-
-    Args:
-        optimizer: The optimiser.
-        d_model: Width of the model.
-        warmup_updates: Updates over which the rate rises.
-
-    Returns:
-        The schedule. torch counts updates from 0; the paper's first is 1, so no update is lost.
+    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate.
 
     Raises:
-        ValueError: warmup_updates is not positive.
+        ValueError: warmup_updates is less than 1.
     """
     if warmup_updates < 1:
         raise ValueError(
             f"lr_scheduler_type='noam' needs warmup_steps of at least 1, got {warmup_updates}."
         )
-    return LambdaLR(optimizer, partial(_rate_from_zero, d_model, warmup_updates))
+    return LambdaLR(optimizer, partial(_rate_after, d_model, warmup_updates))
 
 
-def _rate_from_zero(d_model: int, warmup_updates: int, updates_done: int) -> float:
+def _rate_after(d_model: int, warmup_updates: int, updates_done: int) -> float:
+    """Torch counts updates from 0, the paper from 1."""
     return noam_rate(updates_done + 1, d_model, warmup_updates)

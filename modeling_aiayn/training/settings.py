@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 # be those that the checkpoint goes with.
 FIXED = (
     *("seed", "data_seed", "world_size", "max_tokens_per_batch", "per_device_train_batch_size"),
-    *("gradient_accumulation_steps", "pad_to_multiple_of", "streaming_pool_size"),
+    *("gradient_accumulation_steps", "pad_to_multiple_of"),
     *("train_sampling_strategy", "optim", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("weight_decay", "bf16", "fp16", "ema_decay"),
 )
@@ -45,7 +45,7 @@ def run_settings(
         Values by name: "fixed", "free", and the model's as "model".
     """
     return {
-        "fixed": {name: _plain(getattr(args, name)) for name in FIXED}
+        "fixed": {name: _plain(getattr(args, name, None)) for name in FIXED}
         | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()},
         "free": {name: _plain(getattr(args, name)) for name in FREE},
         "model": model_settings(config),

@@ -1,5 +1,7 @@
-"""What a run trains: vocabularies from its training text, and a model that fits them."""
+"""Build what a run trains: vocabularies of its training text, and a model that fits them."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -8,25 +10,60 @@ from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import train_bpe_tokenizer, train_word_tokenizer, vocabulary_sha256
-from .arguments import ModelArguments
+from ..tokenization import train_tokenizer, vocabulary_sha256
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
 
 
+@dataclass
+class PresetArguments:
+    """Model size: a preset of AiaynConfig, and fields that replace its values."""
+
+    preset: str = field(default="tiny", metadata={"help": "tiny, base or big."})
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Fields of AiaynConfig as YAML, as in '{d_model: 256, dropout: 0.2}'."},
+    )
+
+
+@dataclass
+class ModelArguments(PresetArguments):
+    """Model size and vocabulary of a translation model."""
+
+    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
+    vocabulary: str = field(
+        default="bpe",
+        metadata={
+            "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
+            "lower-cased words, one vocabulary for each language (the seed documents)."
+        },
+    )
+    vocab_size: int = field(default=10_000, metadata={"help": "Size of the bpe vocabulary."})
+    lowercase: bool = field(
+        default=False,
+        metadata={
+            "help": "Lower-case all text in the bpe vocabulary, as the word vocabulary does. "
+            "Compare bleu_lowercase then."
+        },
+    )
+    length_penalty: float = field(
+        default=1.0,
+        metadata={
+            "help": "Beam search divides scores by the length to this power; the saved model's "
+            "generate() does too."
+        },
+    )
+    min_frequency: int = field(
+        default=2, metadata={"help": "Minimum count of a word in the word vocabulary."}
+    )
+
+
 def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
-    """Parse the YAML mapping that a flag holds.
-
-    Args:
-        flag: The flag's name.
-        text: What was given.
-
-    Returns:
-        The mapping; an empty one where nothing was given.
+    """Parse the YAML mapping in a flag; None gives an empty mapping.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a YAML mapping.
     """
     try:
         found = yaml.safe_load(text or "{}")
@@ -37,48 +74,56 @@ def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
     return found
 
 
+def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, Any]:
+    """Read the fields of AiaynConfig in config_overrides.
+
+    Args:
+        model: The model's arguments.
+        derived: Fields that follow from the training data, and must not be overridden.
+
+    Raises:
+        ValueError: config_overrides is not a YAML mapping, or has a field of derived.
+    """
+    overrides = parse_mapping("config_overrides", model.config_overrides)
+    for name in derived:
+        if name in overrides:
+            raise ValueError(
+                f"config_overrides must not set {name}: it follows from the training data and its "
+                "flags."
+            )
+    return overrides
+
+
+def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
+    """Build the configuration from preset and config_overrides.
+
+    Args:
+        model: The model's arguments.
+        **derived: Fields that follow from the training data.
+
+    Raises:
+        ValueError: There is no such preset, or config_overrides is invalid.
+    """
+    return AiaynConfig.from_preset(model.preset, **derived, **read_overrides(model, derived))
+
+
 def build_tokenizers(
     model: ModelArguments, train: Dataset
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """Train the vocabulary that model names on the training text and nothing else.
-
-    Args:
-        model: Which model to train.
-        train: Training pairs.
+    """Train the vocabularies on the training pairs alone.
 
     Returns:
-        Tokenizers of source and target; one and the same where the vocabulary is shared.
+        Tokenizers of source and target; the same object twice if they share a vocabulary.
 
     Raises:
-        ValueError: There is no such vocabulary, or its numbers do not fit the text.
+        ValueError: There is no such kind of vocabulary, or its size does not fit the text.
     """
     source, target = list(train["source"]), list(train["target"])
+    options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
     if model.vocabulary == "bpe":
-        shared = train_bpe_tokenizer(source + target, model.vocab_size, model.lowercase)
+        shared = train_tokenizer(source + target, *options)
         return shared, shared
-    if model.vocabulary == "word":
-        return (
-            train_word_tokenizer(source, model.min_frequency),
-            train_word_tokenizer(target, model.min_frequency),
-        )
-    raise ValueError(f"vocabulary must be bpe or word, got {model.vocabulary!r}.")
-
-
-def build_config(model: ModelArguments, **fields: Any) -> AiaynConfig:
-    """The configuration of the preset and overrides that model names.
-
-    Args:
-        model: Which model to train.
-        **fields: Fields that the data decides.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ValueError: config_overrides is no YAML mapping, or there is no such preset.
-    """
-    overrides = parse_mapping("config_overrides", model.config_overrides)
-    return AiaynConfig.from_preset(model.preset, **fields, **overrides)
+    return train_tokenizer(source, *options), train_tokenizer(target, *options)
 
 
 def build_model(
@@ -86,28 +131,18 @@ def build_model(
     source_tokenizer: PreTrainedTokenizerBase,
     target_tokenizer: PreTrainedTokenizerBase,
 ) -> AiaynForConditionalGeneration:
-    """A fresh model of the preset and overrides that model names.
-
-    Args:
-        model: Which model to train.
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target.
-
-    Returns:
-        The model, set to translate with four beams.
+    """Build a translation model with random weights, whose generate() searches with 4 beams.
 
     Raises:
-        ValueError: config_overrides is no YAML mapping, or there is no such preset.
+        ValueError: There is no such preset, or config_overrides is invalid.
     """
     is_shared = target_tokenizer is source_tokenizer
+    tokenizers = (source_tokenizer, target_tokenizer)
     config = build_config(
         model,
         vocab_size=len(source_tokenizer),
         decoder_vocab_size=None if is_shared else len(target_tokenizer),
-        vocabulary_sha256=[
-            vocabulary_sha256(source_tokenizer),
-            vocabulary_sha256(target_tokenizer),
-        ],
+        vocabulary_sha256=[vocabulary_sha256(tokenizer) for tokenizer in tokenizers],
     )
     translation_model = AiaynForConditionalGeneration(config)
     translation_model.generation_config.num_beams = NUM_BEAMS

@@ -26,7 +26,7 @@ from ..losses import IGNORED_LABEL
 from ..metrics import TranslationScores
 from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
 from .arguments import AiaynTrainingArguments
-from .batches import StreamedTokenBatches, TokenBatches, padded_lengths, pair_lengths
+from .batches import TokenBatches, padded_lengths, pair_lengths
 from .interruption import leave_group
 from .progress import ProgressBar
 from .resumable import ResumableTrainer
@@ -84,36 +84,29 @@ class AiaynTrainer(ResumableTrainer):
             ValueError: There is no training data, or see `cut_batches`.
         """
         args, dataset = self.args, self.train_dataset
-        if args.max_tokens_per_batch is None or dataset is None:
+        max_tokens = getattr(args, "max_tokens_per_batch", None)
+        if max_tokens is None or dataset is None:
             return super().get_train_dataloader()
         place = (args.order_seed, args.process_index, args.world_size)
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
-        batches: dict[str, Any]
-        if hasattr(dataset, "__len__"):
-            lengths = padded_lengths(pair_lengths(dataset), multiple_of)
-            sampler = TokenBatches(lengths, args.max_tokens_per_batch, *place)
-            batches = {"batch_sampler": sampler, "collate_fn": collate}
-        else:
-            dataset = StreamedTokenBatches(
-                dataset,
-                collate,
-                args.max_tokens_per_batch,
-                args.streaming_pool_size,
-                *place,
-                pad_to_multiple_of=multiple_of,
+        if not hasattr(dataset, "__len__"):
+            raise ValueError(
+                "max_tokens_per_batch needs a dataset with a length, got "
+                f"{type(dataset).__name__}. Use per_device_train_batch_size for a stream."
             )
-            batches = {"batch_size": None}
+        lengths = padded_lengths(pair_lengths(dataset), multiple_of)
         # The batches are this process's already; accelerate would deal them out once more.
         return DataLoaderShard(
             dataset,
+            batch_sampler=TokenBatches(lengths, max_tokens, *place),
+            collate_fn=collate,
             device=self.accelerator.device,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             worker_init_fn=leave_group,
-            **batches,
         )
 
     def create_scheduler(

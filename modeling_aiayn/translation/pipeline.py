@@ -3,7 +3,6 @@
 Importing `modeling_aiayn.translation` registers it.
 """
 
-import copy
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ..loading import computable, load_target_tokenizer, merge_adapters
+from ..loading import convert_for_cpu, load_target_tokenizer
 from ..tokenization import decode_lines
 from .engine import SourceSentence
 from .options import SearchOptions
@@ -43,12 +42,7 @@ class AiaynTranslationPipeline(Pipeline):
             target_tokenizer = load_target_tokenizer(
                 self.model.name_or_path, self.model.config, trust_remote_code=False
             )
-        model = self.model
-        if getattr(model, "_hf_peft_config_loaded", False):
-            # What a caller has given keeps its adapters.
-            model = copy.deepcopy(model)
-            merge_adapters(model)
-        self.model: Any = computable(model)
+        self.model: Any = convert_for_cpu(self.model)
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 
     def _sanitize_parameters(

@@ -15,7 +15,7 @@ from ..loading import (
     HUB_HINT,
     check_directory,
     check_package,
-    computable,
+    convert_for_cpu,
     load_model,
     load_target_tokenizer,
 )
@@ -180,7 +180,7 @@ class Translator:
         models = [load_model(each, hub, **{**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
-        models = [computable(model) for model in models]
+        models = [convert_for_cpu(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
         return cls(models, source_tokenizer, target_tokenizer, compile=compile)
