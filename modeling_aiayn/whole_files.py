@@ -5,7 +5,7 @@ Everything is written under another name first, forced to disk, and renamed in o
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,11 +60,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_files(folder: Path) -> Iterator[Path]:
+def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
     """Write files into a folder, replacing those of the same names after the block has ended.
 
     Args:
         folder: The folder; created if it is missing.
+        weights: Patterns of the names of files without which the others are useless. Where there
+            are new ones, all earlier ones are deleted first and the new ones arrive last: a kill
+            in between leaves none, and never the files of one model beside those of another.
 
     Yields:
         An empty folder to write into.
@@ -80,7 +83,12 @@ def replaced_files(folder: Path) -> Iterator[Path]:
         files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
         for path in files:
             force_to_disk(path)
-        for path in files:
+        last = [new for pattern in weights for new in unfinished.glob(pattern)]
+        for pattern in weights:
+            if any(unfinished.glob(pattern)):
+                _delete_files(folder.glob(pattern))
+        force_to_disk(folder)
+        for path in sorted(files, key=last.__contains__):
             target = folder / path.relative_to(unfinished)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
@@ -108,7 +116,7 @@ def delete_folder(folder: Path) -> None:
 
 
 def unfinished_path(folder: Path) -> Path:
-    """Where `new_folder` keeps a folder until it is complete."""
+    """The path at which `new_folder` writes a folder until it is complete."""
     return folder.parent / UNFINISHED_FOLDER / folder.name
 
 
@@ -141,6 +149,11 @@ def force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _delete_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink()
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -21,11 +21,11 @@ from modeling_aiayn.classification.arguments import (
 from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import encode_texts, load_labelled_splits
 from modeling_aiayn.classification.scores import classification_metrics, score_classes
-from modeling_aiayn.classification.training import ClassifierTrainer, build_classifier
+from modeling_aiayn.classification.training import build_classifier
 from modeling_aiayn.command_line import parse_arguments, run_script
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume
+from modeling_aiayn.training import AiaynTrainer
 from modeling_aiayn.training.curves import CurvesCallback
-from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
+from modeling_aiayn.training.run import Run
 
 
 def main() -> None:
@@ -33,9 +33,8 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
     set_seed(args.seed)
@@ -45,7 +44,7 @@ def main() -> None:
         name: encode_texts(split, tokenizer, data.max_length, name)
         for name, split in splits.items()
     }
-    trainer = ClassifierTrainer(
+    trainer = AiaynTrainer(
         model=model,
         args=args,
         train_dataset=encoded["train"],
@@ -54,7 +53,7 @@ def main() -> None:
         compute_metrics=classification_metrics,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
+    trainer.train(run.checkpoint)
     trainer.save_model()
     # The trainer sorts texts by length: labels come with the predictions.
     found = trainer.predict(encoded["test" if "test" in encoded else "validation"])
@@ -65,7 +64,7 @@ def main() -> None:
         summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
         (folder / "scores.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         draw_confusion(scores, folder / "confusion.png")
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{scores}\n{model.num_parameters():,} parameters\n")
 
 

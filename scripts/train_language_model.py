@@ -22,10 +22,9 @@ from modeling_aiayn.language_model.texts import load_text
 from modeling_aiayn.language_model.training import build_language_model, score_table, score_text
 from modeling_aiayn.language_model.windows import covering_windows, random_windows
 from modeling_aiayn.training import AiaynTrainer
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.progress import training_table
-from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
+from modeling_aiayn.training.run import Run
 
 
 def main() -> None:
@@ -33,9 +32,8 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
     set_seed(args.seed)
@@ -51,7 +49,7 @@ def main() -> None:
         processing_class=tokenizer,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
+    trainer.train(run.checkpoint)
     trainer.save_model()
     table = training_table(trainer.state.log_history)
     scores = {}
@@ -65,7 +63,7 @@ def main() -> None:
         }
         path = Path(args.output_dir) / "scores.json"
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{table}\n\n{score_table(scores, data.unit)}\n")
         sys.stdout.write(f"{model.num_parameters():,} parameters\n")
 

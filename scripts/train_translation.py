@@ -14,13 +14,11 @@ from transformers import set_seed
 from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.prepared_data import prepare_data_once
 from modeling_aiayn.training.progress import training_table
 from modeling_aiayn.training.report import run_facts, write_report
-from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
-from modeling_aiayn.training.settings import refuse_other_model
+from modeling_aiayn.training.run import Run
 from modeling_aiayn.training.setup import build_config, build_model
 from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
@@ -34,14 +32,11 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, AiaynTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
-    checkpoint = checkpoint_to_resume(args)
-    if checkpoint is not None:
-        refuse_other_model(Path(checkpoint), build_config(model_arguments))
+    run.check_model(build_config(model_arguments))
     set_seed(args.seed)
     prepared = prepare_data_once(args, data, model_arguments)
     splits = prepared.splits
@@ -58,7 +53,7 @@ def main() -> None:
         compute_metrics=metrics if args.predict_with_generate else None,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(run.checkpoint)
     trainer.save_model()
     if trainer.is_world_process_zero():
         held_out = splits["test" if "test" in splits else "validation"]
@@ -67,7 +62,7 @@ def main() -> None:
         scores, _ = evaluate_translation(translator, held_out)
         facts = run_facts(trainer, data, splits, sys.argv)
         write_report(args.output_dir, MODEL_CARD, scores, facts)
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
 
 

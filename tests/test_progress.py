@@ -1,6 +1,7 @@
 """What a run's owner sees: rates in the bar, a table at the end."""
 
 import re
+import shutil
 
 import pytest
 from training_setup import make_trainer
@@ -67,6 +68,7 @@ class BarWatch(TrainerCallback):
 def test_the_bar_of_a_resumed_run_counts_the_updates_of_this_start(tmp_path, encoded, tokenizer):
     options = {"disable_tqdm": False, "save_strategy": "steps", "save_steps": 3}
     make_trainer(tmp_path, encoded, tokenizer, **options).train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
     trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
     watch = BarWatch()
     callbacks = trainer.callback_handler.callbacks

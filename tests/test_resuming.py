@@ -28,17 +28,14 @@ from transformers import (
     TrainerState,
 )
 
+from modeling_aiayn import whole_files
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.training import AiaynTrainer, checkpoints, interruption, run_folder
-from modeling_aiayn.training.checkpoints import (
-    checkpoint_to_resume,
-    read_manifest,
-    where_best_is,
-)
+from modeling_aiayn.training import AiaynTrainer, checkpoints, interruption
+from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpoint
 from modeling_aiayn.training.interruption import InterruptionCallback
-from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
-from modeling_aiayn.training.settings import is_more_patient, refuse_other_model
+from modeling_aiayn.training.run import Run, claim_folder
+from modeling_aiayn.training.settings import is_more_patient
 
 STEPS = {
     "max_steps": 14,
@@ -81,7 +78,7 @@ def run(tmp_path, encoded, tokenizer):
     """Train in tmp_path / name, going on from the newest whole checkpoint if there is one."""
 
     def run_(name, at=None, data=encoded, callback=None, path=None, **options):
-        checkpoint = path or checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
+        checkpoint = path or choose_checkpoint(arguments(tmp_path / name, resume="auto"))
         trainer = make_trainer(tmp_path / name, encoded, tokenizer, **(STEPS | options))
         trainer.train_dataset = data
         if at is not None:
@@ -143,15 +140,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
     assert summary["seconds_of_all_starts"] > summary["train_runtime"]
 
 
-def test_a_run_on_a_stream_goes_on_at_its_place(run, encoded):
-    """Through the stream's end: 200 pairs, about 45 to an update."""
-    options = {"data": encoded.to_iterable_dataset(), "max_tokens_per_batch": 1000}
-    options |= {"streaming_pool_size": 90, "gradient_accumulation_steps": 2}
-    whole = run("whole", **options)
-    run("cut", at=10, **options)
-    assert_same_run(run("cut", **options), whole)
-
-
 @pytest.fixture
 def cut(run, tmp_path):
     """A run that was killed at update 10, and its checkpoints 4 and 8."""
@@ -205,11 +193,11 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(run, cut, damage, caplog,
     harm, message = DAMAGE[damage]
     harm(cut / "checkpoint-8")
     resumed = run("cut")
-    warning = next(text for text in caplog.messages if "Passed over" in text)
+    warning = next(text for text in caplog.messages if "Skipped a damaged" in text)
     assert str(cut / "checkpoint-8") in warning
     assert re.search(message, warning)
     assert_same_run(resumed, run("whole"))
-    read_manifest(cut / "checkpoint-8")
+    check_checkpoint(cut / "checkpoint-8")
     assert not (cut / "PWNED").exists()
 
 
@@ -272,61 +260,50 @@ def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_pat
         assert torch.equal(trainer.model.state_dict()[name], weight)
 
 
-def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, cut, caplog):
-    """Else they would be what the next start goes on from, and new ones be deleted for them."""
-    run("cut", save_total_limit=1, at=13, path=cut / "checkpoint-4")
-    assert (
-        "checkpoint-8 is not on the way of this run: it is abandoned-1-checkpoint-8" in caplog.text
-    )
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-8", "checkpoint-12"}
-    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-12")
-    for number in (2, 3):
-        run("cut", at=13, path=cut / "abandoned-1-checkpoint-8")
-        assert (cut / f"abandoned-{number}-checkpoint-12").is_dir()
-    assert (cut / "checkpoint-12").is_dir()
-    (cut / "checkpoint-12").rename(cut / "abandoned-4-checkpoint-12")
-    with pytest.raises(ValueError, match=r"has no checkpoint .* but abandoned-1-checkpoint-8"):
-        checkpoint_to_resume(arguments(cut, resume="auto"))
+def delete_checkpoints(folder, *numbers):
+    for number in numbers:
+        shutil.rmtree(folder / f"checkpoint-{number}")
 
 
-def test_a_run_that_returns_to_an_abandoned_branch_has_its_best_and_no_other_s(run, tmp_path):
-    options = {
-        "metric_for_best_model": "loss",
-        "eval_strategy": "steps",
-        "eval_steps": 4,
-        "save_total_limit": 3,
-    }
-    folder = tmp_path / "run"
-    run("run", at=13, **options)  # 4, 8, 12 of one branch
-    state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
-    assert Path(state["best_model_checkpoint"]).name == "checkpoint-12"
-    run("run", path=folder / "checkpoint-4", at=9, **options)  # 8 of another
-    run("run", path=folder / "abandoned-1-checkpoint-12", at=13, **options)
-    assert not list(folder.glob("checkpoint-*"))
-    assert (folder / "abandoned-2-checkpoint-8").is_dir()
-    worse = options | WORSE_AND_WORSE
-    trainer = run("run", path=folder / "abandoned-1-checkpoint-12", **worse)
-    assert trainer.state.best_global_step == 12
-    assert trainer.state.best_model_checkpoint == str(folder / "abandoned-1-checkpoint-12")
+def test_resuming_from_an_older_checkpoint_is_rejected_while_newer_ones_exist(run, cut, tmp_path):
+    """Otherwise the next resume would pick an abandoned checkpoint."""
+    older = cut / "checkpoint-4"
+    message = r"Cannot resume from .*checkpoint-4: .*checkpoint-8 belongs to another course.*Delete"
+    for use in (
+        lambda: run("cut", path=older),
+        lambda: Run(arguments(cut, resume=str(older))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()
+    assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
+    assert_same_run(run("new", path=older), run("whole"))
+    flip_a_byte(cut / "checkpoint-8" / "model.safetensors")  # a damaged one is no obstacle
+    assert_same_run(run("cut", path=older), run("whole"))
 
 
-def test_where_the_best_checkpoint_is(tmp_path):
-    for name in ("checkpoint-4", "abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"):
-        (tmp_path / name).mkdir()
-    noted = tmp_path / "checkpoint-4"
-    assert where_best_is(tmp_path / "checkpoint-8", noted, {}) == noted
-    beside = tmp_path / "abandoned-1-checkpoint-4"
-    assert where_best_is(tmp_path / "abandoned-1-checkpoint-8", noted, {}) == beside
-    moved = {noted.resolve(): tmp_path / "abandoned-1-checkpoint-8"}
-    assert where_best_is(tmp_path / "copies" / "checkpoint-8", noted, moved) == moved[noted]
-    assert where_best_is(tmp_path / "checkpoint-8", tmp_path / "checkpoint-2", {}) is None
+def test_a_checkpoint_of_another_folder_is_rejected_where_there_are_others(run, cut, tmp_path):
+    shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
+    with pytest.raises(ValueError, match=r"checkpoint-8 belongs to another course of training"):
+        run("cut", path=tmp_path / "elsewhere" / "checkpoint-8")
+    delete_checkpoints(cut, 4, 8)
+    assert_same_run(run("cut", path=tmp_path / "elsewhere" / "checkpoint-8"), run("whole"))
 
 
-def test_training_anew_in_a_folder_of_another_run_loses_nothing_of_it(run, cut, encoded, tokenizer):
-    make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8", "checkpoint-14"}
+def test_training_anew_in_a_folder_of_another_run_is_rejected(cut, encoded, tokenizer):
+    with pytest.raises(ValueError, match=r"Cannot start from the beginning: .*checkpoint-8 "):
+        make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
+    assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
+
+
+def test_a_run_that_was_moved_finds_its_best_checkpoint(run, tmp_path):
+    options = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 4}
+    run("run", at=9, **options, **WORSE_AND_WORSE)
+    shutil.copytree(tmp_path / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    shutil.rmtree(tmp_path / "run")  # this process holds its lock
+    trainer = run("moved", **options, **WORSE_AND_WORSE)
+    best = trainer.state.best_global_step
+    assert best < 12
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / f"checkpoint-{best}")
 
 
 def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
@@ -339,13 +316,14 @@ def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
 
 def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
     run("cut")
+    delete_checkpoints(cut, 8, 12, 14)
     auto, named = (
         arguments(cut, resume=name, max_steps=14) for name in ("auto", str(cut / "checkpoint-4"))
     )
-    mark_finished(auto)
-    assert is_finished(auto) and not is_finished(named)
+    Run(auto).finish()
+    assert Run(auto).is_finished and not Run(named).is_finished
     run("cut", path=cut / "checkpoint-4", at=5)
-    assert not is_finished(auto)
+    assert not Run(auto).is_finished
 
 
 def test_a_run_that_failed_leaves_signals_as_they_were(run):
@@ -366,22 +344,15 @@ def test_an_evaluation_of_training_data_is_one(run):
 def test_no_average_of_an_adapter(tmp_path, encoded, tokenizer):
     model = make_trainer(tmp_path, encoded, tokenizer).model
     adapted = get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"]))
-    with pytest.raises(ValueError, match="ema_decay is not for adapters"):
+    with pytest.raises(ValueError, match="ema_decay cannot average an adapter"):
         AiaynTrainer(adapted, arguments(tmp_path, ema_decay=0.9), train_dataset=encoded)
-
-
-def test_a_checkpoint_of_the_same_update_and_another_run_is_set_aside(run, cut, tmp_path):
-    shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
-    run("cut", at=9, path=tmp_path / "elsewhere" / "checkpoint-8")
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"}
 
 
 def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
     flip_a_byte(cut / "checkpoint-8" / "model.safetensors")
     (cut / "checkpoint-8").rename(cut / "checkpoint-999")
     run("cut", at=9, save_total_limit=2)
-    names = {path.name for path in cut.glob("*checkpoint-*")}
+    names = {path.name for path in cut.glob("checkpoint-*")}
     assert names == {"checkpoint-4", "checkpoint-8"}
 
 
@@ -481,33 +452,36 @@ def test_a_run_that_stopped_early_is_over(run):
 
 
 def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
-    assert not is_finished(arguments(tmp_path, resume="auto"))
-    mark_finished(arguments(tmp_path))
-    assert is_finished(arguments(tmp_path, resume="auto"))
-    assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
+    def is_finished(**options):
+        return Run(arguments(tmp_path, **options)).is_finished
+
+    assert not is_finished(resume="auto")
+    Run(arguments(tmp_path)).finish()
+    assert is_finished(resume="auto")
+    assert not is_finished(resume="auto", max_steps=5)
     (tmp_path / "finished.json").write_text(
         json.dumps({"max_steps": 4, "num_train_epochs": 3.0})  # as it was written before
     )
-    assert is_finished(arguments(tmp_path, resume="auto"))
+    assert is_finished(resume="auto")
     patient = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
-    mark_finished(arguments(tmp_path, early_stopping_patience=2, **patient))
+    Run(arguments(tmp_path, early_stopping_patience=2, **patient)).finish()
     for patience, is_over in ((1, True), (2, True), (3, False), (0, False)):
-        given = arguments(tmp_path, resume="auto", early_stopping_patience=patience, **patient)
-        assert is_finished(given) == is_over
-    assert not is_finished(arguments(tmp_path))
+        assert is_finished(resume="auto", early_stopping_patience=patience, **patient) == is_over
+    assert not is_finished()
 
 
 def test_a_kill_while_a_run_is_said_to_be_over_leaves_it_unfinished(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_folder, "force_to_disk", killed)
+    monkeypatch.setattr(whole_files, "force_to_disk", killed)
+    run = Run(arguments(tmp_path, resume="auto"))
     with pytest.raises(KeyboardInterrupt):
-        mark_finished(arguments(tmp_path))
-    assert not is_finished(arguments(tmp_path, resume="auto"))
+        run.finish()
+    assert not Run(run.args).is_finished
     monkeypatch.undo()
-    mark_finished(arguments(tmp_path))
-    assert is_finished(arguments(tmp_path, resume="auto"))
+    run.finish()
+    assert Run(run.args).is_finished
 
 
 def test_another_learning_rate_is_used_and_said(run, cut, caplog):
@@ -547,7 +521,7 @@ def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
 def test_another_model_is_refused_before_there_is_data(cut):
     config = AiaynConfig(d_model=24, encoder_attention_heads=3, decoder_attention_heads=2)
     with pytest.raises(ValueError, match="d_model was 12 when this run began, and is 24 now"):
-        refuse_other_model(cut / "checkpoint-8", config)
+        Run(arguments(cut, resume="auto")).check_model(config)
 
 
 class NotANumber(AiaynTrainer):
@@ -566,7 +540,7 @@ def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatc
     ):
         run("run", save_total_limit=2)
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-4"]
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) == str(folder / "checkpoint-4")
+    assert Run(arguments(folder, resume="auto")).checkpoint.folder == folder / "checkpoint-4"
 
 
 def test_a_loss_that_is_finite_and_absurd_stops_too(run, tmp_path):
@@ -634,7 +608,12 @@ def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, er
         OSError, match=r"Could not save checkpoint-8 in .*: No space left on device"
     ):
         run("cut")
-    assert {path.name for path in (tmp_path / "cut").iterdir()} <= {"checkpoint-4", ".lock", "runs"}
+    assert {path.name for path in (tmp_path / "cut").iterdir()} <= {
+        "checkpoint-4",
+        ".lock",
+        ".pid",
+        "runs",
+    }
     monkeypatch.undo()
     assert_same_run(run("cut"), run("whole"))
 
@@ -654,23 +633,25 @@ def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path
 
 def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):
     synced, renamed = [], []
-    fsync, rename = os.fsync, Path.rename
+    fsync, replace = os.fsync, Path.replace
 
     def record_rename(self, target):
         renamed.append((Path(target).name, len(synced)))
-        return rename(self, target)
+        return replace(self, target)
 
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(descriptor) or fsync(descriptor)
     )
-    monkeypatch.setattr(Path, "rename", record_rename)
+    monkeypatch.setattr(Path, "replace", record_rename)
     run("run", max_steps=4)
     folder = tmp_path / "run" / "checkpoint-4"
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert renamed == [("checkpoint-4", len(files) + 1)]
     assert len(synced) == len(files) + 2
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o644"}
-    assert {*read_manifest(folder)["files"]} == {path.name for path in files} - {"manifest.json"}
+    assert {*json.loads((folder / "manifest.json").read_text())["files"]} == {
+        path.name for path in files
+    } - {"manifest.json"}
 
 
 def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
@@ -728,20 +709,21 @@ def test_an_average_in_half_precision_is_refused(tmp_path, encoded, tokenizer):
 
 def test_which_checkpoint_a_run_goes_on_from(cut, tmp_path):
     folder = tmp_path / "new"
-    assert checkpoint_to_resume(arguments(folder)) is None
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) is None
-    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-8")
-    older = str(cut / "checkpoint-4")
-    assert checkpoint_to_resume(arguments(cut, resume=older)) == older
-    with pytest.raises(ValueError, match=r"holds another run\. Go on with it by --resume auto"):
-        checkpoint_to_resume(arguments(cut))
+    assert Run(arguments(folder)).checkpoint is None
+    assert Run(arguments(folder, resume="auto")).checkpoint is None
+    newest, older = cut / "checkpoint-8", cut / "checkpoint-4"
+    assert Run(arguments(cut, resume="auto")).checkpoint.folder == newest
+    assert os.fspath(Run(arguments(cut, resume=str(newest))).checkpoint) == str(newest)
+    assert Run(arguments(folder, resume=str(older))).checkpoint.folder == older
+    with pytest.raises(ValueError, match=r"holds another run\. Resume it with --resume auto"):
+        Run(arguments(cut))
     with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
-        checkpoint_to_resume(arguments(cut, resume=str(cut / "checkpoint-5")))
-    flip_a_byte(cut / "checkpoint-4" / "scheduler.pt")
+        Run(arguments(cut, resume=str(cut / "checkpoint-5")))
+    flip_a_byte(older / "scheduler.pt")
     with pytest.raises(ValueError, match=r"scheduler\.pt has another checksum"):
-        checkpoint_to_resume(arguments(cut, resume=older))
+        Run(arguments(cut, resume=str(older)))
     (tmp_path / "file").touch()
-    for function in (checkpoint_to_resume, lambda args: claim_folder(args.output_dir)):
+    for function in (Run, lambda args: claim_folder(args.output_dir)):
         with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
             function(arguments(tmp_path / "file"))
 
@@ -755,34 +737,33 @@ def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenize
 
 
 HOLD = """
-import fcntl, sys, time
-lock = open(sys.argv[1], "a+")
-fcntl.flock(lock, fcntl.LOCK_EX)
-lock.truncate(0); lock.write("4711"); lock.flush()
+import sys, time
+from modeling_aiayn.training.run import claim_folder
+claim_folder(sys.argv[1])
 print("held", flush=True)
 time.sleep(60)
 """
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(OSError, match=r"output_dir is in use by pid 4711"):
+        with pytest.raises(OSError, match=rf"output_dir is in use by pid {other.pid}: "):
             claim_folder(tmp_path)
         other.kill()
-    (tmp_path / ".saving" / "checkpoint-3").mkdir(parents=True)
+    (tmp_path / ".unfinished" / "checkpoint-3").mkdir(parents=True)
     claim_folder(tmp_path)
     claim_folder(tmp_path)
-    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
-    assert not (tmp_path / ".saving").exists()
+    assert (tmp_path / ".pid").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / ".unfinished").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(OSError, match=r"output_dir is not writable: .*run \(Permission denied\)"):
         claim_folder(tmp_path / "run")
 
@@ -825,7 +806,7 @@ def test_kill_9_at_random_instants_changes_nothing(killed, left_alone, kills, li
     assert seen["kills"] >= min(kills, 20)
     assert seen["without_whole"] == 0
     assert outcome == left_alone
-    assert not (folder / ".saving").exists() or not list((folder / ".saving").iterdir())
+    assert not (folder / ".unfinished").exists()
 
 
 def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeypatch):
@@ -863,6 +844,7 @@ def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
         return [group["lr"] for group in trainer.optimizer.param_groups]
 
     whole = rates(None)
+    delete_checkpoints(tmp_path, 5)
     assert rates(str(tmp_path / "checkpoint-4")) == pytest.approx(whole)
 
 

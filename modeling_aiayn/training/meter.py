@@ -1,9 +1,10 @@
-"""What a person wants to see of a run's speed: real tokens per second, and the share of padding."""
+"""Counts of a run's tokens: training speed, share of padding, and the loss per token."""
 
 import time
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from ..losses import IGNORED_LABEL
@@ -12,11 +13,11 @@ from ..losses import IGNORED_LABEL
 class TokenMeter:
     """Counts the tokens of batches between two entries of the log.
 
-    Sums stay on the batches' device until they are read, so that counting holds up nothing.
+    Sums stay on the batches' device until they are read: counting does not wait for the device.
 
     Args:
-        has_target: Whether labels are a text of their own; a language model's are its input's ids,
-            a classifier's are classes.
+        has_target: Whether labels are a text of their own, as in translation. The labels of a
+            language model are its input, those of a classifier are classes.
     """
 
     def __init__(self, has_target: bool = True) -> None:
@@ -27,11 +28,11 @@ class TokenMeter:
         self._paused = 0.0
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a batch's tokens, those of the target too, with and without padding.
+        """Count a batch's tokens, with and without padding.
 
         Args:
-            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; what lacks
-                either side is not counted.
+            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; a batch
+                without ids or labels is not counted.
         """
         if not {"input_ids", "labels"} <= batch.keys():
             return
@@ -45,39 +46,79 @@ class TokenMeter:
             self.padded += labels.numel()
 
     def pause(self, seconds: float) -> None:
-        """Leave time out that went to something else than training.
-
-        Args:
-            seconds: How long it took.
-        """
+        """Leave out time that was not spent on training."""
         self._paused += seconds
 
     def state(self) -> dict[str, float]:
-        """What is counted so far, to go on from.
-
-        Returns:
-            Real tokens, tokens with padding, and seconds.
-        """
+        """The counts so far: real tokens, tokens with padding, and seconds."""
         seconds = time.perf_counter() - self._started - self._paused
         return {"real": float(self.real), "padded": self.padded, "seconds": seconds}
 
     def resume(self, state: dict[str, float]) -> None:
-        """Go on from what was counted before.
-
-        Args:
-            state: As `state` gave it.
-        """
+        """Continue from counts that `state` returned."""
         self.real, self.padded = state["real"], state["padded"]
         self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
 
     def take(self) -> Tensor:
-        """What has been counted since the last time, and begin anew.
-
-        Returns:
-            Real tokens, tokens with padding, and seconds, [3].
-        """
+        """Return real tokens, tokens with padding, and seconds, [3], and start from zero."""
         now = time.perf_counter()
         seconds = now - self._started - self._paused
         counted = torch.tensor([float(self.real), self.padded, seconds], dtype=torch.float64)
         self.real, self.padded, self._started, self._paused = 0.0, 0.0, now, 0.0
         return counted
+
+    def rates(self, accelerator: Accelerator) -> dict[str, float]:
+        """`take` as entries of the log: real tokens per second and the share of padding."""
+        counted = self.take()
+        if accelerator.num_processes > 1:
+            counted = accelerator.reduce(counted.to(accelerator.device), "sum").cpu()
+            counted[2] /= accelerator.num_processes
+        real, padded, seconds = counted.tolist()
+        if not padded:
+            return {}
+        return {"tokens_per_second": round(real / seconds, 1), "padding_share": 1 - real / padded}
+
+
+class LossMeter:
+    """The mean loss over all labels of an evaluation, which does not depend on the batches."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(2, dtype=torch.float64)
+
+    def reset(self) -> None:
+        """Start from zero."""
+        self.sums.zero_()
+
+    def add(self, loss: Tensor, labels: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            loss: Its mean loss, [].
+            labels: Its labels, [B] or [B, T]; -100 where there is none.
+        """
+        number = (labels != IGNORED_LABEL).sum().double().cpu()
+        self.sums += torch.stack((loss.double().cpu() * number, number))
+
+    def mean(self, accelerator: Accelerator) -> float | None:
+        """The mean over the labels of all processes; None if there were none."""
+        sums = self.sums
+        if accelerator.num_processes > 1:
+            sums = accelerator.reduce(sums.to(accelerator.device))
+        return (sums[0] / sums[1]).item() if sums[1] > 0 else None
+
+
+def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
+    """Labels without those of the rows that fill up the processes' last batches.
+
+    Args:
+        labels: This process's labels, [B] or [B, T].
+        accelerator: The trainer's, which knows how many rows of the last batches are real.
+
+    Returns:
+        The labels with -100 for repeated rows.
+    """
+    state = accelerator.gradient_state
+    if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
+        return labels
+    own_rows = max(0, state.remainder - accelerator.process_index * len(labels))
+    return torch.cat((labels[:own_rows], torch.full_like(labels[own_rows:], IGNORED_LABEL)))
