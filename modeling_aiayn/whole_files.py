@@ -50,6 +50,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        _share_weights(unfinished)
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
         unfinished.replace(folder)
@@ -80,6 +81,7 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        _share_weights(unfinished)
         files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
         for path in files:
             force_to_disk(path)
@@ -149,6 +151,13 @@ def force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _share_weights(folder: Path) -> None:
+    """Make weights readable for everyone who may list the folder: safetensors hides them."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(mode)
 
 
 def _delete_files(paths: Iterable[Path]) -> None:

@@ -15,12 +15,12 @@ from modeling_aiayn.command_line import parse_arguments, run_script
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
+from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.prepared_data import prepare_data_once
 from modeling_aiayn.training.progress import training_table
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.run import Run
 from modeling_aiayn.training.setup import build_config, build_model
-from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation, score_table
 

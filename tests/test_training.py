@@ -21,12 +21,12 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepar
 from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
+from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
 from modeling_aiayn.training.setup import build_model, build_tokenizers
-from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
 

@@ -161,8 +161,6 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
             average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
             _write_float32(unfinished / CONFIG_NAME)
         save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-        # safetensors makes files that only their owner can read.
-        shutil.copymode(unfinished / CONFIG_NAME, unfinished / SAFE_WEIGHTS_NAME)
 
 
 def _write_float32(config_file: Path) -> None:

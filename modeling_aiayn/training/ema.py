@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 # The folder in a checkpoint that holds the averaged model.
@@ -40,6 +46,21 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     if not paths:
         raise FileNotFoundError(f"No {SAFE_WEIGHTS_NAME} in {folder}.")
     return {name: tensor for path in paths for name, tensor in load_file(path).items()}
+
+
+def build_ema(trainer: Seq2SeqTrainer) -> "EmaCallback | None":
+    """The average that a trainer's ema_decay asks for; None: no average.
+
+    Raises:
+        ValueError: The trainer trains an adapter, or each process holds a part of the weights.
+    """
+    if not trainer.args.ema_decay:
+        return None
+    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
+        raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
+    if hasattr(trainer.model, "peft_config"):
+        raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
+    return EmaCallback(trainer.args.ema_decay)
 
 
 class EmaCallback(TrainerCallback):

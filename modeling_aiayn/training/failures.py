@@ -3,12 +3,16 @@
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
+from transformers import Trainer
+
+from .checkpoints import newest_whole_checkpoint
 
 # A loss this many times that of guessing tokens at random is divergence, not noise.
 DIVERGED_LOSS_RATIO = 10.0
@@ -52,45 +56,71 @@ class BatchTooLargeError(ValueError):
         )
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch raised an error because memory ran out."""
-    return re.search(OUT_OF_MEMORY, str(error)) is not None
+@contextmanager
+def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[None]:
+    """Name the batch in the error of a block that runs out of memory.
+
+    Args:
+        update: The update, counted from 1.
+        inputs: The batch.
+
+    Raises:
+        BatchTooLargeError: Memory ran out.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if re.search(OUT_OF_MEMORY, str(error)) is None:
+            raise
+        raise BatchTooLargeError(update, inputs) from error
 
 
 class DivergenceGuard:
-    """Watches the loss and the gradient of each update before it changes the weights.
+    """Stops training before an update with a bad loss or gradient changes the weights.
 
     Args:
-        model: The model that is trained.
-        accelerator: The trainer's, which knows the other processes.
+        trainer: The trainer.
     """
 
-    def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-        self.worst_loss = worst_loss(model)
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.worst_loss = worst_loss(trainer.model)
         self.loss: Tensor | float = 0.0
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a batch to that of the update."""
+        """Add the loss of a batch, [], to that of the update."""
         self.loss = self.loss + loss
 
-    def diverged(self, model: nn.Module) -> tuple[float, float] | None:
-        """The update's loss and gradient norm if training has diverged, else None.
+    def check(self, model: nn.Module) -> None:
+        """Check an update whose gradients are complete; log it if it is bad.
 
         Args:
-            model: The model, with the gradients of all the update's batches.
+            model: The model, or its wrapper.
+
+        Raises:
+            TrainingDivergedError: The loss or the gradient is not finite, or the loss is too high.
         """
+        loss, norm = self._measure(model)
+        # Loss scaling makes infinite norms usual: the scaler skips such updates.
+        has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
+        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
+        if is_finite and loss <= self.worst_loss:
+            return
+        self.trainer.state.global_step += 1
+        self.trainer.log({"loss": loss, "grad_norm": norm})
+        newest = newest_whole_checkpoint(Path(self.trainer.args.output_dir))
+        kept = None if newest is None else newest.folder
+        raise TrainingDivergedError(self.trainer.state.global_step, loss, norm, kept)
+
+    def _measure(self, model: nn.Module) -> tuple[float, float]:
+        accelerator = self.trainer.accelerator
         loss, self.loss = torch.as_tensor(self.loss).cpu().double(), 0.0
         measured = torch.stack((loss, gradient_norm(model)))
-        if self.accelerator.num_processes > 1:
+        if accelerator.num_processes > 1:
             # All processes stop together, even if one of them alone has seen a NaN.
-            device = self.accelerator.device
-            measured = self.accelerator.reduce(measured.float().to(device), "mean").cpu()
-        loss, norm = measured.tolist()
-        # Loss scaling makes infinite norms usual: the scaler skips such updates.
-        has_scaler = getattr(self.accelerator, "scaler", None) is not None
-        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
-        return None if is_finite and loss <= self.worst_loss else (loss, norm)
+            measured = accelerator.reduce(measured.float().to(accelerator.device), "mean").cpu()
+        loss_value, norm = measured.tolist()
+        return loss_value, norm
 
 
 def worst_loss(model: nn.Module) -> float:

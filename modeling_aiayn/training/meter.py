@@ -1,4 +1,4 @@
-"""Counts of a run's tokens: training speed, share of padding, and the loss per token."""
+"""Training speed in real tokens per second, and the share of padding."""
 
 import time
 from typing import Any
@@ -77,48 +77,3 @@ class TokenMeter:
         if not padded:
             return {}
         return {"tokens_per_second": round(real / seconds, 1), "padding_share": 1 - real / padded}
-
-
-class LossMeter:
-    """The mean loss over all labels of an evaluation, which does not depend on the batches."""
-
-    def __init__(self) -> None:
-        self.sums = torch.zeros(2, dtype=torch.float64)
-
-    def reset(self) -> None:
-        """Start from zero."""
-        self.sums.zero_()
-
-    def add(self, loss: Tensor, labels: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            loss: Its mean loss, [].
-            labels: Its labels, [B] or [B, T]; -100 where there is none.
-        """
-        number = (labels != IGNORED_LABEL).sum().double().cpu()
-        self.sums += torch.stack((loss.double().cpu() * number, number))
-
-    def mean(self, accelerator: Accelerator) -> float | None:
-        """The mean over the labels of all processes; None if there were none."""
-        sums = self.sums
-        if accelerator.num_processes > 1:
-            sums = accelerator.reduce(sums.to(accelerator.device))
-        return (sums[0] / sums[1]).item() if sums[1] > 0 else None
-
-
-def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
-    """Labels without those of the rows that fill up the processes' last batches.
-
-    Args:
-        labels: This process's labels, [B] or [B, T].
-        accelerator: The trainer's, which knows how many rows of the last batches are real.
-
-    Returns:
-        The labels with -100 for repeated rows.
-    """
-    state = accelerator.gradient_state
-    if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
-        return labels
-    own_rows = max(0, state.remainder - accelerator.process_index * len(labels))
-    return torch.cat((labels[:own_rows], torch.full_like(labels[own_rows:], IGNORED_LABEL)))

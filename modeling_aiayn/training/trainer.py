@@ -1,15 +1,12 @@
 """Section 5 in the library's training loop: one trainer for all models of this package."""
 
-import copy
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -19,36 +16,25 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorWithPadding,
     EarlyStoppingCallback,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
 )
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
-from ..losses import IGNORED_LABEL
-from ..metrics import TranslationScores
-from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
+from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import AiaynTrainingArguments
-from .batches import TokenBatches, padded_lengths, pair_lengths
-from .checkpoints import (
-    choose_checkpoint,
-    delete_old_checkpoints,
-    new_checkpoint,
-    newest_whole_checkpoint,
-)
-from .ema import EMA_FOLDER, EmaCallback
-from .failures import (
-    BatchTooLargeError,
-    DivergenceGuard,
-    TrainingDivergedError,
-    is_out_of_memory,
-)
+from .batches import pair_lengths
+from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
+from .ema import EMA_FOLDER, build_ema
+from .evaluation import LossMeter, kept_generation_config, mask_repeats
+from .failures import DivergenceGuard, explained_out_of_memory
 from .interruption import InterruptionCallback, separate_workers
-from .meter import LossMeter, TokenMeter, mask_repeats
+from .loaders import token_batch_loader
+from .meter import TokenMeter
 from .progress import ProgressBar
 from .resumption import Resumption, note_best_checkpoint
 from .run import claim_folder, forget_finish
@@ -94,6 +80,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
         self._predicts_tokens = hasattr(self.model, "lm_head")
+        self._max_tokens = getattr(self.args, "max_tokens_per_batch", None)
         if data_collator is None and self.processing_class is not None:
             self.data_collator = self._padding_collator()
         # Models that predict tokens smooth labels themselves; classifiers use the library's.
@@ -101,9 +88,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.label_smoother = None
         self.meter = TokenMeter(self._has_target)
         self.evaluation_loss = LossMeter()
-        self.divergence = DivergenceGuard(self.model, self.accelerator)
+        self.divergence = DivergenceGuard(self)
         self.interruption = InterruptionCallback()
-        self.ema = self._build_ema()
+        self.ema = build_ema(self)
         self.resumption = Resumption(self)
         self.length_groups: LengthGroups | None = None
         self._add_callbacks()
@@ -113,15 +100,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self._has_target:
             return DataCollatorForSeq2Seq(self.processing_class, model=self.model, **options)
         return DataCollatorWithPadding(self.processing_class, **options)
-
-    def _build_ema(self) -> EmaCallback | None:
-        if not self.args.ema_decay:
-            return None
-        if self.is_fsdp_enabled or getattr(self, "is_distributed_loading_by_transformers", False):
-            raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
-        if hasattr(self.model, "peft_config"):
-            raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
-        return EmaCallback(self.args.ema_decay)
 
     def _add_callbacks(self) -> None:
         if self.pop_callback(ProgressCallback) is not None:
@@ -181,29 +159,12 @@ class AiaynTrainer(Seq2SeqTrainer):
         Raises:
             ValueError: There is no training data, or see `cut_batches`.
         """
-        max_tokens = getattr(self.args, "max_tokens_per_batch", None)
-        if max_tokens is None or self.train_dataset is None:
+        if self._max_tokens is None or self.train_dataset is None:
             return separate_workers(super().get_train_dataloader())
-        args, dataset = self.args, self.train_dataset
-        if not hasattr(dataset, "__len__"):
-            raise ValueError(
-                "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, "
-                "or set per_device_train_batch_size instead."
-            )
+        collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
-        lengths = padded_lengths(pair_lengths(dataset), multiple_of)
-        place = (args.order_seed, args.process_index, args.world_size)
-        # The sampler gives this process its share; accelerate would divide it once more.
-        loader = DataLoaderShard(
-            dataset,
-            device=self.accelerator.device,
-            batch_sampler=TokenBatches(lengths, max_tokens, *place),
-            collate_fn=self._get_collator_with_removed_columns(self.data_collator, "training"),
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-        )
+        device = self.accelerator.device
+        loader = token_batch_loader(self.train_dataset, self.args, collate, multiple_of, device)
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -265,20 +226,11 @@ class AiaynTrainer(Seq2SeqTrainer):
             ValueError: The batch does not fit into memory, or training has diverged.
         """
         self.meter.count(inputs)
-        try:
+        with explained_out_of_memory(self.state.global_step + 1, inputs):
             loss = super().training_step(model, inputs, *args, **kwargs)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise BatchTooLargeError(self.state.global_step + 1, inputs) from error
         self.divergence.add(loss)
-        # The last batch of an update: the gradient is complete, and the weights are unchanged.
-        if self.accelerator.sync_gradients and (found := self.divergence.diverged(model)):
-            self.state.global_step += 1
-            self.log({"loss": found[0], "grad_norm": found[1]})
-            newest = newest_whole_checkpoint(Path(self.args.output_dir))
-            kept = None if newest is None else newest.folder
-            raise TrainingDivergedError(self.state.global_step, *found, kept)
+        if self.accelerator.sync_gradients:  # the last batch of an update
+            self.divergence.check(model)
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -289,7 +241,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             # The library divides the whole run's loss by the updates of this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
             logs["seconds_of_all_starts"] = round(self.resumption.seconds(), 1)
-            if getattr(self.args, "max_tokens_per_batch", None) is not None:
+            if self._max_tokens is not None:
                 # Computed from a number of sentences in a batch, which there is not.
                 logs.pop("train_samples_per_second", None)
         super().log(logs, start_time)
@@ -310,26 +262,13 @@ class AiaynTrainer(Seq2SeqTrainer):
             inputs = inputs | {"skip_logits": True}
         if "labels" in inputs:
             inputs = inputs | {"labels": mask_repeats(inputs["labels"], self.accelerator)}
-        with self._kept_generation_config():
+        with kept_generation_config(self.model):
             loss, predictions, labels = super().prediction_step(
                 model, inputs, prediction_loss_only, *args, **kwargs
             )
         if loss is not None and "labels" in inputs:
             self.evaluation_loss.add(loss, inputs["labels"])
         return loss, predictions, labels
-
-    @contextmanager
-    def _kept_generation_config(self) -> Iterator[None]:
-        """Undo the defaults, such as max_length=20, that the library writes when it generates."""
-        kept = getattr(self.model, "generation_config", None)
-        if kept is None:
-            yield
-            return
-        self.model.generation_config = copy.deepcopy(kept)
-        try:
-            yield
-        finally:
-            self.model.generation_config = kept
 
     def evaluation_loop(
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -403,13 +342,8 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     def _write_model(self, folder: Path) -> None:
         super().save_model(str(folder), _internal_call=True)
-        if not self.args.should_save:
-            return
-        if self.target_tokenizer is not None:
+        if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
-        for weights in folder.glob("*.safetensors"):
-            # safetensors makes files that only their owner can read.
-            shutil.copymode(folder / TRAINING_ARGS_NAME, weights)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Also make the evaluation that an interruption postponed: it draws random numbers."""
@@ -421,24 +355,3 @@ class AiaynTrainer(Seq2SeqTrainer):
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
-
-def translation_metrics(
-    tokenizer: PreTrainedTokenizerBase, references: list[str]
-) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Build compute_metrics for AiaynTrainer: BLEU and chrF.
-
-    Args:
-        tokenizer: Tokenizer of the target.
-        references: Translations, in the order of the evaluation data.
-    """
-    scores = TranslationScores()
-
-    def compute(prediction: EvalPrediction) -> dict[str, float]:
-        ids = prediction.predictions
-        ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
-        texts = decode_lines(tokenizer, ids.tolist())
-        result = scores.compute(predictions=texts, references=references)
-        return {name: value for name, value in result.items() if isinstance(value, float)}
-
-    return compute
