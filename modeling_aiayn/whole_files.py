@@ -14,15 +14,7 @@ UNFINISHED_FOLDER = ".unfinished"
 
 
 def write_file(path: Path, content: str) -> None:
-    """Write a text file in UTF-8; a kill leaves the file as it was before.
-
-    Args:
-        path: The file; an existing one is replaced.
-        content: The text.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write or replace a text file in UTF-8; a kill leaves the file as it was before."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(content, "utf-8")
     force_to_disk(unfinished)
@@ -101,14 +93,7 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder; a kill leaves it whole or gone.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: The folder cannot be renamed.
-    """
+    """Delete a folder; a kill leaves it whole or gone."""
     doomed = unfinished_path(folder.with_name(f"deleted-{folder.name}"))
     shutil.rmtree(doomed, ignore_errors=True)
     doomed.parent.mkdir(exist_ok=True)
@@ -123,27 +108,13 @@ def unfinished_path(folder: Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Check that a folder can be created.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        FileExistsError: A file has its name, or the folder is not empty.
-    """
+    """Check that a folder does not exist, or is empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")
 
 
 def force_to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on disk.
-
-    Args:
-        path: The file or folder.
-
-    Raises:
-        OSError: The disk reports an error.
-    """
+    """Wait until a file, or a folder's list of files, is on disk."""
     if os.name == "nt" and path.is_dir():  # Windows opens no folders
         return
     descriptor = os.open(path, os.O_RDONLY)

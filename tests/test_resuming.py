@@ -36,6 +36,7 @@ from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpo
 from modeling_aiayn.training.interruption import InterruptionCallback
 from modeling_aiayn.training.run import Run, claim_folder
 from modeling_aiayn.training.settings import is_more_patient
+from modeling_aiayn.training.trainer import WEIGHTS
 
 STEPS = {
     "max_steps": 14,
@@ -629,6 +630,70 @@ def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path
         OSError, match=r"Could not save the model in .*run: I/O error: No space left"
     ):
         trainer.save_model()
+
+
+def files_in(folder):
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("error", [Killed, OSError, KeyboardInterrupt])
+def test_a_final_save_that_fails_leaves_the_earlier_model(run, tmp_path, monkeypatch, error):
+    trainer = run("run", max_steps=1, save_strategy="no")
+    trainer.save_model()
+    before = files_in(tmp_path / "run")
+
+    def fail(tensors, path, **_):
+        Path(path).write_bytes(b"half")
+        raise error("No space left on device")
+
+    other = make_trainer(tmp_path / "run", trainer.train_dataset, trainer.processing_class)
+    other.model.config.norm_first = True
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail)
+    with pytest.raises(error):
+        other.save_model()
+    assert files_in(tmp_path / "run") == before
+    monkeypatch.undo()
+    other.save_model()
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["norm_first"] is True
+    mode = (tmp_path / "run" / "config.json").stat().st_mode
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mode == mode
+
+
+def test_a_kill_while_a_model_is_replaced_leaves_no_mixture_of_two(run, tmp_path, monkeypatch):
+    """The moment between the arrival of the new configuration and that of the new weights."""
+    trainer = run("run", max_steps=1, save_strategy="no")
+    trainer.save_model()
+    replace = Path.replace
+
+    def kill_before_the_weights(self, target):
+        if Path(target).name == "model.safetensors":
+            raise Killed
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", kill_before_the_weights)
+    with pytest.raises(Killed):
+        trainer.save_model()
+    with pytest.raises(OSError, match=r"no file named.* model\.safetensors"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    monkeypatch.undo()
+    trainer.save_model()
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+
+
+def test_new_weights_delete_earlier_ones_of_other_names(tmp_path):
+    shards = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    others = ("config.json", "adapter_model.safetensors", "model.py")
+    for name in (*shards, *others):
+        (tmp_path / name).write_text("earlier")
+    with whole_files.replaced_files(tmp_path, WEIGHTS) as unfinished:
+        (unfinished / "model.safetensors").write_text("new")
+    assert {*files_in(tmp_path)} == {"model.safetensors", *others}
+    with whole_files.replaced_files(tmp_path, WEIGHTS) as unfinished:
+        (unfinished / "adapter_model.safetensors").write_text("new")
+    assert (tmp_path / "model.safetensors").read_text() == "new"
+    assert (tmp_path / "adapter_model.safetensors").read_text() == "new"
 
 
 def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from itertools import chain
 
 import numpy as np
@@ -22,6 +25,7 @@ from modeling_aiayn.training.arguments import DataArguments, ModelArguments
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
+from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.report import run_facts, write_report
 from modeling_aiayn.training.sampling import LengthGroups
@@ -542,3 +546,36 @@ def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypat
     prepared_data._remove(folder)
     assert folder.is_dir() == stays
     assert [call[1] for call in at_exit] == ([folder] if stays else [])
+
+
+IMPORT_WITHOUT_UNIX = """
+import sys
+for name in ("fcntl", "modeling_aiayn.translation"):
+    sys.modules[name] = None
+import filelock, os
+del os.setpgrp
+import modeling_aiayn.training, modeling_aiayn.training.averaging, modeling_aiayn.training.run
+print([name for name in sys.modules if name.startswith("modeling_aiayn.translation.")])
+"""
+
+
+def test_training_imports_neither_translation_nor_what_only_unix_has():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT_UNIX],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_the_norm_of_gradients_is_the_library_s(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, dropout=0.0)
+    batch = trainer.data_collator(
+        [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(3)]
+    )
+    assert gradient_norm(trainer.model) == 0
+    trainer.model(**batch).loss.backward()
+    expected = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), math.inf)
+    assert gradient_norm(trainer.model).item() == pytest.approx(expected.item(), rel=1e-6)

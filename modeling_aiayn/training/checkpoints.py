@@ -30,12 +30,7 @@ FULL_DISK_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint; it can be passed wherever a path is expected.
-
-    Args:
-        folder: Its folder.
-        settings: Settings of the run that wrote it, as `run_settings` gave them.
-    """
+    """A verified checkpoint and the settings of its run; it serves as a path too."""
 
     folder: Path
     settings: dict[str, Any]
@@ -46,15 +41,7 @@ class Checkpoint:
 
 @contextmanager
 def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Iterator[Path]:
-    """Write a checkpoint; one process of each machine does this.
-
-    Args:
-        output_dir: The run's folder.
-        name: "checkpoint-N".
-        settings: The run's settings, to be compared when a run resumes.
-
-    Yields:
-        The folder to write its files into.
+    """Write a checkpoint into the folder that this yields; one process of each machine does it.
 
     Raises:
         OSError: The checkpoint cannot be written; nothing of it is left.
@@ -66,11 +53,9 @@ def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Ite
             yield unfinished
             write_manifest(unfinished, settings)
     except Exception as error:  # each library reports a full disk by a type of its own
-        is_full = shutil.disk_usage(output_dir).free < FULL_DISK_BYTES
-        if is_full or "No space left" in str(error):
-            cause = "No space left on device"
-        else:
-            cause = str(error)
+        free = shutil.disk_usage(output_dir).free
+        is_full = free < FULL_DISK_BYTES or "No space left" in str(error)
+        cause = "No space left on device" if is_full else str(error)
         raise OSError(
             f"Could not save {name} in {output_dir}: {cause}. Its files were deleted, and earlier "
             "checkpoints are unchanged. Free some space, then resume with --resume auto."
@@ -93,9 +78,6 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
 
 def check_checkpoint(folder: Path) -> Checkpoint:
     """Compare all files of a checkpoint with its manifest.
-
-    Args:
-        folder: The checkpoint's folder.
 
     Raises:
         FileNotFoundError: There is no such folder.
@@ -149,15 +131,9 @@ def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
 
 
 def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
-    """Check that a run would not mix its checkpoints with those of another run.
+    """Check that output_dir has no whole checkpoint newer than resumed.
 
-    Args:
-        output_dir: The run's folder.
-        resumed: The checkpoint that it resumes from. None: it starts from the beginning.
-
-    Raises:
-        ValueError: output_dir holds an undamaged checkpoint that is newer than resumed, or any
-            undamaged checkpoint where resumed is not in output_dir.
+    If resumed is None or lies elsewhere, check that there is none at all.
     """
     for folder in reversed(list_checkpoints(output_dir)):
         if resumed is not None and folder.samefile(resumed):
@@ -178,14 +154,10 @@ def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
 def delete_old_checkpoints(
     output_dir: Path, limit: int | None, written: str, kept: set[str]
 ) -> None:
-    """Delete the oldest checkpoints beyond limit. Folders without a manifest do not count.
+    """Delete the oldest checkpoints beyond limit; without a positive limit, none.
 
-    Args:
-        output_dir: The run's folder.
-        limit: How many to keep. None, 0 or less: all.
-        written: Name of the newest checkpoint, which is kept. Checkpoints of later updates are
-            damaged, and are deleted first.
-        kept: Names of other checkpoints to keep.
+    Folders without a manifest do not count. Those written and kept stay. Checkpoints of later
+    updates than written are damaged, and are deleted first.
     """
     complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
     if limit is None or limit <= 0:
@@ -205,10 +177,6 @@ def choose_checkpoint(
     Args:
         args: The run's arguments.
         given: A checkpoint. True: the newest one. None: as `args.resume` says.
-
-    Raises:
-        FileNotFoundError: There is no such checkpoint.
-        ValueError: The checkpoint is damaged, there is none, or output_dir holds newer ones.
     """
     if isinstance(given, Checkpoint):
         return given

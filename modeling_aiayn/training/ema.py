@@ -8,13 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    Seq2SeqTrainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 # The folder in a checkpoint that holds the averaged model.
@@ -22,24 +16,12 @@ EMA_FOLDER = "ema"
 
 
 def ema_decay(decay: float, update: int) -> float:
-    """The decay of an update, which grows so that the initial weights are soon forgotten.
-
-    Args:
-        decay: The final decay.
-        update: Number of the update, counted from 1.
-
-    Returns:
-        min(decay, (1 + update) / (10 + update)).
-    """
+    """The decay of an update, counted from 1; it grows, to soon forget the initial weights."""
     return min(decay, (1 + update) / (10 + update))
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in a folder, in one file or in several; averaged ones if the folder has them.
-
-    Raises:
-        FileNotFoundError: There are no weights.
-    """
+    """The weights in a folder, in one file or several; averaged ones if the folder has them."""
     if (folder / EMA_FOLDER).is_dir():
         folder = folder / EMA_FOLDER
     paths = sorted(folder.glob("model*.safetensors"))
@@ -48,28 +30,10 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     return {name: tensor for path in paths for name, tensor in load_file(path).items()}
 
 
-def build_ema(trainer: Seq2SeqTrainer) -> "EmaCallback | None":
-    """The average that a trainer's ema_decay asks for; None: no average.
-
-    Raises:
-        ValueError: The trainer trains an adapter, or each process holds a part of the weights.
-    """
-    if not trainer.args.ema_decay:
-        return None
-    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
-        raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
-    if hasattr(trainer.model, "peft_config"):
-        raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
-    return EmaCallback(trainer.args.ema_decay)
-
-
 class EmaCallback(TrainerCallback):
     """Averages a model's parameters: each update's weights get a share of 1 - decay.
 
-    After training, the model has the averaged weights.
-
-    Args:
-        decay: Share of the average that stays at an update, between 0 and 1.
+    After training, the model has the averaged weights. With a decay of 0 there is no average.
     """
 
     def __init__(self, decay: float) -> None:
@@ -80,18 +44,12 @@ class EmaCallback(TrainerCallback):
         """Continue from the average in a checkpoint."""
         self.average = load_weights(checkpoint)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Start from the model's weights, or move a loaded average to their device.
-
-        Raises:
-            ValueError: A parameter is not in float32, where small shares would be lost.
-        """
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start from the model's weights, or move a loaded average to their device."""
         average = {}
         for name, parameter in kwargs["model"].named_parameters():
             if parameter.dtype != torch.float32:
-                raise ValueError(
+                raise ValueError(  # other types would lose small shares
                     f"ema_decay needs weights in float32, got {name} in {parameter.dtype}. Train "
                     "in mixed precision instead: --bf16 true."
                 )
@@ -99,9 +57,7 @@ class EmaCallback(TrainerCallback):
             average[name] = start.to(parameter.device, copy=True)
         self.average = average
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Add the update's weights."""
         parameters = dict(kwargs["model"].named_parameters())
         weight = 1 - ema_decay(self.decay, state.global_step)
@@ -109,9 +65,7 @@ class EmaCallback(TrainerCallback):
             for name, average in self.average.items():
                 average.lerp_(parameters[name], weight)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Give the model the last average, or the best checkpoint's if that is to be kept."""
         best = state.best_model_checkpoint
         if args.load_best_model_at_end and best is not None:

@@ -27,12 +27,7 @@ class LossMeter:
         self.sums.zero_()
 
     def add(self, loss: Tensor, labels: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            loss: Its mean loss, [].
-            labels: Its labels, [B] or [B, T]; -100 where there is none.
-        """
+        """Add a batch's mean loss, [], over its labels, [B] or [B, T], that are not -100."""
         number = (labels != IGNORED_LABEL).sum().double().cpu()
         self.sums += torch.stack((loss.double().cpu() * number, number))
 
@@ -45,14 +40,9 @@ class LossMeter:
 
 
 def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
-    """Labels without those of the rows that fill up the processes' last batches.
+    """This process's labels, [B] or [B, T], with -100 for repeated rows.
 
-    Args:
-        labels: This process's labels, [B] or [B, T].
-        accelerator: The trainer's, which knows how many rows of the last batches are real.
-
-    Returns:
-        The labels with -100 for repeated rows.
+    accelerate repeats rows to fill up the processes' last batches.
     """
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
@@ -81,7 +71,7 @@ def translation_metrics(
     """Build compute_metrics for AiaynTrainer: BLEU and chrF.
 
     Args:
-        tokenizer: Tokenizer of the target.
+        tokenizer: The target's.
         references: Translations, in the order of the evaluation data.
     """
     scores = TranslationScores()

@@ -21,14 +21,7 @@ OUT_OF_MEMORY = "out of memory|can't allocate memory"
 
 
 class TrainingDivergedError(ValueError):
-    """The loss or the gradient is not finite, or far worse than guessing.
-
-    Args:
-        update: The update that was not made, counted from 1.
-        loss: Its loss, in nats per token.
-        grad_norm: The norm of its gradient.
-        newest: The run's newest whole checkpoint, if there is one.
-    """
+    """The loss or the gradient is not finite, or the loss is far worse than guessing."""
 
     def __init__(self, update: int, loss: float, grad_norm: float, newest: Path | None) -> None:
         kept = f"Its newest checkpoint is {newest}." if newest else "There is no checkpoint."
@@ -40,12 +33,7 @@ class TrainingDivergedError(ValueError):
 
 
 class BatchTooLargeError(ValueError):
-    """A batch does not fit into memory.
-
-    Args:
-        update: The update, counted from 1.
-        inputs: The batch.
-    """
+    """A batch does not fit into memory; updates count from 1."""
 
     def __init__(self, update: int, inputs: dict[str, Any]) -> None:
         shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
@@ -58,15 +46,7 @@ class BatchTooLargeError(ValueError):
 
 @contextmanager
 def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[None]:
-    """Name the batch in the error of a block that runs out of memory.
-
-    Args:
-        update: The update, counted from 1.
-        inputs: The batch.
-
-    Raises:
-        BatchTooLargeError: Memory ran out.
-    """
+    """Raise a BatchTooLargeError if the block runs out of memory."""
     try:
         yield
     except RuntimeError as error:
@@ -76,11 +56,7 @@ def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[Non
 
 
 class DivergenceGuard:
-    """Stops training before an update with a bad loss or gradient changes the weights.
-
-    Args:
-        trainer: The trainer.
-    """
+    """Stops training before an update with a bad loss or gradient changes the weights."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -92,14 +68,7 @@ class DivergenceGuard:
         self.loss = self.loss + loss
 
     def check(self, model: nn.Module) -> None:
-        """Check an update whose gradients are complete; log it if it is bad.
-
-        Args:
-            model: The model, or its wrapper.
-
-        Raises:
-            TrainingDivergedError: The loss or the gradient is not finite, or the loss is too high.
-        """
+        """Check an update whose gradients are complete; if it is bad, log it and raise."""
         loss, norm = self._measure(model)
         # Loss scaling makes infinite norms usual: the scaler skips such updates.
         has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
@@ -124,10 +93,7 @@ class DivergenceGuard:
 
 
 def worst_loss(model: nn.Module) -> float:
-    """The loss, in nats per token, above which a model that predicts tokens has diverged.
-
-    Infinite for a model that predicts no tokens.
-    """
+    """The loss, in nats per token, above which training has diverged; infinite without tokens."""
     if not hasattr(model, "lm_head"):
         return math.inf
     config: Any = model.config

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 logger = logging.getLogger(__name__)
@@ -79,17 +79,13 @@ class InterruptionCallback(TrainerCallback):
             signal.signal(number, handler)
         self._former = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Handle signals; only a process's main thread can."""
         self.received = self._agreed = None
         if threading.current_thread() is threading.main_thread():
             self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make all processes save and stop if one has received a signal."""
         self._agreed = agreed_signal(self.received, args)
         self.is_evaluation_due = False
@@ -104,9 +100,7 @@ class InterruptionCallback(TrainerCallback):
         control.should_save = control.should_training_stop = True
         control.should_evaluate = False
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the process, now that the checkpoint is saved."""
         if self.is_stopping:
             logger.warning(
@@ -114,9 +108,7 @@ class InterruptionCallback(TrainerCallback):
             )
             self._exit()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the process if a signal arrived after the last update."""
         self._exit()
 
@@ -130,12 +122,7 @@ class InterruptionCallback(TrainerCallback):
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:
-    """The signal that any of the processes has received, or None.
-
-    Args:
-        received: The signal that this process has received.
-        args: The run's arguments.
-    """
+    """The signal that any of the processes has received; received is this process's."""
     if args.world_size <= 1:
         return received
     largest = torch.tensor(received or 0, device=args.device)

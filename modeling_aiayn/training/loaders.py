@@ -21,13 +21,6 @@ def token_batch_loader(
 ) -> DataLoader[Any]:
     """This process's batches of at most `args.max_tokens_per_batch` tokens.
 
-    Args:
-        dataset: Pairs with "input_ids" and "labels".
-        args: The run's arguments.
-        collate: Makes a batch of pairs.
-        pad_to_multiple_of: Number of tokens to whose multiple collate pads.
-        device: The device to move batches to.
-
     Raises:
         ValueError: The dataset is a stream, or see `cut_batches`.
     """

@@ -14,10 +14,7 @@ class TokenMeter:
     """Counts the tokens of batches between two entries of the log.
 
     Sums stay on the batches' device until they are read: counting does not wait for the device.
-
-    Args:
-        has_target: Whether labels are a text of their own, as in translation. The labels of a
-            language model are its input, those of a classifier are classes.
+    With has_target, labels are counted too: they are a text of their own, as in translation.
     """
 
     def __init__(self, has_target: bool = True) -> None:
@@ -28,12 +25,7 @@ class TokenMeter:
         self._paused = 0.0
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a batch's tokens, with and without padding.
-
-        Args:
-            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; a batch
-                without ids or labels is not counted.
-        """
+        """Count a batch of "input_ids", [B, S], "attention_mask", [B, S], "labels", [B, T]."""
         if not {"input_ids", "labels"} <= batch.keys():
             return
         source, labels = batch["input_ids"], batch["labels"]

@@ -7,14 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import (
-    EarlyStoppingCallback,
-    Seq2SeqTrainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -30,9 +23,6 @@ class Resumption(TrainerCallback):
     These are: the next entry of the log, the clock, an evaluation that an interruption postponed,
     the path of the best checkpoint, and a new learning rate or patience. Each process saves its own
     part in the checkpoint.
-
-    Args:
-        trainer: The trainer, an AiaynTrainer.
     """
 
     def __init__(self, trainer: Seq2SeqTrainer) -> None:
@@ -43,15 +33,7 @@ class Resumption(TrainerCallback):
         self._started = time.perf_counter()
 
     def start(self, checkpoint: Checkpoint | None, settings: dict[str, Any]) -> None:
-        """Read the state of the log, before training starts.
-
-        Args:
-            checkpoint: The checkpoint to resume from, if any.
-            settings: The run's settings, as `run_settings` gives them.
-
-        Raises:
-            ValueError: The checkpoint is of another run.
-        """
+        """Check a checkpoint's settings against the run's, and read its state of the log."""
         self.settings, self._checkpoint, self._log_state = settings, checkpoint, {}
         if checkpoint is not None:
             check_settings(checkpoint.settings, settings)
@@ -88,19 +70,13 @@ class Resumption(TrainerCallback):
         return time.perf_counter() - self._started
 
     def is_complete(self, max_steps: int) -> bool:
-        """Whether the run was complete at its checkpoint.
-
-        Args:
-            max_steps: Updates of the whole run.
-        """
+        """Whether a run of max_steps updates was complete at its checkpoint."""
         if self._checkpoint is None:
             return False
         state = TrainerState.load_from_json(str(self._checkpoint.folder / TRAINER_STATE_NAME))
         return self._log_state["stopped_early"] or state.global_step >= max_steps
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restore all but the postponed evaluation, which waits for the random numbers."""
         if self._checkpoint is None:
             return
@@ -118,9 +94,7 @@ class Resumption(TrainerCallback):
         if self.is_complete(state.max_steps):
             self.evaluate_if_due()
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tell the sampler its epoch; the library does not in the epoch in which a run resumes."""
         if self.trainer.length_groups is not None:
             self.trainer.length_groups.set_epoch(int(state.epoch or 0))
@@ -148,24 +122,14 @@ def _find_best_checkpoint(resumed: Path) -> str | None:
 
 
 def note_best_checkpoint(state: TrainerState, output_dir: Path, written: str | None = None) -> None:
-    """Set the path of the best checkpoint, if the best update was saved.
-
-    Args:
-        state: The trainer's state.
-        output_dir: The run's folder.
-        written: Name of a checkpoint that is being written.
-    """
+    """Set the path of the best checkpoint if the best update was saved, or is being written."""
     name = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
     if name == written or (output_dir / name).is_dir():
         state.best_model_checkpoint = str(output_dir / name)
 
 
 def change_learning_rate(optimizer: Optimizer, scheduler: Any, learning_rate: float) -> None:
-    """Scale a schedule, at the update that it has reached, to another learning rate.
-
-    Raises:
-        ValueError: The schedule's state contains the rate.
-    """
+    """Scale a schedule, at the update that it has reached, to another learning rate."""
     if not isinstance(scheduler, LambdaLR):
         raise ValueError(
             f"learning_rate cannot change with lr_scheduler_type of {type(scheduler).__name__}: "

@@ -72,11 +72,7 @@ class Run:
         return found
 
     def check_model(self, config: PreTrainedConfig) -> None:
-        """Compare the checkpoint's model with the one to build, before its vocabulary is known.
-
-        Raises:
-            ValueError: A size or an option differs.
-        """
+        """Check that the model to build is the checkpoint's, before its vocabulary is known."""
         if self.checkpoint is not None:
             check_model_settings(self.checkpoint.settings, config)
 
@@ -87,24 +83,13 @@ class Run:
 
 
 def check_not_a_file(output_dir: str | Path) -> None:
-    """Check that output_dir is a folder, or can become one.
-
-    Raises:
-        NotADirectoryError: It is a file.
-    """
+    """Check that output_dir is a folder, or can become one."""
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise NotADirectoryError(f"output_dir is not a directory: {output_dir}.")
 
 
 def claim_folder(output_dir: str | Path) -> None:
-    """Lock output_dir until this process ends, and delete what a killed run left unfinished.
-
-    Args:
-        output_dir: The run's folder; created if it is missing.
-
-    Raises:
-        OSError: It is not a writable folder, or another process uses it.
-    """
+    """Lock output_dir until this process ends, and delete what a killed run left unfinished."""
     folder = Path(output_dir).resolve()
     if folder in _held:
         return

@@ -30,13 +30,7 @@ _OF_VOCABULARY = {"vocab_size", "decoder_vocab_size", "vocabulary_sha256"}
 def run_settings(
     args: TrainingArguments, config: PreTrainedConfig, datasets: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Settings to save in a checkpoint: "fixed", "free", and the model's as "model".
-
-    Args:
-        args: The run's arguments.
-        config: The model's configuration, with the hashes of its vocabularies.
-        datasets: Training and validation data, by these names.
-    """
+    """Settings to save in a checkpoint: "fixed", "free", and the model's as "model"."""
     return {
         "fixed": _arguments(args, FIXED)
         | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()},
@@ -67,13 +61,9 @@ def _plain(value: Any) -> Any:
 
 
 def data_sha256(dataset: Any) -> str | None:
-    """A hash of a dataset's "input_ids" and "labels" in their order.
+    """A hash of a dataset's "input_ids" and "labels" in their order; None for a stream.
 
-    Args:
-        dataset: A Dataset, or an object with its own `data_sha256()`.
-
-    Returns:
-        The hash; None for other datasets, such as streams.
+    A dataset may have its own method `data_sha256`.
     """
     if hasattr(dataset, "data_sha256"):
         return dataset.data_sha256()
@@ -92,15 +82,7 @@ def data_sha256(dataset: Any) -> str | None:
 
 
 def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
-    """Compare a checkpoint's settings with those of the run that resumes from it.
-
-    Args:
-        then: The checkpoint's settings, as `run_settings` gave them.
-        now: The run's settings.
-
-    Raises:
-        ValueError: A fixed setting has another value.
-    """
+    """Check that a run has the fixed settings of the checkpoint that it resumes from."""
     for kind in ("fixed", "model"):
         for name, value, before in _changes(then.get(kind, {}), now[kind]):
             raise ValueError(
@@ -112,15 +94,7 @@ def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def check_model_settings(then: dict[str, Any], config: PreTrainedConfig) -> None:
-    """Compare a checkpoint's model with one to build, whose vocabulary is not known yet.
-
-    Args:
-        then: The checkpoint's settings.
-        config: The model's configuration; its vocabulary is ignored.
-
-    Raises:
-        ValueError: A size or an option has another value.
-    """
+    """Check a model to build against a checkpoint's; the vocabulary is not known yet."""
     now = {
         name: value for name, value in model_settings(config).items() if name not in _OF_VOCABULARY
     }
@@ -128,12 +102,7 @@ def check_model_settings(then: dict[str, Any], config: PreTrainedConfig) -> None
 
 
 def is_more_patient(now: int, then: int) -> bool:
-    """Whether a run that stopped early continues with another early_stopping_patience.
-
-    Args:
-        now: The new patience; 0: never stop early.
-        then: The patience with which it stopped.
-    """
+    """Whether a run that stopped early continues with another patience; 0: never stop."""
     return then > 0 and (now == 0 or now > then)
 
 

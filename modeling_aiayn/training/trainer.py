@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import AiaynTrainingArguments
 from .batches import pair_lengths
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
-from .ema import EMA_FOLDER, build_ema
+from .ema import EMA_FOLDER, EmaCallback
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .interruption import InterruptionCallback, separate_workers
@@ -90,7 +90,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.evaluation_loss = LossMeter()
         self.divergence = DivergenceGuard(self)
         self.interruption = InterruptionCallback()
-        self.ema = build_ema(self)
+        self.ema = EmaCallback(self.args.ema_decay)
         self.resumption = Resumption(self)
         self.length_groups: LengthGroups | None = None
         self._add_callbacks()
@@ -105,11 +105,18 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
         self.add_callback(self.interruption)
-        if self.ema is not None:
+        if self.args.ema_decay:
+            self._check_ema()
             self.add_callback(self.ema)
         self.add_callback(self.resumption)
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+
+    def _check_ema(self) -> None:
+        if self.is_fsdp_enabled or getattr(self, "is_distributed_loading_by_transformers", False):
+            raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
+        if hasattr(self.model, "peft_config"):
+            raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train from the beginning, or from a checkpoint. A complete run is not trained further.
@@ -119,9 +126,6 @@ class AiaynTrainer(Seq2SeqTrainer):
                 `args.resume` says.
             *args: As for Seq2SeqTrainer.
             **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            The library's summary.
 
         Raises:
             OSError: output_dir cannot be written, is in use, or is full.
@@ -136,7 +140,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
         settings = run_settings(self.args, self.model.config, datasets)
         self.resumption.start(checkpoint, settings)
-        if self.ema is not None and checkpoint is not None:
+        if self.args.ema_decay and checkpoint is not None:
             self.ema.load(checkpoint.folder)
         if self.args.should_save:
             forget_finish(self.args)
@@ -278,7 +282,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         # The library's own choice keeps the rows that fill up the processes' last batches.
         self.gather_function = self.accelerator.gather_for_metrics
         self.evaluation_loss.reset()
-        with self.averaged_weights():
+        with self.ema.averaged_weights(self.model):
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         loss = self.evaluation_loss.mean(self.accelerator)
         if loss is not None:
@@ -287,10 +291,6 @@ class AiaynTrainer(Seq2SeqTrainer):
                 output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
         self.meter.pause(time.perf_counter() - started)
         return output
-
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the model has its averaged weights, if there are any."""
-        return nullcontext() if self.ema is None else self.ema.averaged_weights(self.model)
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder into which the library writes checkpoints, and where it deletes old ones."""
@@ -306,8 +306,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         with new_checkpoint(output_dir, name, settings) if is_writer else nullcontext():
             self.accelerator.wait_for_everyone()  # until the folder exists
             super()._save_checkpoint(model, trial)
-            if self.ema is not None:
-                with self.averaged_weights():
+            if self.args.ema_decay:
+                with self.ema.averaged_weights(self.model):
                     self.save_model(str(unfinished / name / EMA_FOLDER), _internal_call=True)
             self.resumption.save(unfinished / name)
             note_best_checkpoint(self.state, output_dir, name)
@@ -321,14 +321,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.meter.pause(time.perf_counter() - started)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model and its tokenizers, all of them or, if that fails, none.
-
-        Args:
-            output_dir: The folder. None: the run's.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Save the model and its tokenizers, all of them or, if that fails, none."""
         folder = Path(output_dir or self.args.output_dir)
         # A checkpoint's folder is unfinished as a whole; only one process replaces files.
         is_whole = _internal_call or not self.args.should_save
