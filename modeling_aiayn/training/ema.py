@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 # The folder in a checkpoint that holds the averaged model.
@@ -18,6 +18,14 @@ EMA_FOLDER = "ema"
 def ema_decay(decay: float, update: int) -> float:
     """The decay of an update, counted from 1; it grows, to soon forget the initial weights."""
     return min(decay, (1 + update) / (10 + update))
+
+
+def check_can_average(trainer: Seq2SeqTrainer) -> None:
+    """Check that each process has all weights, and that they are not an adapter's."""
+    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
+        raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
+    if hasattr(trainer.model, "peft_config"):
+        raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Loaders of training batches with at most a number of tokens."""
+"""Batches of examples: lengths, padding, and batches with at most a number of tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +6,32 @@ from typing import Any
 import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader
-from transformers import TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
 
 from .batches import TokenBatches, padded_lengths, pair_lengths
+
+
+def padding_collator(
+    tokenizer: PreTrainedTokenizerBase, model: nn.Module, multiple_of: int | None
+) -> Callable[[list[Any]], dict[str, Any]]:
+    """The collator that pads examples of a model's task to a multiple of so many tokens."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=multiple_of)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple_of)
+
+
+def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
+    """The length of each example in tokens, of the longer side where there is a target."""
+    if has_target:
+        return pair_lengths(dataset).max(1).tolist()
+    return [len(ids) for ids in dataset["input_ids"]]
 
 
 def token_batch_loader(

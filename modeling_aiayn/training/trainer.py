@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
-    DataCollatorForSeq2Seq,
-    DataCollatorWithPadding,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,13 +25,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import AiaynTrainingArguments
-from .batches import pair_lengths
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
-from .ema import EMA_FOLDER, EmaCallback
+from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .interruption import InterruptionCallback, separate_workers
-from .loaders import token_batch_loader
+from .loaders import example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .progress import ProgressBar
 from .resumption import Resumption, note_best_checkpoint
@@ -82,7 +79,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         self._predicts_tokens = hasattr(self.model, "lm_head")
         self._max_tokens = getattr(self.args, "max_tokens_per_batch", None)
         if data_collator is None and self.processing_class is not None:
-            self.data_collator = self._padding_collator()
+            multiple_of = self.args.pad_to_multiple_of
+            self.data_collator = padding_collator(self.processing_class, self.model, multiple_of)
         # Models that predict tokens smooth labels themselves; classifiers use the library's.
         self._smoother = None if self._predicts_tokens else self.label_smoother
         self.label_smoother = None
@@ -95,37 +93,22 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.length_groups: LengthGroups | None = None
         self._add_callbacks()
 
-    def _padding_collator(self) -> Callable[[list[Any]], dict[str, Any]]:
-        options = {"pad_to_multiple_of": self.args.pad_to_multiple_of}
-        if self._has_target:
-            return DataCollatorForSeq2Seq(self.processing_class, model=self.model, **options)
-        return DataCollatorWithPadding(self.processing_class, **options)
-
     def _add_callbacks(self) -> None:
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
         self.add_callback(self.interruption)
         if self.args.ema_decay:
-            self._check_ema()
+            check_can_average(self)
             self.add_callback(self.ema)
         self.add_callback(self.resumption)
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
-    def _check_ema(self) -> None:
-        if self.is_fsdp_enabled or getattr(self, "is_distributed_loading_by_transformers", False):
-            raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
-        if hasattr(self.model, "peft_config"):
-            raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
-
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train from the beginning, or from a checkpoint. A complete run is not trained further.
+        """Train from the beginning or a checkpoint, by default as `args.resume` says.
 
-        Args:
-            resume_from_checkpoint: A checkpoint; True: the newest one in output_dir. None: as
-                `args.resume` says.
-            *args: As for Seq2SeqTrainer.
-            **kwargs: As for Seq2SeqTrainer.
+        resume_from_checkpoint may be a folder, a `Checkpoint`, or True for the newest one in
+        output_dir. A run that was complete at its checkpoint is not trained further.
 
         Raises:
             OSError: output_dir cannot be written, is in use, or is full.
@@ -181,11 +164,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "__len__"):
             return super()._get_train_sampler(train_dataset)
-        if self._has_target:
-            lengths = pair_lengths(dataset).max(1).tolist()
-        else:
-            lengths = [len(ids) for ids in dataset["input_ids"]]
         size = args.train_batch_size * args.gradient_accumulation_steps
+        lengths = example_lengths(dataset, self._has_target)
         self.length_groups = LengthGroups(lengths, size, args.order_seed)
         return self.length_groups
 
