@@ -50,7 +50,7 @@ WORSE_AND_WORSE = {"learning_rate": 300.0, "warmup_steps": 100}
 
 
 class Killed(BaseException):
-    """In the place of a kill: nothing of the library catches it."""
+    """Stands for a kill: no code of the library catches it."""
 
 
 class Do(TrainerCallback):
@@ -76,7 +76,7 @@ def terminate():
 
 @pytest.fixture
 def run(tmp_path, encoded, tokenizer):
-    """Train in tmp_path / name, going on from the newest whole checkpoint if there is one."""
+    """Train in tmp_path / name, resuming from the newest whole checkpoint if there is one."""
 
     def run_(name, at=None, data=encoded, callback=None, path=None, **options):
         checkpoint = path or choose_checkpoint(arguments(tmp_path / name, resume="auto"))
@@ -96,7 +96,7 @@ def run(tmp_path, encoded, tokenizer):
 
 
 def assert_same_run(trainer, expected):
-    """Weights and the whole log, what depends on the clock left out."""
+    """Compare weights and the whole log, except values that depend on the clock."""
     for first, second in zip(trainer.model.parameters(), expected.model.parameters(), strict=True):
         assert torch.equal(first, second)
     keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share", "eval_loss", "epoch")
@@ -132,7 +132,7 @@ def assert_same_run(trainer, expected):
     ],
     ids=str,
 )
-def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
+def test_a_killed_run_resumes_exactly(run, options):
     whole = run("whole", **options)
     assert run("cut", at=10, **options) is None
     resumed = run("cut", **options)
@@ -189,7 +189,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_named_and_passed_over(run, cut, damage, caplog, monkeypatch):
+def test_a_damaged_checkpoint_is_skipped_and_named(run, cut, damage, caplog, monkeypatch):
     monkeypatch.chdir(cut)
     harm, message = DAMAGE[damage]
     harm(cut / "checkpoint-8")
@@ -202,7 +202,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(run, cut, damage, caplog,
     assert not (cut / "PWNED").exists()
 
 
-def test_a_stray_folder_is_neither_gone_on_from_nor_counted(run, tmp_path):
+def test_a_stray_folder_is_neither_resumed_nor_counted(run, tmp_path):
     folder = tmp_path / "cut"
     run("cut", at=5)
     (folder / "checkpoint-999").mkdir()
@@ -213,7 +213,7 @@ def test_a_stray_folder_is_neither_gone_on_from_nor_counted(run, tmp_path):
     assert_same_run(resumed, run("whole"))
 
 
-def test_old_checkpoints_go_and_the_best_one_stays(run, tmp_path):
+def test_old_checkpoints_are_deleted_and_the_best_one_is_kept(run, tmp_path):
     trainer = run(
         "run",
         save_total_limit=2,
@@ -240,7 +240,7 @@ class BetterAtSix(AiaynTrainer):
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_path, limit):
+def test_the_best_saved_checkpoint_is_kept_if_a_better_one_was_not_saved(run, tmp_path, limit):
     trainer = run(
         "run",
         kind=BetterAtSix,
@@ -307,7 +307,7 @@ def test_a_run_that_was_moved_finds_its_best_checkpoint(run, tmp_path):
     assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / f"checkpoint-{best}")
 
 
-def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
+def test_training_resumes_as_the_arguments_say(cut, encoded, tokenizer):
     trainer = make_trainer(cut, encoded, tokenizer, resume="auto", **STEPS)
     trainer.add_callback(Do("on_train_begin", 8, terminate))
     with pytest.raises(SystemExit):
@@ -315,7 +315,7 @@ def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
     assert trainer.state.global_step >= 8
 
 
-def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
+def test_a_named_checkpoint_is_resumed_even_if_the_run_is_finished(run, cut):
     run("cut")
     delete_checkpoints(cut, 8, 12, 14)
     auto, named = (
@@ -327,14 +327,14 @@ def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
     assert not Run(auto).is_finished
 
 
-def test_a_run_that_failed_leaves_signals_as_they_were(run):
+def test_a_failed_run_restores_the_signal_handlers(run):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ValueError, match="diverged"):
         run("run", kind=NotANumber)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_evaluation_of_training_data_is_one(run):
+def test_metrics_with_the_prefix_train_are_not_taken_for_the_summary(run):
     trainer = run("run")
     expected = trainer.evaluate(trainer.eval_dataset)["eval_loss"]
     metrics = trainer.evaluate(trainer.eval_dataset, metric_key_prefix="train")
@@ -342,14 +342,14 @@ def test_an_evaluation_of_training_data_is_one(run):
     assert "seconds_of_all_starts" not in metrics
 
 
-def test_no_average_of_an_adapter(tmp_path, encoded, tokenizer):
+def test_an_average_of_an_adapter_is_rejected(tmp_path, encoded, tokenizer):
     model = make_trainer(tmp_path, encoded, tokenizer).model
     adapted = get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"]))
     with pytest.raises(ValueError, match="ema_decay cannot average an adapter"):
         AiaynTrainer(adapted, arguments(tmp_path, ema_decay=0.9), train_dataset=encoded)
 
 
-def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
+def test_a_damaged_checkpoint_of_a_later_update_is_deleted_first(run, cut):
     flip_a_byte(cut / "checkpoint-8" / "model.safetensors")
     (cut / "checkpoint-8").rename(cut / "checkpoint-999")
     run("cut", at=9, save_total_limit=2)
@@ -357,7 +357,7 @@ def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
     assert names == {"checkpoint-4", "checkpoint-8"}
 
 
-def test_a_caller_s_own_early_stopping_is_left_alone(run):
+def test_a_caller_s_own_early_stopping_is_unchanged(run):
     options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
     trainer = run("run", callback=EarlyStoppingCallback(2), **options, **WORSE_AND_WORSE)
     assert 4 < trainer.state.global_step < 14
@@ -385,8 +385,8 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
     assert_same_run(run("cut", **options), run("whole", **options))
 
 
-def test_a_signal_after_the_last_update_keeps_what_follows_from_running(run, tmp_path):
-    """The run is complete; what a script does after it waits for the next start."""
+def test_a_signal_after_the_last_update_ends_the_process(run, tmp_path):
+    """The run is complete; the script's remaining work waits for the next start."""
     options = {"eval_strategy": "steps", "eval_steps": 14}
     signalled = Do("on_evaluate", 14, terminate)
     with pytest.raises(SystemExit) as caught:
@@ -395,7 +395,7 @@ def test_a_signal_after_the_last_update_keeps_what_follows_from_running(run, tmp
     assert_same_run(run("cut", **options), run("whole", **options))
 
 
-def test_training_in_a_thread_leaves_signals_alone(run):
+def test_training_in_a_thread_does_not_touch_signal_handlers(run):
     before = signal.getsignal(signal.SIGTERM)
     finished = []
     thread = threading.Thread(target=lambda: finished.append(run("run", max_steps=2)))
@@ -405,7 +405,7 @@ def test_training_in_a_thread_leaves_signals_alone(run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_at_an_epoch_s_end_leaves_nothing_out(run):
+def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run):
     """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved."""
     options = {
         "max_steps": 27,
@@ -430,7 +430,7 @@ def test_a_finished_run_is_not_trained_further(run, tmp_path):
     assert longer.state.global_step == 16
 
 
-def test_a_run_that_stopped_early_is_over(run):
+def test_a_run_that_stopped_early_is_complete(run):
     options = {
         "eval_strategy": "steps",
         "eval_steps": 2,
@@ -452,7 +452,7 @@ def test_a_run_that_stopped_early_is_over(run):
     assert patient.state.global_step == stopped.state.global_step + 4
 
 
-def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
+def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
     def is_finished(**options):
         return Run(arguments(tmp_path, **options)).is_finished
 
@@ -471,7 +471,7 @@ def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
     assert not is_finished()
 
 
-def test_a_kill_while_a_run_is_said_to_be_over_leaves_it_unfinished(tmp_path, monkeypatch):
+def test_a_kill_while_the_finish_is_recorded_leaves_the_run_unfinished(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
@@ -485,7 +485,7 @@ def test_a_kill_while_a_run_is_said_to_be_over_leaves_it_unfinished(tmp_path, mo
     assert Run(run.args).is_finished
 
 
-def test_another_learning_rate_is_used_and_said(run, cut, caplog):
+def test_another_learning_rate_is_used_and_logged(run, cut, caplog):
     resumed = run("cut", learning_rate=0.25)
     assert "learning_rate is 0.25 from here on; it was 0.5." in caplog.messages
     rates, old = logged(resumed, "learning_rate"), logged(run("whole"), "learning_rate")
@@ -504,12 +504,12 @@ def test_another_learning_rate_is_used_and_said(run, cut, caplog):
     ],
     ids=str,
 )
-def test_another_run_s_checkpoint_is_refused(run, cut, options, message):
+def test_a_checkpoint_of_another_run_is_rejected(run, cut, options, message):
     with pytest.raises(ValueError, match=message):
         run("cut", **options)
 
 
-def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
+def test_other_data_and_another_tokenizer_are_rejected(cut, encoded, run):
     with pytest.raises(ValueError, match="training data was '"):
         run("cut", data=encoded.select([*range(199), 0]))
     with pytest.raises(ValueError, match="validation data was '"):
@@ -519,7 +519,7 @@ def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
         run("other", sizes={"vocabulary_sha256": ["a", "c"]})
 
 
-def test_another_model_is_refused_before_there_is_data(cut):
+def test_another_model_is_rejected_before_data_is_read(cut):
     config = AiaynConfig(d_model=24, encoder_attention_heads=3, decoder_attention_heads=2)
     with pytest.raises(ValueError, match="d_model was 12 when this run began, and is 24 now"):
         Run(arguments(cut, resume="auto")).check_model(config)
@@ -531,7 +531,7 @@ class NotANumber(AiaynTrainer):
         return loss * (float("nan") if self.state.global_step == 6 else 1.0)
 
 
-def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatch):
+def test_divergence_stops_the_run_before_the_weights_change(run, tmp_path, monkeypatch):
     import training_setup
 
     monkeypatch.setattr(training_setup, "AiaynTrainer", NotANumber)
@@ -544,7 +544,7 @@ def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatc
     assert Run(arguments(folder, resume="auto")).checkpoint.folder == folder / "checkpoint-4"
 
 
-def test_a_loss_that_is_finite_and_absurd_stops_too(run, tmp_path):
+def test_a_finite_but_absurd_loss_stops_the_run(run, tmp_path):
     with pytest.raises(
         ValueError, match=r"Training diverged at update \d:.*There is no checkpoint"
     ):
@@ -563,7 +563,7 @@ def test_nan_is_logged_where_it_occurs(tmp_path, encoded, tokenizer, monkeypatch
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
 
-def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
+def test_out_of_memory_names_the_batch(run, tmp_path, monkeypatch):
     class TooLarge(AiaynTrainer):
         def compute_loss(self, *args, **kwargs):
             if self.state.global_step == 5:
@@ -591,7 +591,7 @@ def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
     ],
     ids=["OSError", "RuntimeError", "Exception"],
 )
-def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, error):
+def test_a_full_disk_destroys_no_earlier_checkpoint(run, tmp_path, monkeypatch, error):
     saves = []
     save = torch.save
 
@@ -619,7 +619,9 @@ def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, er
     assert_same_run(run("cut"), run("whole"))
 
 
-def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_written_is_an_error_that_names_the_folder(
+    run, tmp_path, monkeypatch
+):
     trainer = run("run", max_steps=1)
 
     def fail(*args, **kwargs):
@@ -661,8 +663,8 @@ def test_a_final_save_that_fails_leaves_the_earlier_model(run, tmp_path, monkeyp
     assert (tmp_path / "run" / "model.safetensors").stat().st_mode == mode
 
 
-def test_a_kill_while_a_model_is_replaced_leaves_no_mixture_of_two(run, tmp_path, monkeypatch):
-    """The moment between the arrival of the new configuration and that of the new weights."""
+def test_a_kill_while_a_model_is_replaced_never_mixes_two_models(run, tmp_path, monkeypatch):
+    """The kill comes after the new configuration has arrived and before the new weights."""
     trainer = run("run", max_steps=1, save_strategy="no")
     trainer.save_model()
     replace = Path.replace
@@ -696,7 +698,7 @@ def test_new_weights_delete_earlier_ones_of_other_names(tmp_path):
     assert (tmp_path / "adapter_model.safetensors").read_text() == "new"
 
 
-def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):
+def test_files_are_readable_by_others_and_on_disk_before_the_rename(run, tmp_path, monkeypatch):
     synced, renamed = [], []
     fsync, replace = os.fsync, Path.replace
 
@@ -743,7 +745,7 @@ def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
     assert logged(trainer, "eval_loss")[-1] == pytest.approx(trainer.evaluate()["eval_loss"])
 
 
-def test_the_best_average_comes_back(run, tmp_path):
+def test_the_best_average_is_loaded_at_the_end(run, tmp_path):
     trainer = run(
         "run",
         ema_decay=0.5,
@@ -760,19 +762,19 @@ def test_the_best_average_comes_back(run, tmp_path):
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_an_average_has_a_share_to_keep(tmp_path, decay):
+def test_ema_decay_must_be_at_least_0_and_below_1(tmp_path, decay):
     with pytest.raises(ValueError, match=rf"ema_decay must be in \[0, 1\), got {decay}"):
         arguments(tmp_path, ema_decay=decay)
 
 
-def test_an_average_in_half_precision_is_refused(tmp_path, encoded, tokenizer):
+def test_an_average_in_half_precision_is_rejected(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, ema_decay=0.9)
     trainer.model.bfloat16()
     with pytest.raises(ValueError, match=r"needs weights in float32, got .* in torch.bfloat16"):
         trainer.train()
 
 
-def test_which_checkpoint_a_run_goes_on_from(cut, tmp_path):
+def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
     folder = tmp_path / "new"
     assert Run(arguments(folder)).checkpoint is None
     assert Run(arguments(folder, resume="auto")).checkpoint is None
@@ -824,7 +826,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     assert not (tmp_path / ".unfinished").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_rejected(tmp_path, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -835,7 +837,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Train in another process, killed so many times; its outcome, and what the killer saw."""
+    """Train in a process that is killed so many times; return its results and the killer's."""
 
     def killed_(kills, limit):
         folder = tmp_path_factory.mktemp("killed") / "run"
@@ -874,7 +876,7 @@ def test_kill_9_at_random_instants_changes_nothing(killed, left_alone, kills, li
     assert not (folder / ".unfinished").exists()
 
 
-def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeypatch):
+def test_a_copy_of_a_signal_is_ignored_and_a_second_signal_ends_the_process(tmp_path, monkeypatch):
     ended = []
     before = signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     try:
@@ -899,7 +901,7 @@ def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeyp
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
+def test_a_caller_s_own_learning_rates_are_restored(tmp_path, encoded, tokenizer):
     def rates(resume):
         trainer = make_trainer(tmp_path, encoded, tokenizer, **(STEPS | {"max_steps": 5}))
         halves = list(trainer.model.parameters())
@@ -913,7 +915,7 @@ def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
     assert rates(str(tmp_path / "checkpoint-4")) == pytest.approx(whole)
 
 
-def test_a_rate_that_cannot_be_changed_is_refused(run):
+def test_a_learning_rate_that_cannot_change_is_rejected(run):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
     options = plateau | {"eval_steps": 4, "learning_rate": 1e-3}
     run("run", at=5, **options)
@@ -924,7 +926,7 @@ def test_a_rate_that_cannot_be_changed_is_refused(run):
 @pytest.mark.parametrize(
     "batches", [("--max_tokens_per_batch", 200), ("--per_device_train_batch_size", 8)], ids=str
 )
-def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path, batches):
+def test_workers_survive_the_signal_that_stops_their_trainer(tmp_path, batches):
     """As torchrun sends it: to the whole group. Workers start at each epoch, of which one is long."""
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 3000, seed=1)]
     for name in ("train", "validation"):

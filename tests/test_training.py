@@ -41,21 +41,21 @@ def test_noam_is_equation_3():
     assert noam_rate(16000, 512, 4000) == pytest.approx(noam_rate(4000, 512, 4000) / 2)
 
 
-def test_first_update_is_the_formula_s_first_and_not_zero(tmp_path, encoded, tokenizer):
+def test_the_first_update_has_the_formula_s_first_rate(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     trainer.train()
     expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
     assert logged(trainer, "learning_rate") == pytest.approx(expected)
 
 
-def test_schedule_goes_by_updates_and_not_by_batches(tmp_path, encoded, tokenizer):
+def test_the_schedule_counts_updates_and_not_batches(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, gradient_accumulation_steps=3)
     trainer.train()
     expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
     assert logged(trainer, "learning_rate") == pytest.approx(expected)
 
 
-def test_noam_without_warmup_is_refused():
+def test_noam_without_warmup_is_rejected():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     with pytest.raises(ValueError, match="warmup_steps of at least 1, got 0"):
         noam_schedule(optimizer, 12, 0)
@@ -168,7 +168,7 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
 
 
-def test_the_model_s_configuration_is_left_alone(tmp_path, encoded, tokenizer):
+def test_training_does_not_change_the_model_s_configuration(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     before = trainer.model.config.to_dict()
     trainer.train()
@@ -177,7 +177,7 @@ def test_the_model_s_configuration_is_left_alone(tmp_path, encoded, tokenizer):
 
 
 def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
-    """What a plain Seq2SeqTrainer with label_smoothing_factor does to our model."""
+    """A plain Seq2SeqTrainer with label_smoothing_factor computes the same loss."""
     model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer))).eval()
     rows = [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(5)]
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
@@ -187,7 +187,7 @@ def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
     torch.testing.assert_close(loss, expected)
 
 
-def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, tokenizer):
+def test_the_evaluation_loss_is_per_token_for_any_batches(tmp_path, encoded, tokenizer):
     metrics = []
     for size in (1, 7, 20):
         trainer = make_trainer(tmp_path, encoded, tokenizer, per_device_eval_batch_size=size)
@@ -204,7 +204,7 @@ def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, to
         assert metric["eval_bleu"] == pytest.approx(metrics[0]["eval_bleu"])
 
 
-def test_evaluation_leaves_the_generation_config_alone(tmp_path, encoded, tokenizer):
+def test_evaluation_does_not_change_the_generation_config(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     before = trainer.model.generation_config.to_dict()
     trainer.evaluate()
@@ -248,7 +248,7 @@ def test_random_sampling_is_there_too(tmp_path, encoded, tokenizer):
 
 
 def test_the_copy_task_is_learnt(tmp_path, tokenizer):
-    """The first proof of life: target = source, exactly, for sequences never seen."""
+    """The model learns to repeat sequences that it has never seen."""
     generator = torch.Generator().manual_seed(0)
     rows = [[*torch.randint(4, 14, (5,), generator=generator).tolist(), 2] for _ in range(2000)]
     data = Dataset.from_dict({"input_ids": rows, "labels": rows})
@@ -508,7 +508,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
 
 
-def test_evaluation_for_its_loss_alone_builds_no_logits(tmp_path, encoded, tokenizer, monkeypatch):
+def test_evaluation_of_the_loss_alone_builds_no_logits(tmp_path, encoded, tokenizer, monkeypatch):
     asked = []
     forward = AiaynForConditionalGeneration.forward
 
