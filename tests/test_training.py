@@ -549,10 +549,10 @@ def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypat
 
 
 IMPORT_WITHOUT_UNIX = """
-import sys
+import os, sys
+import modeling_aiayn.metrics, accelerate, datasets, filelock, torch, transformers
 for name in ("fcntl", "modeling_aiayn.translation"):
     sys.modules[name] = None
-import filelock, os
 del os.setpgrp
 import modeling_aiayn.training, modeling_aiayn.training.averaging, modeling_aiayn.training.run
 print([name for name in sys.modules if name.startswith("modeling_aiayn.translation.")])
