@@ -18,13 +18,13 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
-from .arguments import AiaynTrainingArguments
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
@@ -51,7 +51,7 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     Args:
         model: The model.
-        args: The run's arguments.
+        args: The run's arguments, such as AiaynTrainingArguments.
         data_collator: Makes a batch of examples. None: pads them with the processing_class.
         *others: As for Seq2SeqTrainer.
         target_tokenizer: Tokenizer of the target, if it is not the source's; saved with the model.
@@ -62,12 +62,10 @@ class AiaynTrainer(Seq2SeqTrainer):
             processes.
     """
 
-    args: AiaynTrainingArguments
-
     def __init__(
         self,
         model: PreTrainedModel | nn.Module | None = None,
-        args: AiaynTrainingArguments | None = None,
+        args: Seq2SeqTrainingArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         *others: Any,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
