@@ -42,10 +42,12 @@ class LossMeter:
 def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
     """This process's labels, [B] or [B, T], with -100 for repeated rows.
 
-    accelerate repeats rows to fill up the processes' last batches.
+    accelerate repeats rows to fill up the processes' last batches. Numbers, the labels of a
+    regression, are returned as they are.
     """
     state = accelerator.gradient_state
-    if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
+    has_repeats = state.end_of_dataloader and state.remainder > 0
+    if accelerator.num_processes == 1 or not has_repeats or labels.is_floating_point():
         return labels
     own_rows = max(0, state.remainder - accelerator.process_index * len(labels))
     return torch.cat((labels[:own_rows], torch.full_like(labels[own_rows:], IGNORED_LABEL)))
