@@ -5,7 +5,7 @@ Everything is written under another name first, forced to disk, and renamed in o
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,15 +14,7 @@ UNFINISHED_FOLDER = ".unfinished"
 
 
 def write_file(path: Path, content: str) -> None:
-    """Write a text file in UTF-8; a kill leaves the file as it was before.
-
-    Args:
-        path: The file; an existing one is replaced.
-        content: The text.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write or replace a text file in UTF-8; a kill leaves the file as it was before."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(content, "utf-8")
     force_to_disk(unfinished)
@@ -50,6 +42,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        _share_weights(unfinished)
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
         unfinished.replace(folder)
@@ -60,11 +53,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_files(folder: Path) -> Iterator[Path]:
+def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
     """Write files into a folder, replacing those of the same names after the block has ended.
 
     Args:
         folder: The folder; created if it is missing.
+        weights: Patterns of the names of files without which the others are useless. Where there
+            are new ones, all earlier ones are deleted first and the new ones arrive last: a kill
+            in between leaves none, and never the files of one model beside those of another.
 
     Yields:
         An empty folder to write into.
@@ -77,10 +73,16 @@ def replaced_files(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        _share_weights(unfinished)
         files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
         for path in files:
             force_to_disk(path)
-        for path in files:
+        last = [new for pattern in weights for new in unfinished.glob(pattern)]
+        for pattern in weights:
+            if any(unfinished.glob(pattern)):
+                _delete_files(folder.glob(pattern))
+        force_to_disk(folder)
+        for path in sorted(files, key=last.__contains__):
             target = folder / path.relative_to(unfinished)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
@@ -91,14 +93,7 @@ def replaced_files(folder: Path) -> Iterator[Path]:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder; a kill leaves it whole or gone.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: The folder cannot be renamed.
-    """
+    """Delete a folder; a kill leaves it whole or gone."""
     doomed = unfinished_path(folder.with_name(f"deleted-{folder.name}"))
     shutil.rmtree(doomed, ignore_errors=True)
     doomed.parent.mkdir(exist_ok=True)
@@ -108,32 +103,18 @@ def delete_folder(folder: Path) -> None:
 
 
 def unfinished_path(folder: Path) -> Path:
-    """Where `new_folder` keeps a folder until it is complete."""
+    """The path at which `new_folder` writes a folder until it is complete."""
     return folder.parent / UNFINISHED_FOLDER / folder.name
 
 
 def check_unused(folder: Path) -> None:
-    """Check that a folder can be created.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        FileExistsError: A file has its name, or the folder is not empty.
-    """
+    """Check that a folder does not exist, or is empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")
 
 
 def force_to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on disk.
-
-    Args:
-        path: The file or folder.
-
-    Raises:
-        OSError: The disk reports an error.
-    """
+    """Wait until a file, or a folder's list of files, is on disk."""
     if os.name == "nt" and path.is_dir():  # Windows opens no folders
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -141,6 +122,18 @@ def force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _share_weights(folder: Path) -> None:
+    """Make weights readable for everyone who may list the folder: safetensors hides them."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(mode)
+
+
+def _delete_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink()
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -19,9 +19,9 @@ from training_setup import arguments, make_trainer
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.checkpoints import (
-    checkpoint_to_resume,
+    check_checkpoint,
+    choose_checkpoint,
     list_checkpoints,
-    read_manifest,
 )
 from modeling_aiayn.training.data import encode_pairs
 
@@ -39,7 +39,7 @@ def train(folder, limit):
     texts = {name: [getattr(pair, name) for pair in pairs] for name in ("source", "target")}
     tokenizer = train_bpe_tokenizer(texts["source"] + texts["target"], 600)
     encoded = encode_pairs(Dataset.from_dict(texts), tokenizer, tokenizer, 256, "pairs")
-    checkpoint = checkpoint_to_resume(arguments(folder, resume="auto"))
+    checkpoint = choose_checkpoint(arguments(folder, resume="auto"))
     trainer = make_trainer(
         folder, encoded, tokenizer, max_steps=STEPS, save_strategy="steps", save_steps=1,
         save_total_limit=limit, max_tokens_per_batch=300, predict_with_generate=False,
@@ -98,7 +98,7 @@ def main():
                 whole = []
                 for path in list_checkpoints(folder):
                     try:
-                        read_manifest(path)
+                        check_checkpoint(path)
                         whole.append(path)
                     except ValueError:
                         pass

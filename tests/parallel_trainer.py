@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.training.checkpoints import checkpoint_to_resume
+from modeling_aiayn.training.checkpoints import choose_checkpoint
 from modeling_aiayn.training.data import encode_pairs
 
 # The same pairs in an update, whether one process has eight or two have four each.
@@ -70,7 +70,7 @@ def data():
 
 def train(folder, encoded, tokenizer, callbacks=(), **options):
     """Train, and leave log and weights; the exit code of what ended it, or 0."""
-    checkpoint = checkpoint_to_resume(arguments(folder, resume="auto"))
+    checkpoint = choose_checkpoint(arguments(folder, resume="auto"))
     trainer = make_trainer(folder, encoded, tokenizer, **options)
     for callback in callbacks:
         trainer.add_callback(callback)

@@ -1,14 +1,20 @@
 """Section 6.1: the mean of checkpoints."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import ROOT, small_model
 from safetensors.torch import load_file, save_file
 from training_setup import make_trainer
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_aiayn.training import averaging
 from modeling_aiayn.training.averaging import (
     average_weights,
     best_checkpoints,
@@ -43,7 +49,7 @@ def names(folders):
     return [int(folder.name.split("-")[1]) for folder in folders]
 
 
-def test_the_mean_is_the_mean_and_ties_stay(evaluated, tmp_path):
+def test_the_weights_are_means_and_stay_tied(evaluated, tmp_path):
     folders = last_checkpoints(evaluated[0], 3)
     assert names(folders) == [6, 8, 10]
     write_average(folders, tmp_path / "mean")
@@ -61,7 +67,7 @@ def test_the_mean_is_the_mean_and_ties_stay(evaluated, tmp_path):
     assert not (tmp_path / "mean" / "optimizer.pt").exists()
 
 
-def test_the_best_go_by_the_run_s_own_evaluations(evaluated):
+def test_the_best_checkpoints_are_chosen_by_the_run_s_own_evaluations(evaluated):
     folder, evaluations = evaluated
     by_loss = sorted(evaluations, key=lambda entry: entry["eval_loss"])
     assert names(best_checkpoints(folder, 3, "loss")) == [entry["step"] for entry in by_loss[:3]]
@@ -71,7 +77,7 @@ def test_the_best_go_by_the_run_s_own_evaluations(evaluated):
     ]
 
 
-def test_too_few_and_damaged_checkpoints_are_refused(evaluated, tmp_path):
+def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):
     folder, _ = evaluated
     with pytest.raises(ValueError, match=r"has 5 checkpoints, 6 were asked for.*save_total_limit"):
         last_checkpoints(folder, 6)
@@ -84,7 +90,7 @@ def test_too_few_and_damaged_checkpoints_are_refused(evaluated, tmp_path):
         last_checkpoints(tmp_path, 1)
 
 
-def test_what_cannot_be_averaged_is_refused(tmp_path):
+def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="There is no checkpoint to average"):
         average_weights([])
     with pytest.raises(FileNotFoundError, match="No such checkpoint"):
@@ -93,12 +99,56 @@ def test_what_cannot_be_averaged_is_refused(tmp_path):
         average_weights([tmp_path])
     for name, options in (("a", {}), ("b", {"d_model": 24}), ("c", {"attention_bias": True})):
         small_model(**options).save_pretrained(tmp_path / name)
-    with pytest.raises(ValueError, match=r"b: .* is \(.*24.*\), and \(.*12.*\) in the first one"):
+    with pytest.raises(ValueError, match=r"b: .* is \(.*24.*\), and \(.*12.*\) in the first ch"):
         average_weights([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(ValueError, match=r"c: .*bias is \(12,\), and nothing in the first one"):
+    with pytest.raises(ValueError, match=r"c: .*bias is \(12,\), and missing in the first ch"):
         average_weights([tmp_path / "a", tmp_path / "c"])
     with pytest.raises(ValueError, match="holds a model already"):
         write_average([tmp_path / "a"], tmp_path / "b")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [Killed, OSError], ids=["killed", "full disk"])
+def test_an_average_that_was_interrupted_can_be_retried(tmp_path, monkeypatch, error):
+    def fail(tensors, path, **_):
+        Path(path).write_bytes(b"half")
+        raise error("No space left on device")
+
+    small_model().save_pretrained(tmp_path / "a")
+    monkeypatch.setattr(averaging, "save_file", fail)
+    with pytest.raises(error):
+        write_average([tmp_path / "a"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+    monkeypatch.undo()
+    write_average([tmp_path / "a"], tmp_path / "mean")
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean")
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from modeling_aiayn.training import averaging
+def kill(tensors, path, **_):
+    Path(path).write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+averaging.save_file = kill
+averaging.write_average([Path(sys.argv[1])], Path(sys.argv[2]))
+"""
+
+
+def test_an_average_whose_process_was_killed_can_be_retried(tmp_path):
+    small_model().save_pretrained(tmp_path / "a")
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "a", tmp_path / "mean"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*map(str, command)], env=environment, check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "mean").exists()
+    write_average([tmp_path / "a"], tmp_path / "mean")
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "mean"}
 
 
 def test_weights_in_shards_and_in_half_precision_are_averaged_too(tmp_path):
@@ -119,7 +169,7 @@ def test_sums_do_not_lose_small_weights(tmp_path):
     assert average["w"].item() == 1.0
 
 
-def test_of_a_run_with_an_average_that_is_averaged(evaluated, tmp_path):
+def test_checkpoints_with_averaged_weights_are_averaged_by_those(evaluated, tmp_path):
     checkpoints = []
     for number, folder in enumerate(last_checkpoints(evaluated[0], 2)):
         copied = shutil.copytree(folder, tmp_path / folder.name)
@@ -134,11 +184,11 @@ def test_of_a_run_with_an_average_that_is_averaged(evaluated, tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("norm_first", True, "norm_first is True, and False in the first one"),
-        ("vocabulary_sha256", ["b"], r"vocabulary_sha256 is \['b'\], and None in the first one"),
+        ("norm_first", True, "norm_first is True, and False in the first model"),
+        ("vocabulary_sha256", ["b"], r"vocabulary_sha256 is \['b'\], and None in the first model"),
     ],
 )
-def test_weights_of_one_shape_and_another_meaning_are_refused(tmp_path, field, value, message):
+def test_models_with_equal_shapes_and_other_options_are_rejected(tmp_path, field, value, message):
     first, second = small_model(), small_model(dropout=0.3)
     first.save_pretrained(tmp_path / "a")
     second.save_pretrained(tmp_path / "b")
@@ -149,7 +199,7 @@ def test_weights_of_one_shape_and_another_meaning_are_refused(tmp_path, field, v
         write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
 
 
-def test_the_script_averages_what_it_is_told(run, evaluated, tmp_path):
+def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated, tmp_path):
     code, out, err = run(
         "average_checkpoints.py", "--run", evaluated[0], "--last", 2, "--output", tmp_path / "a"
     )

@@ -24,10 +24,10 @@ from modeling_aiayn.classification.labelled_texts import (
 from modeling_aiayn.classification.scores import classification_metrics, score_classes
 from modeling_aiayn.classification.training import (
     ClassifierArguments,
-    ClassifierTrainer,
     ClassifierTrainingArguments,
     build_classifier,
 )
+from modeling_aiayn.training import AiaynTrainer
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
 THINGS = ["table", "lamp", "chair", "knife"]
@@ -198,19 +198,17 @@ def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
     assert (
         run("train_classifier.py", "--train_file", train, "--output_dir", whole, *options)[0] == 0
     )
-    from modeling_aiayn.classification.training import ClassifierTrainer
-
-    step = ClassifierTrainer.training_step
+    step = AiaynTrainer.training_step
 
     def stop_at_25(self, *args, **kwargs):
         if self.state.global_step == 25:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(ClassifierTrainer, "training_step", stop_at_25)
+    monkeypatch.setattr(AiaynTrainer, "training_step", stop_at_25)
     flags = ("--train_file", train, "--output_dir", killed, *options)
     assert run("train_classifier.py", *flags)[0] == 143
-    monkeypatch.setattr(ClassifierTrainer, "training_step", step)
+    monkeypatch.setattr(AiaynTrainer, "training_step", step)
     code, _, err = run("train_classifier.py", *flags, "--resume", "auto")
     assert code == 0, err
     one, other = (
@@ -285,7 +283,7 @@ def test_the_evaluation_loss_is_the_mean_over_texts(tokenizer, tmp_path):
         args = ClassifierTrainingArguments(
             str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, disable_tqdm=True
         )
-        trainer = ClassifierTrainer(
+        trainer = AiaynTrainer(
             model=model,
             args=args,
             eval_dataset=Dataset.from_dict(rows),

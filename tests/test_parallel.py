@@ -43,7 +43,7 @@ def launch(*arguments, launcher=TORCHRUN, **environment):
 
 
 def torchrun(*arguments):
-    """What a program prints that two processes run."""
+    """Run a program as two processes and return its output."""
     done = launch(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -99,7 +99,7 @@ def test_two_processes_give_the_loss_gradients_weights_and_translations_of_one(r
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_translations_of_the_parallel_models_are_more_than_their_end(results):
+def test_translations_of_the_parallel_models_are_not_empty(results):
     ids = json.loads((results / "alone" / "result.json").read_text())["ids"]
     assert len({tuple(row) for row in ids}) > 1
     assert len(ids[0]) > 3
@@ -144,7 +144,7 @@ def test_training_does_not_depend_on_the_number_of_processes(trained, smoothing)
 
 
 @pytest.mark.parametrize("batches", ["tokens", "groups"])
-def test_two_processes_stop_on_one_s_signal_and_go_on_exactly(trained, batches):
+def test_two_processes_stop_on_one_s_signal_and_resume_exactly(trained, batches):
     """With token batches and an average; with groups, in the second epoch."""
     names = [f"{name}-{batches}" for name in ("whole", "cut")]
     logs = [read_log(trained / "two" / name) for name in names]
@@ -189,7 +189,7 @@ def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
         assert (tmp_path / "run" / name).read_text() == (tmp_path / "alone" / name).read_text()
 
 
-def test_data_that_is_not_there_ends_all_processes(tmp_path):
+def test_missing_data_ends_all_processes(tmp_path):
     done = launch(
         ROOT / "scripts" / "train_translation.py",
         *("--train_file", "none", "--validation_file", "none", "--use_cpu", "true"),
@@ -204,7 +204,7 @@ def test_data_that_is_not_there_ends_all_processes(tmp_path):
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="accelerators are joined by default")
-def test_processes_that_do_not_find_each_other_are_refused(tmp_path):
+def test_processes_that_are_not_connected_are_rejected(tmp_path):
     script = ROOT / "scripts" / "train_translation.py"
     done = subprocess.run(
         [*TORCHRUN, script, "--output_dir", tmp_path],
@@ -219,7 +219,7 @@ def test_processes_that_do_not_find_each_other_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_accelerate_s_fsdp_file_is_one():
+def test_the_fsdp_file_is_valid_for_accelerate():
     """`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, as the README says."""
     path = ROOT / "recipes" / "accelerate" / "fsdp2.yaml"
     config = ClusterConfig.from_yaml_file(path)

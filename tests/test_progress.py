@@ -1,6 +1,7 @@
 """What a run's owner sees: rates in the bar, a table at the end."""
 
 import re
+import shutil
 
 import pytest
 from training_setup import make_trainer
@@ -29,7 +30,7 @@ def test_the_bar_shows_rates_and_evaluations(tmp_path, encoded, tokenizer, capsy
     assert "{'loss'" not in captured.out
 
 
-def test_the_table_is_of_the_whole_log():
+def test_the_table_summarizes_the_whole_log():
     log = [
         {"step": 10, "epoch": 0.5, "loss": 5.0, "tokens_per_second": 900.0, "padding_share": 0.02},
         {"step": 10, "epoch": 0.5, "eval_loss": 3.25},
@@ -55,7 +56,7 @@ def test_the_table_is_of_the_whole_log():
 
 
 class BarWatch(TrainerCallback):
-    """What the bar would say after the first update."""
+    """Records what the bar shows after the first update."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.shown = None
@@ -67,6 +68,7 @@ class BarWatch(TrainerCallback):
 def test_the_bar_of_a_resumed_run_counts_the_updates_of_this_start(tmp_path, encoded, tokenizer):
     options = {"disable_tqdm": False, "save_strategy": "steps", "save_steps": 3}
     make_trainer(tmp_path, encoded, tokenizer, **options).train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
     trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
     watch = BarWatch()
     callbacks = trainer.callback_handler.callbacks
@@ -76,7 +78,7 @@ def test_the_bar_of_a_resumed_run_counts_the_updates_of_this_start(tmp_path, enc
     assert (watch.shown["initial"], watch.shown["n"], watch.shown["total"]) == (3, 4, 4)
 
 
-def test_a_run_that_logged_nothing_has_a_table_too():
+def test_a_run_without_log_entries_has_a_table_too():
     assert "| updates" in training_table([{"step": 3, "epoch": 0.1}])
 
 
@@ -84,7 +86,7 @@ def test_a_run_that_logged_nothing_has_a_table_too():
     ("name", "title"),
     [("bleu", "BLEU"), ("accuracy", "per cent of the texts"), ("perplexity", "Perplexity")],
 )
-def test_curves_show_what_the_run_is_scored_by(tmp_path, name, title):
+def test_curves_show_the_metric_of_the_run(tmp_path, name, title):
     log = [{"step": step, "loss": 2.0, f"eval_{name}": 50.0 + step} for step in (1, 2)]
     draw_curves(log, tmp_path / "curves.svg")
     comments = re.findall("<!-- (.*?) -->", (tmp_path / "curves.svg").read_text())

@@ -28,17 +28,15 @@ from transformers import (
     TrainerState,
 )
 
+from modeling_aiayn import whole_files
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.training import AiaynTrainer, checkpoints, interruption, run_folder
-from modeling_aiayn.training.checkpoints import (
-    checkpoint_to_resume,
-    read_manifest,
-    where_best_is,
-)
+from modeling_aiayn.training import AiaynTrainer, checkpoints, interruption
+from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpoint
 from modeling_aiayn.training.interruption import InterruptionCallback
-from modeling_aiayn.training.run_folder import claim_folder, is_finished, mark_finished
-from modeling_aiayn.training.settings import is_more_patient, refuse_other_model
+from modeling_aiayn.training.run import Run, claim_folder
+from modeling_aiayn.training.settings import is_more_patient
+from modeling_aiayn.training.trainer import WEIGHTS
 
 STEPS = {
     "max_steps": 14,
@@ -52,7 +50,7 @@ WORSE_AND_WORSE = {"learning_rate": 300.0, "warmup_steps": 100}
 
 
 class Killed(BaseException):
-    """In the place of a kill: nothing of the library catches it."""
+    """Stands for a kill: no code of the library catches it."""
 
 
 class Do(TrainerCallback):
@@ -78,10 +76,10 @@ def terminate():
 
 @pytest.fixture
 def run(tmp_path, encoded, tokenizer):
-    """Train in tmp_path / name, going on from the newest whole checkpoint if there is one."""
+    """Train in tmp_path / name, resuming from the newest whole checkpoint if there is one."""
 
     def run_(name, at=None, data=encoded, callback=None, path=None, **options):
-        checkpoint = path or checkpoint_to_resume(arguments(tmp_path / name, resume="auto"))
+        checkpoint = path or choose_checkpoint(arguments(tmp_path / name, resume="auto"))
         trainer = make_trainer(tmp_path / name, encoded, tokenizer, **(STEPS | options))
         trainer.train_dataset = data
         if at is not None:
@@ -98,7 +96,7 @@ def run(tmp_path, encoded, tokenizer):
 
 
 def assert_same_run(trainer, expected):
-    """Weights and the whole log, what depends on the clock left out."""
+    """Compare weights and the whole log, except values that depend on the clock."""
     for first, second in zip(trainer.model.parameters(), expected.model.parameters(), strict=True):
         assert torch.equal(first, second)
     keys = ("step", "loss", "grad_norm", "learning_rate", "padding_share", "eval_loss", "epoch")
@@ -134,7 +132,7 @@ def assert_same_run(trainer, expected):
     ],
     ids=str,
 )
-def test_a_killed_run_goes_on_as_if_it_had_not_been(run, options):
+def test_a_killed_run_resumes_exactly(run, options):
     whole = run("whole", **options)
     assert run("cut", at=10, **options) is None
     resumed = run("cut", **options)
@@ -191,20 +189,20 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_named_and_passed_over(run, cut, damage, caplog, monkeypatch):
+def test_a_damaged_checkpoint_is_skipped_and_named(run, cut, damage, caplog, monkeypatch):
     monkeypatch.chdir(cut)
     harm, message = DAMAGE[damage]
     harm(cut / "checkpoint-8")
     resumed = run("cut")
-    warning = next(text for text in caplog.messages if "Passed over" in text)
+    warning = next(text for text in caplog.messages if "Skipped a damaged" in text)
     assert str(cut / "checkpoint-8") in warning
     assert re.search(message, warning)
     assert_same_run(resumed, run("whole"))
-    read_manifest(cut / "checkpoint-8")
+    check_checkpoint(cut / "checkpoint-8")
     assert not (cut / "PWNED").exists()
 
 
-def test_a_stray_folder_is_neither_gone_on_from_nor_counted(run, tmp_path):
+def test_a_stray_folder_is_neither_resumed_nor_counted(run, tmp_path):
     folder = tmp_path / "cut"
     run("cut", at=5)
     (folder / "checkpoint-999").mkdir()
@@ -215,7 +213,7 @@ def test_a_stray_folder_is_neither_gone_on_from_nor_counted(run, tmp_path):
     assert_same_run(resumed, run("whole"))
 
 
-def test_old_checkpoints_go_and_the_best_one_stays(run, tmp_path):
+def test_old_checkpoints_are_deleted_and_the_best_one_is_kept(run, tmp_path):
     trainer = run(
         "run",
         save_total_limit=2,
@@ -242,7 +240,7 @@ class BetterAtSix(AiaynTrainer):
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_path, limit):
+def test_the_best_saved_checkpoint_is_kept_if_a_better_one_was_not_saved(run, tmp_path, limit):
     trainer = run(
         "run",
         kind=BetterAtSix,
@@ -263,64 +261,53 @@ def test_the_best_checkpoint_stays_where_a_better_one_was_not_saved(run, tmp_pat
         assert torch.equal(trainer.model.state_dict()[name], weight)
 
 
-def test_a_run_that_goes_on_from_an_older_checkpoint_sets_newer_ones_aside(run, cut, caplog):
-    """Else they would be what the next start goes on from, and new ones be deleted for them."""
-    run("cut", save_total_limit=1, at=13, path=cut / "checkpoint-4")
-    assert (
-        "checkpoint-8 is not on the way of this run: it is abandoned-1-checkpoint-8" in caplog.text
-    )
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-8", "checkpoint-12"}
-    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-12")
-    for number in (2, 3):
-        run("cut", at=13, path=cut / "abandoned-1-checkpoint-8")
-        assert (cut / f"abandoned-{number}-checkpoint-12").is_dir()
-    assert (cut / "checkpoint-12").is_dir()
-    (cut / "checkpoint-12").rename(cut / "abandoned-4-checkpoint-12")
-    with pytest.raises(ValueError, match=r"has no checkpoint .* but abandoned-1-checkpoint-8"):
-        checkpoint_to_resume(arguments(cut, resume="auto"))
+def delete_checkpoints(folder, *numbers):
+    for number in numbers:
+        shutil.rmtree(folder / f"checkpoint-{number}")
 
 
-def test_a_run_that_returns_to_an_abandoned_branch_has_its_best_and_no_other_s(run, tmp_path):
-    options = {
-        "metric_for_best_model": "loss",
-        "eval_strategy": "steps",
-        "eval_steps": 4,
-        "save_total_limit": 3,
-    }
-    folder = tmp_path / "run"
-    run("run", at=13, **options)  # 4, 8, 12 of one branch
-    state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
-    assert Path(state["best_model_checkpoint"]).name == "checkpoint-12"
-    run("run", path=folder / "checkpoint-4", at=9, **options)  # 8 of another
-    run("run", path=folder / "abandoned-1-checkpoint-12", at=13, **options)
-    assert not list(folder.glob("checkpoint-*"))
-    assert (folder / "abandoned-2-checkpoint-8").is_dir()
-    worse = options | WORSE_AND_WORSE
-    trainer = run("run", path=folder / "abandoned-1-checkpoint-12", **worse)
-    assert trainer.state.best_global_step == 12
-    assert trainer.state.best_model_checkpoint == str(folder / "abandoned-1-checkpoint-12")
+def test_resuming_from_an_older_checkpoint_is_rejected_while_newer_ones_exist(run, cut, tmp_path):
+    """Otherwise the next resume would pick an abandoned checkpoint."""
+    older = cut / "checkpoint-4"
+    message = r"Cannot resume from .*checkpoint-4: .*checkpoint-8 belongs to another course.*Delete"
+    for use in (
+        lambda: run("cut", path=older),
+        lambda: Run(arguments(cut, resume=str(older))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()
+    assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
+    assert_same_run(run("new", path=older), run("whole"))
+    flip_a_byte(cut / "checkpoint-8" / "model.safetensors")  # a damaged one is no obstacle
+    assert_same_run(run("cut", path=older), run("whole"))
 
 
-def test_where_the_best_checkpoint_is(tmp_path):
-    for name in ("checkpoint-4", "abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"):
-        (tmp_path / name).mkdir()
-    noted = tmp_path / "checkpoint-4"
-    assert where_best_is(tmp_path / "checkpoint-8", noted, {}) == noted
-    beside = tmp_path / "abandoned-1-checkpoint-4"
-    assert where_best_is(tmp_path / "abandoned-1-checkpoint-8", noted, {}) == beside
-    moved = {noted.resolve(): tmp_path / "abandoned-1-checkpoint-8"}
-    assert where_best_is(tmp_path / "copies" / "checkpoint-8", noted, moved) == moved[noted]
-    assert where_best_is(tmp_path / "checkpoint-8", tmp_path / "checkpoint-2", {}) is None
+def test_a_checkpoint_of_another_folder_is_rejected_where_there_are_others(run, cut, tmp_path):
+    shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
+    with pytest.raises(ValueError, match=r"checkpoint-8 belongs to another course of training"):
+        run("cut", path=tmp_path / "elsewhere" / "checkpoint-8")
+    delete_checkpoints(cut, 4, 8)
+    assert_same_run(run("cut", path=tmp_path / "elsewhere" / "checkpoint-8"), run("whole"))
 
 
-def test_training_anew_in_a_folder_of_another_run_loses_nothing_of_it(run, cut, encoded, tokenizer):
-    make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8", "checkpoint-14"}
+def test_training_anew_in_a_folder_of_another_run_is_rejected(cut, encoded, tokenizer):
+    with pytest.raises(ValueError, match=r"Cannot start from the beginning: .*checkpoint-8 "):
+        make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
+    assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
 
 
-def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
+def test_a_run_that_was_moved_finds_its_best_checkpoint(run, tmp_path):
+    options = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 4}
+    run("run", at=9, **options, **WORSE_AND_WORSE)
+    shutil.copytree(tmp_path / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    shutil.rmtree(tmp_path / "run")  # this process holds its lock
+    trainer = run("moved", **options, **WORSE_AND_WORSE)
+    best = trainer.state.best_global_step
+    assert best < 12
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / f"checkpoint-{best}")
+
+
+def test_training_resumes_as_the_arguments_say(cut, encoded, tokenizer):
     trainer = make_trainer(cut, encoded, tokenizer, resume="auto", **STEPS)
     trainer.add_callback(Do("on_train_begin", 8, terminate))
     with pytest.raises(SystemExit):
@@ -328,25 +315,26 @@ def test_the_arguments_checkpoint_is_gone_on_from(cut, encoded, tokenizer):
     assert trainer.state.global_step >= 8
 
 
-def test_whoever_names_a_checkpoint_goes_on_from_there(run, cut):
+def test_a_named_checkpoint_is_resumed_even_if_the_run_is_finished(run, cut):
     run("cut")
+    delete_checkpoints(cut, 8, 12, 14)
     auto, named = (
         arguments(cut, resume=name, max_steps=14) for name in ("auto", str(cut / "checkpoint-4"))
     )
-    mark_finished(auto)
-    assert is_finished(auto) and not is_finished(named)
+    Run(auto).finish()
+    assert Run(auto).is_finished and not Run(named).is_finished
     run("cut", path=cut / "checkpoint-4", at=5)
-    assert not is_finished(auto)
+    assert not Run(auto).is_finished
 
 
-def test_a_run_that_failed_leaves_signals_as_they_were(run):
+def test_a_failed_run_restores_the_signal_handlers(run):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ValueError, match="diverged"):
         run("run", kind=NotANumber)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_evaluation_of_training_data_is_one(run):
+def test_metrics_with_the_prefix_train_are_not_taken_for_the_summary(run):
     trainer = run("run")
     expected = trainer.evaluate(trainer.eval_dataset)["eval_loss"]
     metrics = trainer.evaluate(trainer.eval_dataset, metric_key_prefix="train")
@@ -354,29 +342,22 @@ def test_an_evaluation_of_training_data_is_one(run):
     assert "seconds_of_all_starts" not in metrics
 
 
-def test_no_average_of_an_adapter(tmp_path, encoded, tokenizer):
+def test_an_average_of_an_adapter_is_rejected(tmp_path, encoded, tokenizer):
     model = make_trainer(tmp_path, encoded, tokenizer).model
     adapted = get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"]))
-    with pytest.raises(ValueError, match="ema_decay is not for adapters"):
+    with pytest.raises(ValueError, match="ema_decay cannot average an adapter"):
         AiaynTrainer(adapted, arguments(tmp_path, ema_decay=0.9), train_dataset=encoded)
 
 
-def test_a_checkpoint_of_the_same_update_and_another_run_is_set_aside(run, cut, tmp_path):
-    shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
-    run("cut", at=9, path=tmp_path / "elsewhere" / "checkpoint-8")
-    names = {path.name for path in cut.glob("*checkpoint-*")}
-    assert names == {"abandoned-1-checkpoint-4", "abandoned-1-checkpoint-8"}
-
-
-def test_a_damaged_checkpoint_of_a_later_update_goes_first(run, cut):
+def test_a_damaged_checkpoint_of_a_later_update_is_deleted_first(run, cut):
     flip_a_byte(cut / "checkpoint-8" / "model.safetensors")
     (cut / "checkpoint-8").rename(cut / "checkpoint-999")
     run("cut", at=9, save_total_limit=2)
-    names = {path.name for path in cut.glob("*checkpoint-*")}
+    names = {path.name for path in cut.glob("checkpoint-*")}
     assert names == {"checkpoint-4", "checkpoint-8"}
 
 
-def test_a_caller_s_own_early_stopping_is_left_alone(run):
+def test_a_caller_s_own_early_stopping_is_unchanged(run):
     options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
     trainer = run("run", callback=EarlyStoppingCallback(2), **options, **WORSE_AND_WORSE)
     assert 4 < trainer.state.global_step < 14
@@ -404,8 +385,8 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
     assert_same_run(run("cut", **options), run("whole", **options))
 
 
-def test_a_signal_after_the_last_update_keeps_what_follows_from_running(run, tmp_path):
-    """The run is complete; what a script does after it waits for the next start."""
+def test_a_signal_after_the_last_update_ends_the_process(run, tmp_path):
+    """The run is complete; the script's remaining work waits for the next start."""
     options = {"eval_strategy": "steps", "eval_steps": 14}
     signalled = Do("on_evaluate", 14, terminate)
     with pytest.raises(SystemExit) as caught:
@@ -414,7 +395,7 @@ def test_a_signal_after_the_last_update_keeps_what_follows_from_running(run, tmp
     assert_same_run(run("cut", **options), run("whole", **options))
 
 
-def test_training_in_a_thread_leaves_signals_alone(run):
+def test_training_in_a_thread_does_not_touch_signal_handlers(run):
     before = signal.getsignal(signal.SIGTERM)
     finished = []
     thread = threading.Thread(target=lambda: finished.append(run("run", max_steps=2)))
@@ -424,7 +405,7 @@ def test_training_in_a_thread_leaves_signals_alone(run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_at_an_epoch_s_end_leaves_nothing_out(run):
+def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run):
     """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved."""
     options = {
         "max_steps": 27,
@@ -449,7 +430,7 @@ def test_a_finished_run_is_not_trained_further(run, tmp_path):
     assert longer.state.global_step == 16
 
 
-def test_a_run_that_stopped_early_is_over(run):
+def test_a_run_that_stopped_early_is_complete(run):
     options = {
         "eval_strategy": "steps",
         "eval_steps": 2,
@@ -471,37 +452,40 @@ def test_a_run_that_stopped_early_is_over(run):
     assert patient.state.global_step == stopped.state.global_step + 4
 
 
-def test_a_finished_folder_says_so_until_the_run_is_to_be_longer(tmp_path):
-    assert not is_finished(arguments(tmp_path, resume="auto"))
-    mark_finished(arguments(tmp_path))
-    assert is_finished(arguments(tmp_path, resume="auto"))
-    assert not is_finished(arguments(tmp_path, resume="auto", max_steps=5))
+def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
+    def is_finished(**options):
+        return Run(arguments(tmp_path, **options)).is_finished
+
+    assert not is_finished(resume="auto")
+    Run(arguments(tmp_path)).finish()
+    assert is_finished(resume="auto")
+    assert not is_finished(resume="auto", max_steps=5)
     (tmp_path / "finished.json").write_text(
         json.dumps({"max_steps": 4, "num_train_epochs": 3.0})  # as it was written before
     )
-    assert is_finished(arguments(tmp_path, resume="auto"))
+    assert is_finished(resume="auto")
     patient = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
-    mark_finished(arguments(tmp_path, early_stopping_patience=2, **patient))
+    Run(arguments(tmp_path, early_stopping_patience=2, **patient)).finish()
     for patience, is_over in ((1, True), (2, True), (3, False), (0, False)):
-        given = arguments(tmp_path, resume="auto", early_stopping_patience=patience, **patient)
-        assert is_finished(given) == is_over
-    assert not is_finished(arguments(tmp_path))
+        assert is_finished(resume="auto", early_stopping_patience=patience, **patient) == is_over
+    assert not is_finished()
 
 
-def test_a_kill_while_a_run_is_said_to_be_over_leaves_it_unfinished(tmp_path, monkeypatch):
+def test_a_kill_while_the_finish_is_recorded_leaves_the_run_unfinished(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_folder, "force_to_disk", killed)
+    monkeypatch.setattr(whole_files, "force_to_disk", killed)
+    run = Run(arguments(tmp_path, resume="auto"))
     with pytest.raises(KeyboardInterrupt):
-        mark_finished(arguments(tmp_path))
-    assert not is_finished(arguments(tmp_path, resume="auto"))
+        run.finish()
+    assert not Run(run.args).is_finished
     monkeypatch.undo()
-    mark_finished(arguments(tmp_path))
-    assert is_finished(arguments(tmp_path, resume="auto"))
+    run.finish()
+    assert Run(run.args).is_finished
 
 
-def test_another_learning_rate_is_used_and_said(run, cut, caplog):
+def test_another_learning_rate_is_used_and_logged(run, cut, caplog):
     resumed = run("cut", learning_rate=0.25)
     assert "learning_rate is 0.25 from here on; it was 0.5." in caplog.messages
     rates, old = logged(resumed, "learning_rate"), logged(run("whole"), "learning_rate")
@@ -520,12 +504,12 @@ def test_another_learning_rate_is_used_and_said(run, cut, caplog):
     ],
     ids=str,
 )
-def test_another_run_s_checkpoint_is_refused(run, cut, options, message):
+def test_a_checkpoint_of_another_run_is_rejected(run, cut, options, message):
     with pytest.raises(ValueError, match=message):
         run("cut", **options)
 
 
-def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
+def test_other_data_and_another_tokenizer_are_rejected(cut, encoded, run):
     with pytest.raises(ValueError, match="training data was '"):
         run("cut", data=encoded.select([*range(199), 0]))
     with pytest.raises(ValueError, match="validation data was '"):
@@ -535,10 +519,10 @@ def test_other_data_and_another_tokenizer_are_refused(cut, encoded, run):
         run("other", sizes={"vocabulary_sha256": ["a", "c"]})
 
 
-def test_another_model_is_refused_before_there_is_data(cut):
+def test_another_model_is_rejected_before_data_is_read(cut):
     config = AiaynConfig(d_model=24, encoder_attention_heads=3, decoder_attention_heads=2)
     with pytest.raises(ValueError, match="d_model was 12 when this run began, and is 24 now"):
-        refuse_other_model(cut / "checkpoint-8", config)
+        Run(arguments(cut, resume="auto")).check_model(config)
 
 
 class NotANumber(AiaynTrainer):
@@ -547,7 +531,7 @@ class NotANumber(AiaynTrainer):
         return loss * (float("nan") if self.state.global_step == 6 else 1.0)
 
 
-def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatch):
+def test_divergence_stops_the_run_before_the_weights_change(run, tmp_path, monkeypatch):
     import training_setup
 
     monkeypatch.setattr(training_setup, "AiaynTrainer", NotANumber)
@@ -557,10 +541,10 @@ def test_divergence_stops_before_it_spoils_the_weights(run, tmp_path, monkeypatc
     ):
         run("run", save_total_limit=2)
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-4"]
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) == str(folder / "checkpoint-4")
+    assert Run(arguments(folder, resume="auto")).checkpoint.folder == folder / "checkpoint-4"
 
 
-def test_a_loss_that_is_finite_and_absurd_stops_too(run, tmp_path):
+def test_a_finite_but_absurd_loss_stops_the_run(run, tmp_path):
     with pytest.raises(
         ValueError, match=r"Training diverged at update \d:.*There is no checkpoint"
     ):
@@ -579,7 +563,7 @@ def test_nan_is_logged_where_it_occurs(tmp_path, encoded, tokenizer, monkeypatch
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
 
-def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
+def test_out_of_memory_names_the_batch(run, tmp_path, monkeypatch):
     class TooLarge(AiaynTrainer):
         def compute_loss(self, *args, **kwargs):
             if self.state.global_step == 5:
@@ -607,7 +591,7 @@ def test_out_of_memory_says_what_did_not_fit(run, tmp_path, monkeypatch):
     ],
     ids=["OSError", "RuntimeError", "Exception"],
 )
-def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, error):
+def test_a_full_disk_destroys_no_earlier_checkpoint(run, tmp_path, monkeypatch, error):
     saves = []
     save = torch.save
 
@@ -625,12 +609,19 @@ def test_a_full_disk_costs_nothing_that_was_saved(run, tmp_path, monkeypatch, er
         OSError, match=r"Could not save checkpoint-8 in .*: No space left on device"
     ):
         run("cut")
-    assert {path.name for path in (tmp_path / "cut").iterdir()} <= {"checkpoint-4", ".lock", "runs"}
+    assert {path.name for path in (tmp_path / "cut").iterdir()} <= {
+        "checkpoint-4",
+        ".lock",
+        ".pid",
+        "runs",
+    }
     monkeypatch.undo()
     assert_same_run(run("cut"), run("whole"))
 
 
-def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_written_is_an_error_that_names_the_folder(
+    run, tmp_path, monkeypatch
+):
     trainer = run("run", max_steps=1)
 
     def fail(*args, **kwargs):
@@ -643,25 +634,91 @@ def test_a_model_that_cannot_be_written_is_an_error_with_its_place(run, tmp_path
         trainer.save_model()
 
 
-def test_files_are_readable_by_others_and_on_disk_before_they_count(run, tmp_path, monkeypatch):
+def files_in(folder):
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("error", [Killed, OSError, KeyboardInterrupt])
+def test_a_final_save_that_fails_leaves_the_earlier_model(run, tmp_path, monkeypatch, error):
+    trainer = run("run", max_steps=1, save_strategy="no")
+    trainer.save_model()
+    before = files_in(tmp_path / "run")
+
+    def fail(tensors, path, **_):
+        Path(path).write_bytes(b"half")
+        raise error("No space left on device")
+
+    other = make_trainer(tmp_path / "run", trainer.train_dataset, trainer.processing_class)
+    other.model.config.norm_first = True
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail)
+    with pytest.raises(error):
+        other.save_model()
+    assert files_in(tmp_path / "run") == before
+    monkeypatch.undo()
+    other.save_model()
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["norm_first"] is True
+    mode = (tmp_path / "run" / "config.json").stat().st_mode
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mode == mode
+
+
+def test_a_kill_while_a_model_is_replaced_never_mixes_two_models(run, tmp_path, monkeypatch):
+    """The kill comes after the new configuration has arrived and before the new weights."""
+    trainer = run("run", max_steps=1, save_strategy="no")
+    trainer.save_model()
+    replace = Path.replace
+
+    def kill_before_the_weights(self, target):
+        if Path(target).name == "model.safetensors":
+            raise Killed
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", kill_before_the_weights)
+    with pytest.raises(Killed):
+        trainer.save_model()
+    with pytest.raises(OSError, match=r"no file named.* model\.safetensors"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    monkeypatch.undo()
+    trainer.save_model()
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+
+
+def test_new_weights_delete_earlier_ones_of_other_names(tmp_path):
+    shards = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    others = ("config.json", "adapter_model.safetensors", "model.py")
+    for name in (*shards, *others):
+        (tmp_path / name).write_text("earlier")
+    with whole_files.replaced_files(tmp_path, WEIGHTS) as unfinished:
+        (unfinished / "model.safetensors").write_text("new")
+    assert {*files_in(tmp_path)} == {"model.safetensors", *others}
+    with whole_files.replaced_files(tmp_path, WEIGHTS) as unfinished:
+        (unfinished / "adapter_model.safetensors").write_text("new")
+    assert (tmp_path / "model.safetensors").read_text() == "new"
+    assert (tmp_path / "adapter_model.safetensors").read_text() == "new"
+
+
+def test_files_are_readable_by_others_and_on_disk_before_the_rename(run, tmp_path, monkeypatch):
     synced, renamed = [], []
-    fsync, rename = os.fsync, Path.rename
+    fsync, replace = os.fsync, Path.replace
 
     def record_rename(self, target):
         renamed.append((Path(target).name, len(synced)))
-        return rename(self, target)
+        return replace(self, target)
 
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(descriptor) or fsync(descriptor)
     )
-    monkeypatch.setattr(Path, "rename", record_rename)
+    monkeypatch.setattr(Path, "replace", record_rename)
     run("run", max_steps=4)
     folder = tmp_path / "run" / "checkpoint-4"
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert renamed == [("checkpoint-4", len(files) + 1)]
     assert len(synced) == len(files) + 2
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o644"}
-    assert {*read_manifest(folder)["files"]} == {path.name for path in files} - {"manifest.json"}
+    assert {*json.loads((folder / "manifest.json").read_text())["files"]} == {
+        path.name for path in files
+    } - {"manifest.json"}
 
 
 def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
@@ -688,7 +745,7 @@ def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
     assert logged(trainer, "eval_loss")[-1] == pytest.approx(trainer.evaluate()["eval_loss"])
 
 
-def test_the_best_average_comes_back(run, tmp_path):
+def test_the_best_average_is_loaded_at_the_end(run, tmp_path):
     trainer = run(
         "run",
         ema_decay=0.5,
@@ -705,34 +762,35 @@ def test_the_best_average_comes_back(run, tmp_path):
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_an_average_has_a_share_to_keep(tmp_path, decay):
+def test_ema_decay_must_be_at_least_0_and_below_1(tmp_path, decay):
     with pytest.raises(ValueError, match=rf"ema_decay must be in \[0, 1\), got {decay}"):
         arguments(tmp_path, ema_decay=decay)
 
 
-def test_an_average_in_half_precision_is_refused(tmp_path, encoded, tokenizer):
+def test_an_average_in_half_precision_is_rejected(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, ema_decay=0.9)
     trainer.model.bfloat16()
     with pytest.raises(ValueError, match=r"needs weights in float32, got .* in torch.bfloat16"):
         trainer.train()
 
 
-def test_which_checkpoint_a_run_goes_on_from(cut, tmp_path):
+def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
     folder = tmp_path / "new"
-    assert checkpoint_to_resume(arguments(folder)) is None
-    assert checkpoint_to_resume(arguments(folder, resume="auto")) is None
-    assert checkpoint_to_resume(arguments(cut, resume="auto")) == str(cut / "checkpoint-8")
-    older = str(cut / "checkpoint-4")
-    assert checkpoint_to_resume(arguments(cut, resume=older)) == older
-    with pytest.raises(ValueError, match=r"holds another run\. Go on with it by --resume auto"):
-        checkpoint_to_resume(arguments(cut))
+    assert Run(arguments(folder)).checkpoint is None
+    assert Run(arguments(folder, resume="auto")).checkpoint is None
+    newest, older = cut / "checkpoint-8", cut / "checkpoint-4"
+    assert Run(arguments(cut, resume="auto")).checkpoint.folder == newest
+    assert os.fspath(Run(arguments(cut, resume=str(newest))).checkpoint) == str(newest)
+    assert Run(arguments(folder, resume=str(older))).checkpoint.folder == older
+    with pytest.raises(ValueError, match=r"holds another run\. Resume it with --resume auto"):
+        Run(arguments(cut))
     with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
-        checkpoint_to_resume(arguments(cut, resume=str(cut / "checkpoint-5")))
-    flip_a_byte(cut / "checkpoint-4" / "scheduler.pt")
+        Run(arguments(cut, resume=str(cut / "checkpoint-5")))
+    flip_a_byte(older / "scheduler.pt")
     with pytest.raises(ValueError, match=r"scheduler\.pt has another checksum"):
-        checkpoint_to_resume(arguments(cut, resume=older))
+        Run(arguments(cut, resume=str(older)))
     (tmp_path / "file").touch()
-    for function in (checkpoint_to_resume, lambda args: claim_folder(args.output_dir)):
+    for function in (Run, lambda args: claim_folder(args.output_dir)):
         with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
             function(arguments(tmp_path / "file"))
 
@@ -746,41 +804,40 @@ def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenize
 
 
 HOLD = """
-import fcntl, sys, time
-lock = open(sys.argv[1], "a+")
-fcntl.flock(lock, fcntl.LOCK_EX)
-lock.truncate(0); lock.write("4711"); lock.flush()
+import sys, time
+from modeling_aiayn.training.run import claim_folder
+claim_folder(sys.argv[1])
 print("held", flush=True)
 time.sleep(60)
 """
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(OSError, match=r"output_dir is in use by pid 4711"):
+        with pytest.raises(OSError, match=rf"output_dir is in use by pid {other.pid}: "):
             claim_folder(tmp_path)
         other.kill()
-    (tmp_path / ".saving" / "checkpoint-3").mkdir(parents=True)
+    (tmp_path / ".unfinished" / "checkpoint-3").mkdir(parents=True)
     claim_folder(tmp_path)
     claim_folder(tmp_path)
-    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
-    assert not (tmp_path / ".saving").exists()
+    assert (tmp_path / ".pid").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / ".unfinished").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_rejected(tmp_path, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(OSError, match=r"output_dir is not writable: .*run \(Permission denied\)"):
         claim_folder(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Train in another process, killed so many times; its outcome, and what the killer saw."""
+    """Train in a process that is killed so many times; return its results and the killer's."""
 
     def killed_(kills, limit):
         folder = tmp_path_factory.mktemp("killed") / "run"
@@ -816,10 +873,10 @@ def test_kill_9_at_random_instants_changes_nothing(killed, left_alone, kills, li
     assert seen["kills"] >= min(kills, 20)
     assert seen["without_whole"] == 0
     assert outcome == left_alone
-    assert not (folder / ".saving").exists() or not list((folder / ".saving").iterdir())
+    assert not (folder / ".unfinished").exists()
 
 
-def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeypatch):
+def test_a_copy_of_a_signal_is_ignored_and_a_second_signal_ends_the_process(tmp_path, monkeypatch):
     ended = []
     before = signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     try:
@@ -844,7 +901,7 @@ def test_an_echo_of_a_signal_ends_nothing_and_another_one_does(tmp_path, monkeyp
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
+def test_a_caller_s_own_learning_rates_are_restored(tmp_path, encoded, tokenizer):
     def rates(resume):
         trainer = make_trainer(tmp_path, encoded, tokenizer, **(STEPS | {"max_steps": 5}))
         halves = list(trainer.model.parameters())
@@ -854,10 +911,11 @@ def test_a_caller_s_own_rates_are_gone_on_with(tmp_path, encoded, tokenizer):
         return [group["lr"] for group in trainer.optimizer.param_groups]
 
     whole = rates(None)
+    delete_checkpoints(tmp_path, 5)
     assert rates(str(tmp_path / "checkpoint-4")) == pytest.approx(whole)
 
 
-def test_a_rate_that_cannot_be_changed_is_refused(run):
+def test_a_learning_rate_that_cannot_change_is_rejected(run):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
     options = plateau | {"eval_steps": 4, "learning_rate": 1e-3}
     run("run", at=5, **options)
@@ -868,7 +926,7 @@ def test_a_rate_that_cannot_be_changed_is_refused(run):
 @pytest.mark.parametrize(
     "batches", [("--max_tokens_per_batch", 200), ("--per_device_train_batch_size", 8)], ids=str
 )
-def test_workers_outlive_the_signal_that_their_trainer_stops_at(tmp_path, batches):
+def test_workers_survive_the_signal_that_stops_their_trainer(tmp_path, batches):
     """As torchrun sends it: to the whole group. Workers start at each epoch, of which one is long."""
     pairs = [(pair.source, pair.target) for pair in generate_pairs("train", 3000, seed=1)]
     for name in ("train", "validation"):

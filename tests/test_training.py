@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from itertools import chain
 
 import numpy as np
@@ -21,11 +24,12 @@ from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
+from modeling_aiayn.training.evaluation import translation_metrics
+from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
 from modeling_aiayn.training.setup import ModelArguments, build_model, build_tokenizers
-from modeling_aiayn.training.trainer import translation_metrics
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
 
@@ -36,21 +40,21 @@ def test_noam_is_equation_3():
     assert noam_rate(16000, 512, 4000) == pytest.approx(noam_rate(4000, 512, 4000) / 2)
 
 
-def test_first_update_is_the_formula_s_first_and_not_zero(tmp_path, encoded, tokenizer):
+def test_the_first_update_has_the_formula_s_first_rate(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     trainer.train()
     expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
     assert logged(trainer, "learning_rate") == pytest.approx(expected)
 
 
-def test_schedule_goes_by_updates_and_not_by_batches(tmp_path, encoded, tokenizer):
+def test_the_schedule_counts_updates_and_not_batches(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, gradient_accumulation_steps=3)
     trainer.train()
     expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
     assert logged(trainer, "learning_rate") == pytest.approx(expected)
 
 
-def test_noam_without_warmup_is_refused():
+def test_noam_without_warmup_is_rejected():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     with pytest.raises(ValueError, match="warmup_steps of at least 1, got 0"):
         noam_schedule(optimizer, 12, 0)
@@ -163,7 +167,7 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
 
 
-def test_the_model_s_configuration_is_left_alone(tmp_path, encoded, tokenizer):
+def test_training_does_not_change_the_model_s_configuration(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     before = trainer.model.config.to_dict()
     trainer.train()
@@ -172,7 +176,7 @@ def test_the_model_s_configuration_is_left_alone(tmp_path, encoded, tokenizer):
 
 
 def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
-    """What a plain Seq2SeqTrainer with label_smoothing_factor does to our model."""
+    """A plain Seq2SeqTrainer with label_smoothing_factor computes the same loss."""
     model = AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer))).eval()
     rows = [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(5)]
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
@@ -182,7 +186,7 @@ def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
     torch.testing.assert_close(loss, expected)
 
 
-def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, tokenizer):
+def test_the_evaluation_loss_is_per_token_for_any_batches(tmp_path, encoded, tokenizer):
     metrics = []
     for size in (1, 7, 20):
         trainer = make_trainer(tmp_path, encoded, tokenizer, per_device_eval_batch_size=size)
@@ -199,7 +203,7 @@ def test_evaluation_loss_is_per_token_whatever_the_batches(tmp_path, encoded, to
         assert metric["eval_bleu"] == pytest.approx(metrics[0]["eval_bleu"])
 
 
-def test_evaluation_leaves_the_generation_config_alone(tmp_path, encoded, tokenizer):
+def test_evaluation_does_not_change_the_generation_config(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     before = trainer.model.generation_config.to_dict()
     trainer.evaluate()
@@ -243,7 +247,7 @@ def test_random_sampling_is_there_too(tmp_path, encoded, tokenizer):
 
 
 def test_the_copy_task_is_learnt(tmp_path, tokenizer):
-    """The first proof of life: target = source, exactly, for sequences never seen."""
+    """The model learns to repeat sequences that it has never seen."""
     generator = torch.Generator().manual_seed(0)
     rows = [[*torch.randint(4, 14, (5,), generator=generator).tolist(), 2] for _ in range(2000)]
     data = Dataset.from_dict({"input_ids": rows, "labels": rows})
@@ -503,7 +507,7 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
 
 
-def test_evaluation_for_its_loss_alone_builds_no_logits(tmp_path, encoded, tokenizer, monkeypatch):
+def test_evaluation_of_the_loss_alone_builds_no_logits(tmp_path, encoded, tokenizer, monkeypatch):
     asked = []
     forward = AiaynForConditionalGeneration.forward
 
@@ -541,3 +545,36 @@ def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypat
     prepared_data._remove(folder)
     assert folder.is_dir() == stays
     assert [call[1] for call in at_exit] == ([folder] if stays else [])
+
+
+IMPORT_WITHOUT_UNIX = """
+import os, sys
+import modeling_aiayn.metrics, accelerate, datasets, filelock, torch, transformers
+for name in ("fcntl", "modeling_aiayn.translation"):
+    sys.modules[name] = None
+del os.setpgrp
+import modeling_aiayn.training, modeling_aiayn.training.averaging, modeling_aiayn.training.run
+print([name for name in sys.modules if name.startswith("modeling_aiayn.translation.")])
+"""
+
+
+def test_training_imports_neither_translation_nor_what_only_unix_has():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT_UNIX],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_the_norm_of_gradients_is_the_library_s(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, dropout=0.0)
+    batch = trainer.data_collator(
+        [{key: encoded[i][key] for key in ("input_ids", "labels")} for i in range(3)]
+    )
+    assert gradient_norm(trainer.model) == 0
+    trainer.model(**batch).loss.backward()
+    expected = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), math.inf)
+    assert gradient_norm(trainer.model).item() == pytest.approx(expected.item(), rel=1e-6)

@@ -5,7 +5,7 @@ from conftest import small_config
 
 from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
-from modeling_aiayn.training.trainer import translation_metrics
+from modeling_aiayn.training.evaluation import translation_metrics
 
 
 def arguments(folder, **options):

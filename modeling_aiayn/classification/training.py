@@ -5,25 +5,18 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch.nn import functional
-from torch.utils.data import Sampler
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    DataCollatorWithPadding,
     PreTrainedTokenizerBase,
-    ProgressCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput
 
 from ..configuration_aiayn import AiaynConfig
 from ..loading import check_directory, load_checked
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
-from ..training.progress import ProgressBar
-from ..training.resumable import ResumableTrainer
 from ..training.setup import PresetArguments, read_overrides
 
 
@@ -85,51 +78,6 @@ class ClassifierArguments(PresetArguments):
                     "vocabulary."
                 )
         check_directory(self.start_from)
-
-
-class ClassifierTrainer(ResumableTrainer):
-    """A trainer of classifiers; its runs can be killed and go on as if they had not been.
-
-    Args:
-        *args: As for Seq2SeqTrainer, with ClassifierTrainingArguments.
-        **kwargs: As for Seq2SeqTrainer.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.data_collator = DataCollatorWithPadding(
-            self.processing_class, pad_to_multiple_of=self.args.pad_to_multiple_of
-        )
-        if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ProgressBar())
-
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
-        """Texts of like length in a batch, batches in random order."""
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        return self.length_groups([len(ids) for ids in dataset["input_ids"]])
-
-    def evaluation_loop(
-        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
-    ) -> EvalLoopOutput:
-        """Evaluate; where there are labels and metrics, the loss is a mean over texts.
-
-        Args:
-            *args: As for Seq2SeqTrainer.
-            metric_key_prefix: Put before the metrics' names.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            Predictions and metrics.
-        """
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if output.predictions is None or output.label_ids is None:
-            return output
-        logits = torch.as_tensor(output.predictions)  # [N, L]
-        loss = functional.cross_entropy(logits.float(), torch.as_tensor(output.label_ids))
-        output.metrics[f"{metric_key_prefix}_loss"] = loss.item()
-        return output
 
 
 def build_classifier(

@@ -22,13 +22,12 @@ from ..classification.labelled_texts import (
 from ..classification.scores import classification_metrics, score_classes
 from ..classification.training import (
     ClassifierArguments,
-    ClassifierTrainer,
     ClassifierTrainingArguments,
     build_classifier,
 )
-from ..training.checkpoints import checkpoint_to_resume
+from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
-from ..training.run_folder import claim_folder, is_finished, mark_finished
+from ..training.run import Run
 from .command_line import parse_arguments
 
 
@@ -37,9 +36,8 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
     set_seed(args.seed)
@@ -49,7 +47,7 @@ def main() -> None:
         name: encode_texts(split, tokenizer, data.max_length, name)
         for name, split in splits.items()
     }
-    trainer = ClassifierTrainer(
+    trainer = AiaynTrainer(
         model=model,
         args=args,
         train_dataset=encoded["train"],
@@ -58,7 +56,7 @@ def main() -> None:
         compute_metrics=classification_metrics,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
+    trainer.train(run.checkpoint)
     trainer.save_model()
     # The trainer sorts texts by length: labels come with the predictions.
     found = trainer.predict(encoded["test" if "test" in encoded else "validation"])
@@ -69,5 +67,5 @@ def main() -> None:
         summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
         (folder / "scores.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         draw_confusion(scores, folder / "confusion.png")
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{scores}\n{model.num_parameters():,} parameters\n")

@@ -23,10 +23,9 @@ from ..language_model.training import (
 )
 from ..language_model.windows import covering_windows, random_windows
 from ..training import AiaynTrainer
-from ..training.checkpoints import checkpoint_to_resume
 from ..training.curves import CurvesCallback
 from ..training.progress import training_table
-from ..training.run_folder import claim_folder, is_finished, mark_finished
+from ..training.run import Run
 from .command_line import parse_arguments
 
 
@@ -35,9 +34,8 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
     set_seed(args.seed)
@@ -53,7 +51,7 @@ def main() -> None:
         processing_class=tokenizer,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint_to_resume(args))
+    trainer.train(run.checkpoint)
     trainer.save_model()
     table = training_table(trainer.state.log_history)
     scores = {}
@@ -67,6 +65,6 @@ def main() -> None:
         }
         path = Path(args.output_dir) / "scores.json"
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{table}\n\n{text_score_table(scores, data.unit)}\n")
         sys.stdout.write(f"{model.num_parameters():,} parameters\n")

@@ -8,20 +8,17 @@ model, its card, scores.json and curves.png.
 """
 
 import sys
-from pathlib import Path
 
 from transformers import set_seed
 
 from ..training import AiaynTrainer, AiaynTrainingArguments
-from ..training.data import DataArguments
-from ..training.checkpoints import checkpoint_to_resume
 from ..training.curves import CurvesCallback
+from ..training.data import DataArguments
+from ..training.evaluation import translation_metrics
 from ..training.prepared_data import prepare_data_once
 from ..training.progress import training_table
-from ..training.run_folder import claim_folder, is_finished, mark_finished
-from ..training.settings import refuse_other_model
+from ..training.run import Run
 from ..training.setup import ModelArguments, build_config, build_model
-from ..training.trainer import translation_metrics
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
 from .command_line import parse_arguments, typed_command
@@ -33,14 +30,11 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, AiaynTrainingArguments
     )
-    if args.should_save:
-        claim_folder(args.output_dir)
-    if is_finished(args):
+    run = Run(args)
+    if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
-    checkpoint = checkpoint_to_resume(args)
-    if checkpoint is not None:
-        refuse_other_model(Path(checkpoint), build_config(model_arguments))
+    run.check_model(build_config(model_arguments))
     set_seed(args.seed)
     prepared = prepare_data_once(args, data, model_arguments)
     splits = prepared.splits
@@ -57,7 +51,7 @@ def main() -> None:
         compute_metrics=metrics if args.predict_with_generate else None,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(run.checkpoint)
     trainer.save_model()
     if trainer.is_world_process_zero():
         held_out = splits["test" if "test" in splits else "validation"]
@@ -66,5 +60,5 @@ def main() -> None:
         scores, _ = evaluate_translation(translator, held_out)
         facts = run_facts(trainer, data, splits, typed_command())
         write_report(args.output_dir, scores, facts)
-        mark_finished(args)
+        run.finish()
         sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")

@@ -1,4 +1,4 @@
-"""Section 6.1: the mean of the last checkpoints' weights, in the place of the last one's."""
+"""Section 6.1: a model whose weights are the mean of several checkpoints' weights."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoConfig
@@ -15,36 +15,37 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..publishing import MODEL_FILES
-from .checkpoints import list_checkpoints, read_manifest
-from .ema import EMA_FOLDER
+from ..whole_files import new_folder
+from .checkpoints import check_checkpoint, list_checkpoints
+from .ema import load_weights
 from .settings import model_settings
 
-# Of these a smaller value is the better one.
+# Smaller values of these metrics are better.
 LOSSES = ("loss", "perplexity")
 
 
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of several models' weights; a tied matrix is there once, as it is saved.
+    """The mean of several models' weights; a tied matrix is included once, as it is saved.
 
-    Of a run with ema_decay these are the averaged weights, by which it was evaluated.
+    For checkpoints of a run with ema_decay, these are the means of its averaged weights.
 
     Args:
         folders: Models of one architecture and vocabulary.
 
     Returns:
-        Mean weights by name, each in its own dtype; summed up in float64.
+        Mean weights by name, each in its own dtype; the sums are in float64.
 
     Raises:
         OSError: A folder has no weights.
-        ValueError: There is no folder, or models are not of the same sizes and vocabulary.
+        ValueError: There is no folder, or the models' weights have different shapes.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
     number = 0
     for folder in folders:
-        weights = _load(folder)
+        weights = load_weights(folder)
         first = first or weights
-        _refuse_difference(first, weights, folder)
+        _check_shapes(first, weights, folder)
         for name, weight in weights.items():
             sums[name] = sums[name] + weight if name in sums else weight.double()
         number += 1
@@ -53,36 +54,27 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
     return {name: (total / number).to(first[name].dtype) for name, total in sums.items()}
 
 
-def _load(folder: Path) -> dict[str, Tensor]:
-    if (folder / EMA_FOLDER).is_dir():
-        folder = folder / EMA_FOLDER
-    paths = sorted(folder.glob("model*.safetensors"))
-    if not paths:
-        raise FileNotFoundError(f"No {SAFE_WEIGHTS_NAME} in {folder}.")
-    return {name: tensor for path in paths for name, tensor in load_file(path).items()}
-
-
-def _refuse_difference(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
+def _check_shapes(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
     for name in sorted(first.keys() | weights.keys()):
         shapes = [
-            tuple(each[name].shape) if name in each else "nothing" for each in (first, weights)
+            tuple(each[name].shape) if name in each else "missing" for each in (first, weights)
         ]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first one. Average the "
-                "checkpoints of one run."
+                f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first checkpoint. "
+                "Average checkpoints of one run."
             )
 
 
-def refuse_different_models(folders: Iterable[Path]) -> None:
-    """Refuse models whose weights have the same shapes and not the same meaning.
+def check_same_model(folders: Iterable[Path]) -> None:
+    """Check that models have the same options and vocabulary, not only weights of the same shapes.
 
     Args:
         folders: Models.
 
     Raises:
         OSError: One has no configuration.
-        ValueError: One has another option or vocabulary than the first; dropout may differ.
+        ValueError: One differs from the first in a field other than dropout.
     """
     first: dict[str, Any] = {}
     for folder in folders:
@@ -93,39 +85,29 @@ def refuse_different_models(folders: Iterable[Path]) -> None:
             if found.get(name) != first.get(name) and "dropout" not in name:
                 raise ValueError(
                     f"{folder}: {name} is {found.get(name)!r}, and {first.get(name)!r} in the "
-                    "first one. Average models of one kind and vocabulary."
+                    "first model. Average models with the same options and vocabulary."
                 )
 
 
 def last_checkpoints(run: Path, number: int) -> list[Path]:
-    """The newest checkpoints of a run.
-
-    Args:
-        run: The run's folder.
-        number: How many.
-
-    Returns:
-        The checkpoints, oldest first.
+    """The newest checkpoints of a run, oldest first.
 
     Raises:
-        ValueError: There are not so many, or one is damaged.
+        ValueError: There are fewer than number, or one is damaged.
     """
-    return _as_many(list_checkpoints(run)[-number:], number, run)
+    return _check_number(list_checkpoints(run)[-number:], number, run)
 
 
 def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
-    """The checkpoints of a run that did best in its own evaluations.
+    """The checkpoints of a run that scored best in its own evaluations, best first.
 
     Args:
         run: The run's folder.
-        number: How many.
-        metric: What they were evaluated by: loss, bleu, chrf...
-
-    Returns:
-        The checkpoints, best first.
+        number: Number of checkpoints.
+        metric: The score: loss, bleu, chrf...
 
     Raises:
-        ValueError: There are not so many that were evaluated by metric, or one is damaged.
+        ValueError: Fewer than number were evaluated by metric, or one is damaged.
     """
     values: dict[Path, float] = {}
     for folder in list_checkpoints(run):
@@ -134,27 +116,29 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
             if entry["step"] == state["global_step"] and f"eval_{metric}" in entry:
                 values[folder] = entry[f"eval_{metric}"]
     ordered = sorted(values, key=values.__getitem__, reverse=metric not in LOSSES)
-    return _as_many(ordered[:number], number, run, f" evaluated by {metric}")
+    return _check_number(ordered[:number], number, run, f" evaluated by {metric}")
 
 
-def _as_many(folders: list[Path], number: int, run: Path, how: str = "") -> list[Path]:
+def _check_number(folders: list[Path], number: int, run: Path, how: str = "") -> list[Path]:
     if number < 1 or len(folders) < number:
         raise ValueError(
-            f"{run} has {len(folders)} checkpoints{how}, {number} were asked for. A run keeps as "
-            "many as its --save_total_limit says."
+            f"{run} has {len(folders)} checkpoints{how}, {number} were asked for. A run keeps "
+            "--save_total_limit checkpoints."
         )
     for folder in folders:
-        read_manifest(folder)
+        check_checkpoint(folder)
     return folders
 
 
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
-    """Write a model whose weights are the mean of others'; all else is the last one's.
+    """Write a model with the mean of several models' weights and the last one's other files.
+
+    The folder appears whole or not at all.
 
     Args:
         folders: Models of one architecture.
-        output: The folder to make.
-        dtype: Type of the weights written. None: the checkpoints'.
+        output: The folder to create.
+        dtype: Type of the weights to write. None: the checkpoints'.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -165,19 +149,21 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such checkpoint: {folder}.")
-    refuse_different_models(folders)
+    check_same_model(folders)
     average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
-    output.mkdir(parents=True, exist_ok=True)
-    for name in MODEL_FILES:
-        source = folders[-1] / name
-        if source.is_file():
-            (output / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, output / name)
-    if dtype is not None:
-        average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
-        # The configuration's dtype is the one that a model is loaded and fine-tuned in: training in
-        # half precision ruins it.
-        config = json.loads((output / CONFIG_NAME).read_text("utf-8")) | {"dtype": "float32"}
-        (output / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    save_file(average, output / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-    shutil.copymode(output / CONFIG_NAME, output / SAFE_WEIGHTS_NAME)
+    with new_folder(output) as unfinished:
+        for name in MODEL_FILES:
+            source = folders[-1] / name
+            if source.is_file():
+                (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, unfinished / name)
+        if dtype is not None:
+            average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
+            _write_float32(unfinished / CONFIG_NAME)
+        save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+
+
+def _write_float32(config_file: Path) -> None:
+    """Set the dtype in which the model is loaded: fine-tuning in half precision would ruin it."""
+    config = json.loads(config_file.read_text("utf-8")) | {"dtype": "float32"}
+    config_file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

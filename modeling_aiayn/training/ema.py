@@ -1,99 +1,95 @@
-"""An exponential moving average of the weights, as good as many averaged checkpoints."""
+"""An exponential moving average of the weights, an alternative to averaging checkpoints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 # The folder in a checkpoint that holds the averaged model.
 EMA_FOLDER = "ema"
 
 
 def ema_decay(decay: float, update: int) -> float:
-    """The decay of an update: smaller at first, so that the initial weights are soon forgotten.
-
-    Args:
-        decay: The decay in the long run.
-        update: Number of the update, counted from 1.
-
-    Returns:
-        min(decay, (1 + update) / (10 + update)).
-    """
+    """The decay of an update, counted from 1; it grows, to soon forget the initial weights."""
     return min(decay, (1 + update) / (10 + update))
 
 
-class EmaCallback(TrainerCallback):
-    """Averages a model's parameters after each update: a share of 1 - decay of them is new.
+def check_can_average(trainer: Seq2SeqTrainer) -> None:
+    """Check that each process has all weights, and that they are not an adapter's."""
+    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
+        raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
+    if hasattr(trainer.model, "peft_config"):
+        raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
 
-    Args:
-        decay: Share of the average that stays at an update, between 0 and 1.
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in a folder, in one file or several; averaged ones if the folder has them."""
+    if (folder / EMA_FOLDER).is_dir():
+        folder = folder / EMA_FOLDER
+    paths = sorted(folder.glob("model*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"No {SAFE_WEIGHTS_NAME} in {folder}.")
+    return {name: tensor for path in paths for name, tensor in load_file(path).items()}
+
+
+class EmaCallback(TrainerCallback):
+    """Averages a model's parameters: each update's weights get a share of 1 - decay.
+
+    After training, the model has the averaged weights. With a decay of 0 there is no average.
     """
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
         self.average: dict[str, Tensor] = {}
 
-    def load(self, state_dict: dict[str, Tensor]) -> None:
-        """Go on with an average that was saved.
+    def load(self, checkpoint: Path) -> None:
+        """Continue from the average in a checkpoint."""
+        self.average = load_weights(checkpoint)
 
-        Args:
-            state_dict: The averaged parameters by name.
-        """
-        self.average = dict(state_dict)
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Begin with the model's own weights, or bring a loaded average to them.
-
-        Raises:
-            ValueError: A parameter is not in float32, in which small shares would be lost.
-        """
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start from the model's weights, or move a loaded average to their device."""
         average = {}
         for name, parameter in kwargs["model"].named_parameters():
             if parameter.dtype != torch.float32:
-                raise ValueError(
+                raise ValueError(  # other types would lose small shares
                     f"ema_decay needs weights in float32, got {name} in {parameter.dtype}. Train "
-                    "in mixed precision, --bf16 true, in its place."
+                    "in mixed precision instead: --bf16 true."
                 )
             start = self.average[name] if self.average else parameter.detach()
             average[name] = start.to(parameter.device, copy=True)
         self.average = average
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Take the update's weights in."""
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the update's weights."""
         parameters = dict(kwargs["model"].named_parameters())
         weight = 1 - ema_decay(self.decay, state.global_step)
         with torch.no_grad():
             for name, average in self.average.items():
                 average.lerp_(parameters[name], weight)
 
-    @contextmanager
-    def in_place_of_weights(self, model: nn.Module) -> Iterator[None]:
-        """For a while, the model has the averaged weights.
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Give the model the last average, or the best checkpoint's if that is to be kept."""
+        best = state.best_model_checkpoint
+        if args.load_best_model_at_end and best is not None:
+            kwargs["model"].load_state_dict(load_weights(Path(best)), strict=False)
+        else:
+            self._exchange(kwargs["model"])
+        self.average = {}
 
-        Args:
-            model: The model.
-        """
+    @contextmanager
+    def averaged_weights(self, model: nn.Module) -> Iterator[None]:
+        """Give the model the averaged weights within a with block."""
         self._exchange(model)
         try:
             yield
         finally:
             self._exchange(model)
-
-    def settle(self, model: nn.Module) -> None:
-        """The model has the averaged weights from now on, and there is no average any more.
-
-        Args:
-            model: The model.
-        """
-        self._exchange(model)
-        self.average = {}
 
     def _exchange(self, model: nn.Module) -> None:
         parameters = dict(model.named_parameters())

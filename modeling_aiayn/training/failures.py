@@ -1,27 +1,27 @@
-"""What ends a run in one sentence: a loss that went astray, a batch that does not fit."""
+"""Errors that end a run: divergence, and a batch that does not fit into memory."""
 
 import math
 import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from transformers import Trainer
 
-# A loss so many times that of guessing every token is no noise of a first update.
+from .checkpoints import newest_whole_checkpoint
+
+# A loss this many times that of guessing tokens at random is divergence, not noise.
 DIVERGED_LOSS_RATIO = 10.0
-# What a GPU and a CPU say.
+# The messages of GPUs and CPUs.
 OUT_OF_MEMORY = "out of memory|can't allocate memory"
 
 
 class TrainingDivergedError(ValueError):
-    """The loss or the gradient is not finite, or far worse than guessing.
-
-    Args:
-        update: The update that was not taken, counted from 1.
-        loss: Its loss, in nats per token.
-        grad_norm: Norm of its gradient.
-        newest: The run's newest whole checkpoint, if there is one.
-    """
+    """The loss or the gradient is not finite, or the loss is far worse than guessing."""
 
     def __init__(self, update: int, loss: float, grad_norm: float, newest: Path | None) -> None:
         kept = f"Its newest checkpoint is {newest}." if newest else "There is no checkpoint."
@@ -33,45 +33,82 @@ class TrainingDivergedError(ValueError):
 
 
 class BatchTooLargeError(ValueError):
-    """A batch does not fit into memory.
-
-    Args:
-        update: The update, counted from 1.
-        inputs: The batch.
-    """
+    """A batch does not fit into memory; updates count from 1."""
 
     def __init__(self, update: int, inputs: dict[str, Any]) -> None:
         shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
         super().__init__(
-            f"Out of memory at update {update}, in a batch of {shapes}. Give a smaller "
-            "--max_tokens_per_batch or --per_device_train_batch_size, and as much more "
-            "--gradient_accumulation_steps."
+            f"Out of memory at update {update}, in a batch of {shapes}. Lower "
+            "--max_tokens_per_batch or --per_device_train_batch_size, and raise "
+            "--gradient_accumulation_steps by the same factor."
         )
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error of torch's says that memory is used up.
+@contextmanager
+def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[None]:
+    """Raise a BatchTooLargeError if the block runs out of memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if re.search(OUT_OF_MEMORY, str(error)) is None:
+            raise
+        raise BatchTooLargeError(update, inputs) from error
 
-    Args:
-        error: The error.
 
-    Returns:
-        Whether it does.
-    """
-    return re.search(OUT_OF_MEMORY, str(error)) is not None
+class DivergenceGuard:
+    """Stops training before an update with a bad loss or gradient changes the weights."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.worst_loss = worst_loss(trainer.model)
+        self.loss: Tensor | float = 0.0
+
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of a batch, [], to that of the update."""
+        self.loss = self.loss + loss
+
+    def check(self, model: nn.Module) -> None:
+        """Check an update whose gradients are complete; if it is bad, log it and raise."""
+        loss, norm = self._measure(model)
+        # Loss scaling makes infinite norms usual: the scaler skips such updates.
+        has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
+        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
+        if is_finite and loss <= self.worst_loss:
+            return
+        self.trainer.state.global_step += 1
+        self.trainer.log({"loss": loss, "grad_norm": norm})
+        newest = newest_whole_checkpoint(Path(self.trainer.args.output_dir))
+        kept = None if newest is None else newest.folder
+        raise TrainingDivergedError(self.trainer.state.global_step, loss, norm, kept)
+
+    def _measure(self, model: nn.Module) -> tuple[float, float]:
+        accelerator = self.trainer.accelerator
+        loss, self.loss = torch.as_tensor(self.loss).cpu().double(), 0.0
+        measured = torch.stack((loss, gradient_norm(model)))
+        if accelerator.num_processes > 1:
+            # All processes stop together, even if one of them alone has seen a NaN.
+            measured = accelerator.reduce(measured.float().to(accelerator.device), "mean").cpu()
+        loss_value, norm = measured.tolist()
+        return loss_value, norm
 
 
 def worst_loss(model: nn.Module) -> float:
-    """The loss beyond which a model that predicts tokens is astray; no bound for any other.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Nats per token.
-    """
+    """The loss, in nats per token, above which training has diverged; infinite without tokens."""
     if not hasattr(model, "lm_head"):
         return math.inf
     config: Any = model.config
     vocab_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     return DIVERGED_LOSS_RATIO * math.log(vocab_size)
+
+
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The norm of all gradients, [], also where processes hold parts of them (DTensor)."""
+    gradients: dict[Any, list[Tensor]] = defaultdict(list)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            gradients[getattr(parameter.grad, "device_mesh", None)].append(parameter.grad)
+    norms = [torch.nn.utils.get_total_norm(group) for group in gradients.values()]
+    whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    if not whole:
+        return torch.zeros((), dtype=torch.float64)
+    return torch.stack([norm.cpu().double() for norm in whole]).norm()

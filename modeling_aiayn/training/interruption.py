@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: save at the end of the update, and stop."""
+"""SIGTERM and SIGINT: save at the end of the update, then stop."""
 
 import logging
 import os
@@ -6,50 +6,55 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import distributed
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A signal so soon after the first is the same one, come by another way.
+# A second signal within this time is taken for a copy of the first one.
 ECHO_SECONDS = 2.0
 
 
-def leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
-    """Let a dataloader's worker serve the update at whose end its trainer stops.
+def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Start a loader's workers in process groups of their own, and return the loader.
 
-    torchrun and terminals send a signal to all of a trainer's group, and without its workers it can
-    only fail. In groups of their own they end when the trainer says so, or is gone.
-
-    Args:
-        worker: Its number.
-        then: What else a worker begins with.
+    torchrun and terminals send a signal to the trainer's whole group. Workers that it ended could
+    not serve the rest of the update at whose end the trainer saves. Workers in groups of their own
+    end when the trainer ends.
     """
-    os.setpgrp()
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
+    if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
+        inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
+    return loader
+
+
+def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
     if then is not None:
         then(worker)
 
 
 class InterruptionCallback(TrainerCallback):
-    """Ends training on SIGTERM or SIGINT by a checkpoint, with exit code 143 or 130.
+    """Ends training on SIGTERM or SIGINT with a checkpoint, then with exit code 143 or 130.
 
-    Nothing is evaluated on the way out: what was due at that update is done when the run goes on.
-    Another signal ends the process at once, if it is no echo of the first: launchers hand on what
-    their processes have got already.
+    An evaluation that is due at that update is postponed until the run resumes. A second signal
+    ends the process at once, unless it follows so soon that it is a copy: launchers forward signals
+    that their processes have already received.
     """
 
     def __init__(self) -> None:
-        # What this process has received, and what any of them has, for which all are stopping.
-        self.received: int | None = None
+        self.received: int | None = None  # by this process
         self._received_at = 0.0
-        self._agreed: int | None = None
-        # Whether the update at which the run stopped was to be evaluated.
+        self._agreed: int | None = None  # by any process
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
 
@@ -65,27 +70,23 @@ class InterruptionCallback(TrainerCallback):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether all processes are stopping, by a checkpoint."""
+        """Whether all processes are about to save and stop."""
         return self._agreed is not None
 
     def restore(self) -> None:
-        """Leave signals to whom they were left before."""
+        """Restore the signal handlers from before training."""
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Watch for signals; only a process's main thread can."""
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Handle signals; only a process's main thread can."""
         self.received = self._agreed = None
         if threading.current_thread() is threading.main_thread():
             self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Where a process has received a signal, have all of them save and stop."""
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Make all processes save and stop if one has received a signal."""
         self._agreed = agreed_signal(self.received, args)
         self.is_evaluation_due = False
         if not self.is_stopping:
@@ -99,20 +100,16 @@ class InterruptionCallback(TrainerCallback):
         control.should_save = control.should_training_stop = True
         control.should_evaluate = False
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The loop has been left: end the process as the signal asks."""
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the process, now that the checkpoint is saved."""
         if self.is_stopping:
             logger.warning(
-                "Saved at update %d; --resume auto goes on from there.", state.global_step
+                "Saved at update %d. Resume from there with --resume auto.", state.global_step
             )
             self._exit()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """A signal that came late ends the process here."""
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the process if a signal arrived after the last update."""
         self._exit()
 
     def _exit(self) -> None:
@@ -125,15 +122,7 @@ class InterruptionCallback(TrainerCallback):
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:
-    """The signal that any of the processes has received.
-
-    Args:
-        received: This process's.
-        args: The run's arguments.
-
-    Returns:
-        The signal's number, or None.
-    """
+    """The signal that any of the processes has received; received is this process's."""
     if args.world_size <= 1:
         return received
     largest = torch.tensor(received or 0, device=args.device)

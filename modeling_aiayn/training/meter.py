@@ -1,9 +1,10 @@
-"""What a person wants to see of a run's speed: real tokens per second, and the share of padding."""
+"""Training speed in real tokens per second, and the share of padding."""
 
 import time
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from ..losses import IGNORED_LABEL
@@ -12,11 +13,8 @@ from ..losses import IGNORED_LABEL
 class TokenMeter:
     """Counts the tokens of batches between two entries of the log.
 
-    Sums stay on the batches' device until they are read, so that counting holds up nothing.
-
-    Args:
-        has_target: Whether labels are a text of their own; a language model's are its input's ids,
-            a classifier's are classes.
+    Sums stay on the batches' device until they are read: counting does not wait for the device.
+    With has_target, labels are counted too: they are a text of their own, as in translation.
     """
 
     def __init__(self, has_target: bool = True) -> None:
@@ -27,12 +25,7 @@ class TokenMeter:
         self._paused = 0.0
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a batch's tokens, those of the target too, with and without padding.
-
-        Args:
-            batch: "input_ids", [B, S], "attention_mask", [B, S], and "labels", [B, T]; what lacks
-                either side is not counted.
-        """
+        """Count a batch of "input_ids", [B, S], "attention_mask", [B, S], "labels", [B, T]."""
         if not {"input_ids", "labels"} <= batch.keys():
             return
         source, labels = batch["input_ids"], batch["labels"]
@@ -45,39 +38,34 @@ class TokenMeter:
             self.padded += labels.numel()
 
     def pause(self, seconds: float) -> None:
-        """Leave time out that went to something else than training.
-
-        Args:
-            seconds: How long it took.
-        """
+        """Leave out time that was not spent on training."""
         self._paused += seconds
 
     def state(self) -> dict[str, float]:
-        """What is counted so far, to go on from.
-
-        Returns:
-            Real tokens, tokens with padding, and seconds.
-        """
+        """The counts so far: real tokens, tokens with padding, and seconds."""
         seconds = time.perf_counter() - self._started - self._paused
         return {"real": float(self.real), "padded": self.padded, "seconds": seconds}
 
     def resume(self, state: dict[str, float]) -> None:
-        """Go on from what was counted before.
-
-        Args:
-            state: As `state` gave it.
-        """
+        """Continue from counts that `state` returned."""
         self.real, self.padded = state["real"], state["padded"]
         self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
 
     def take(self) -> Tensor:
-        """What has been counted since the last time, and begin anew.
-
-        Returns:
-            Real tokens, tokens with padding, and seconds, [3].
-        """
+        """Return real tokens, tokens with padding, and seconds, [3], and start from zero."""
         now = time.perf_counter()
         seconds = now - self._started - self._paused
         counted = torch.tensor([float(self.real), self.padded, seconds], dtype=torch.float64)
         self.real, self.padded, self._started, self._paused = 0.0, 0.0, now, 0.0
         return counted
+
+    def rates(self, accelerator: Accelerator) -> dict[str, float]:
+        """`take` as entries of the log: real tokens per second and the share of padding."""
+        counted = self.take()
+        if accelerator.num_processes > 1:
+            counted = accelerator.reduce(counted.to(accelerator.device), "sum").cpu()
+            counted[2] /= accelerator.num_processes
+        real, padded, seconds = counted.tolist()
+        if not padded:
+            return {}
+        return {"tokens_per_second": round(real / seconds, 1), "padding_share": 1 - real / padded}

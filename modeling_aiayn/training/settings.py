@@ -1,66 +1,50 @@
-"""What a run is made of: noted in each checkpoint, compared when the run goes on."""
+"""The settings of a run: saved in each checkpoint, compared when the run resumes."""
 
 import hashlib
 import logging
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute
 from datasets import Dataset
-from transformers import PreTrainedConfig
-
-from .arguments import AiaynTrainingArguments
-from .checkpoints import read_manifest
+from transformers import PreTrainedConfig, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
-# Another value makes another run: the batches, the state of the optimiser or the numbers would not
-# be those that the checkpoint goes with.
+# These cannot change within a run: the batches or the optimizer's state would no longer fit.
 FIXED = (
     *("seed", "data_seed", "world_size", "max_tokens_per_batch", "per_device_train_batch_size"),
-    *("gradient_accumulation_steps", "pad_to_multiple_of"),
-    *("train_sampling_strategy", "optim", "adam_beta1", "adam_beta2", "adam_epsilon"),
-    *("weight_decay", "bf16", "fp16", "ema_decay"),
+    *("gradient_accumulation_steps", "pad_to_multiple_of", "train_sampling_strategy", "optim"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "bf16", "fp16", "ema_decay"),
 )
-# Another value is used from then on, and said.
+# These can: the new value applies from the resumed update on, and the log says so.
 FREE = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "max_steps"),
     *("num_train_epochs", "label_smoothing_factor", "max_grad_norm", "early_stopping_patience"),
 )
-# What says nothing about a model's shape or numbers.
+# Fields of a configuration that change neither a model's shape nor its results.
 _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_name_or_path"}
+# Fields that are known only after a vocabulary has been built.
+_OF_VOCABULARY = {"vocab_size", "decoder_vocab_size", "vocabulary_sha256"}
 
 
 def run_settings(
-    args: AiaynTrainingArguments, config: PreTrainedConfig, datasets: dict[str, Any]
+    args: TrainingArguments, config: PreTrainedConfig, datasets: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What a checkpoint notes of its run.
-
-    Args:
-        args: The run's arguments.
-        config: The model's configuration, with its vocabularies' hashes.
-        datasets: Training and validation data, by these names.
-
-    Returns:
-        Values by name: "fixed", "free", and the model's as "model".
-    """
+    """Settings to save in a checkpoint: "fixed", "free", and the model's as "model"."""
     return {
-        "fixed": {name: _plain(getattr(args, name, None)) for name in FIXED}
+        "fixed": _arguments(args, FIXED)
         | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()},
-        "free": {name: _plain(getattr(args, name)) for name in FREE},
+        "free": _arguments(args, FREE),
         "model": model_settings(config),
     }
 
 
+def _arguments(args: TrainingArguments, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: _plain(getattr(args, name)) for name in names if hasattr(args, name)}
+
+
 def model_settings(config: PreTrainedConfig) -> dict[str, Any]:
-    """A model's sizes and options.
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        Values by name.
-    """
+    """A model's sizes and options by name."""
     return {
         name: _plain(value)
         for name, value in config.to_dict().items()
@@ -69,7 +53,7 @@ def model_settings(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """The value as JSON returns it."""
     is_plain = isinstance(value, str | int | float | bool | list | dict) or value is None
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -77,13 +61,9 @@ def _plain(value: Any) -> Any:
 
 
 def data_sha256(dataset: Any) -> str | None:
-    """A hash of encoded pairs, or of texts with a class each, in their order.
+    """A hash of a dataset's "input_ids" and "labels" in their order; None for a stream.
 
-    Args:
-        dataset: "input_ids" and "labels", or what has a `data_sha256()` of its own.
-
-    Returns:
-        The hash; None for a stream, which cannot be looked at beforehand.
+    A dataset may have its own method `data_sha256`.
     """
     if hasattr(dataset, "data_sha256"):
         return dataset.data_sha256()
@@ -101,59 +81,33 @@ def data_sha256(dataset: Any) -> str | None:
     return digest.hexdigest()
 
 
-def refuse_changes(then: dict[str, Any], now: dict[str, Any]) -> None:
-    """Compare a checkpoint's settings with a run's that is to go on from it.
-
-    Args:
-        then: The checkpoint's, as `run_settings` gave them.
-        now: The run's.
-
-    Raises:
-        ValueError: One that must stay has another value.
-    """
+def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Check that a run has the fixed settings of the checkpoint that it resumes from."""
     for kind in ("fixed", "model"):
         for name, value, before in _changes(then.get(kind, {}), now[kind]):
             raise ValueError(
-                f"{name} was {before!r} when this run began, and is {value!r} now. Go on with what "
-                "it began with, or begin another run in a new --output_dir."
+                f"{name} was {before!r} when this run began, and is {value!r} now. Resume with "
+                "the earlier value, or start another run in a new --output_dir."
             )
     for name, value, before in _changes(then.get("free", {}), now["free"]):
         logger.warning("%s is %r from here on; it was %r.", name, value, before)
 
 
+def check_model_settings(then: dict[str, Any], config: PreTrainedConfig) -> None:
+    """Check a model to build against a checkpoint's; the vocabulary is not known yet."""
+    now = {
+        name: value for name, value in model_settings(config).items() if name not in _OF_VOCABULARY
+    }
+    check_settings(then, {"fixed": {}, "free": {}, "model": now})
+
+
 def is_more_patient(now: int, then: int) -> bool:
-    """Whether a run that stopped early would have gone on.
-
-    Args:
-        now: Its early_stopping_patience now; 0: it never stops.
-        then: What that was when it stopped.
-
-    Returns:
-        Whether it is to go on.
-    """
+    """Whether a run that stopped early continues with another patience; 0: never stop."""
     return then > 0 and (now == 0 or now > then)
 
 
-def refuse_other_model(checkpoint: Path, config: PreTrainedConfig) -> None:
-    """Compare a checkpoint's model with one that is to be built, before its vocabulary is there.
-
-    Args:
-        checkpoint: A whole checkpoint.
-        config: The model's configuration; its vocabularies do not count.
-
-    Raises:
-        ValueError: A size or an option has another value.
-    """
-    of_vocabulary = {"vocab_size", "decoder_vocab_size", "vocabulary_sha256"}
-    now = {
-        name: value for name, value in model_settings(config).items() if name not in of_vocabulary
-    }
-    then = read_manifest(checkpoint).get("settings", {})
-    refuse_changes(then, {"fixed": {}, "free": {}, "model": now})
-
-
 def _changes(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Names, values and former values, of what both have and differs."""
+    """Names, new values and old values of the settings that both have and that differ."""
     return [
         (name, now[name], then[name]) for name in now if name in then and now[name] != then[name]
     ]

@@ -1,126 +1,182 @@
-"""Section 5 on the library's engine: a Seq2SeqTrainer whose loss and schedule are the paper's."""
+"""Section 5 in the library's training loop: one trainer for all models of this package."""
 
-import copy
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
-    DataCollatorForSeq2Seq,
-    EvalPrediction,
+    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
-from ..losses import IGNORED_LABEL
-from ..metrics import TranslationScores
-from ..tokenization import TARGET_TOKENIZER_FOLDER, decode_lines
-from .arguments import AiaynTrainingArguments
-from .batches import TokenBatches, padded_lengths, pair_lengths
-from .interruption import leave_group
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..whole_files import UNFINISHED_FOLDER, replaced_files
+from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
+from .ema import EMA_FOLDER, EmaCallback, check_can_average
+from .evaluation import LossMeter, kept_generation_config, mask_repeats
+from .failures import DivergenceGuard, explained_out_of_memory
+from .interruption import InterruptionCallback, separate_workers
+from .loaders import example_lengths, padding_collator, token_batch_loader
+from .meter import TokenMeter
 from .progress import ProgressBar
-from .resumable import ResumableTrainer
+from .resumption import Resumption, note_best_checkpoint
+from .run import claim_folder, forget_finish
+from .sampling import LengthGroups
 from .schedule import noam_schedule
+from .settings import run_settings
+
+# A folder without these holds no model.
+WEIGHTS = ("model*.safetensors*", "adapter_model*.safetensors*")
 
 
-class AiaynTrainer(ResumableTrainer):
-    """Seq2SeqTrainer with the model's own smoothed loss, equation 3, and token-weighted evaluation.
+class AiaynTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer for translation, classification and language models.
 
-    It batches by tokens, and can be killed and go on (`ResumableTrainer`).
+    It adds the model's own smoothed loss, equation 3, batches of a number of tokens, an evaluation
+    loss that is a mean over labels, and runs that can be killed at any time and resume exactly.
 
     Args:
         model: The model.
-        args: The run's arguments.
-        data_collator: From pairs to a batch. None: DataCollatorForSeq2Seq, where the model has both
-            halves and there is a processing_class.
+        args: The run's arguments, such as AiaynTrainingArguments.
+        data_collator: Makes a batch of examples. None: pads them with the processing_class.
         *others: As for Seq2SeqTrainer.
-        target_tokenizer: Tokenizer of the target where it is not the source's; saved beside it.
+        target_tokenizer: Tokenizer of the target, if it is not the source's; saved with the model.
         **kwargs: As for Seq2SeqTrainer.
-    """
 
-    args: AiaynTrainingArguments
+    Raises:
+        ValueError: `args.ema_decay` is given for an adapter, or for weights that are split between
+            processes.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel | nn.Module | None = None,
-        args: AiaynTrainingArguments | None = None,
+        args: Seq2SeqTrainingArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         *others: Any,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, args, data_collator, *others, **kwargs)
-        is_translation = getattr(self.model.config, "is_encoder_decoder", False)
-        if data_collator is None and self.processing_class is not None and is_translation:
-            self.data_collator = DataCollatorForSeq2Seq(
-                self.processing_class,
-                model=self.model,
-                pad_to_multiple_of=self.args.pad_to_multiple_of,
-            )
+        self.target_tokenizer = target_tokenizer
+        self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
+        self._predicts_tokens = hasattr(self.model, "lm_head")
+        self._max_tokens = getattr(self.args, "max_tokens_per_batch", None)
+        if data_collator is None and self.processing_class is not None:
+            multiple_of = self.args.pad_to_multiple_of
+            self.data_collator = padding_collator(self.processing_class, self.model, multiple_of)
+        # Models that predict tokens smooth labels themselves; classifiers use the library's.
+        self._smoother = None if self._predicts_tokens else self.label_smoother
+        self.label_smoother = None
+        self.meter = TokenMeter(self._has_target)
+        self.evaluation_loss = LossMeter()
+        self.divergence = DivergenceGuard(self)
+        self.interruption = InterruptionCallback()
+        self.ema = EmaCallback(self.args.ema_decay)
+        self.resumption = Resumption(self)
+        self.length_groups: LengthGroups | None = None
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
-        self.target_tokenizer = target_tokenizer
-        # The model smooths labels itself; the library's smoother would take them away from it.
-        self.label_smoother = None
-        self._evaluation_sums = torch.zeros(2, dtype=torch.float64)
+        self.add_callback(self.interruption)
+        if self.args.ema_decay:
+            check_can_average(self)
+            self.add_callback(self.ema)
+        self.add_callback(self.resumption)
+        if self.args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train from the beginning or a checkpoint, by default as `args.resume` says.
+
+        resume_from_checkpoint may be a folder, a `Checkpoint`, or True for the newest one in
+        output_dir. A run that was complete at its checkpoint is not trained further.
+
+        Raises:
+            OSError: output_dir cannot be written, is in use, or is full.
+            ValueError: The checkpoint is damaged or of another run, output_dir holds newer ones,
+                training diverges, or a batch is too large.
+            SystemExit: SIGTERM came; the code is 143.
+            KeyboardInterrupt: SIGINT came.
+        """
+        if self.args.should_save:
+            claim_folder(self.args.output_dir)
+        checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
+        datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
+        settings = run_settings(self.args, self.model.config, datasets)
+        self.resumption.start(checkpoint, settings)
+        if self.args.ema_decay and checkpoint is not None:
+            self.ema.load(checkpoint.folder)
+        if self.args.should_save:
+            forget_finish(self.args)
+        try:
+            folder = None if checkpoint is None else str(checkpoint.folder)
+            output = super().train(folder, *args, **kwargs)
+        finally:
+            self.interruption.restore()
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """As the library computes them, but without an epoch to train where a run is complete."""
+        epochs, *others = super().set_initial_training_values(*args, **kwargs)
+        max_steps = others[-1]
+        return (0 if self.resumption.is_complete(max_steps) else epochs, *others)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
 
-        Returns:
-            The batches.
-
         Raises:
             ValueError: There is no training data, or see `cut_batches`.
         """
-        args, dataset = self.args, self.train_dataset
-        max_tokens = getattr(args, "max_tokens_per_batch", None)
-        if max_tokens is None or dataset is None:
-            return super().get_train_dataloader()
-        place = (args.order_seed, args.process_index, args.world_size)
+        if self._max_tokens is None or self.train_dataset is None:
+            return separate_workers(super().get_train_dataloader())
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
-        if not hasattr(dataset, "__len__"):
-            raise ValueError(
-                "max_tokens_per_batch needs a dataset with a length, got "
-                f"{type(dataset).__name__}. Use per_device_train_batch_size for a stream."
-            )
-        lengths = padded_lengths(pair_lengths(dataset), multiple_of)
-        # The batches are this process's already; accelerate would deal them out once more.
-        return DataLoaderShard(
-            dataset,
-            batch_sampler=TokenBatches(lengths, max_tokens, *place),
-            collate_fn=collate,
-            device=self.accelerator.device,
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=leave_group,
-        )
+        device = self.accelerator.device
+        loader = token_batch_loader(self.train_dataset, self.args, collate, multiple_of, device)
+        return separate_workers(loader)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """The library's batches; an interruption does not end their workers."""
+        return separate_workers(super().get_eval_dataloader(eval_dataset))
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
+        """Batches of similar length in random order, where that is the strategy."""
+        args = self.args
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "__len__"):
+            return super()._get_train_sampler(train_dataset)
+        size = args.train_batch_size * args.gradient_accumulation_steps
+        lengths = example_lengths(dataset, self._has_target)
+        self.length_groups = LengthGroups(lengths, size, args.order_seed)
+        return self.length_groups
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
+        """In order for models with a target, whose references are a list beside the data."""
+        if not self._has_target:
+            return super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
-        """The schedule that lr_scheduler_type names, noam among them.
-
-        Args:
-            num_training_steps: Updates of the whole run.
-            optimizer: The optimiser, if it is not the trainer's own.
-
-        Returns:
-            The schedule.
-        """
+        """The schedule that lr_scheduler_type names, noam among them."""
         if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
             self.lr_scheduler: LRScheduler | None = noam_schedule(
                 optimizer or self.optimizer,
@@ -133,27 +189,47 @@ class AiaynTrainer(ResumableTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Any]:
-        """The model's own loss, smoothed in training and plain in evaluation.
-
-        Args:
-            model: The model, or what wraps it.
-            inputs: A batch.
-            *args: As for Seq2SeqTrainer.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            The loss in nats per target token; the outputs too where they are asked for.
-        """
-        if model.training:
+        """The model's own loss, [], in nats per label; label smoothing applies to training only."""
+        self.label_smoother = self._smoother if model.training else None
+        if not model.training:
+            # The library would divide by the number of labels of all processes.
+            kwargs["num_items_in_batch"] = None
+        elif self._predicts_tokens:
             options = {
                 "label_smoothing_factor": self.args.label_smoothing_factor,
                 "use_cache": False,
             }
             inputs = inputs | options
-        else:
-            # Else the library divides by the tokens of all processes' batches.
-            kwargs["num_items_in_batch"] = None
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Forward and backward of a batch; returns its loss, [].
+
+        Raises:
+            ValueError: The batch does not fit into memory, or training has diverged.
+        """
+        self.meter.count(inputs)
+        with explained_out_of_memory(self.state.global_step + 1, inputs):
+            loss = super().training_step(model, inputs, *args, **kwargs)
+        self.divergence.add(loss)
+        if self.accelerator.sync_gradients:  # the last batch of an update
+            self.divergence.check(model)
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log; with a training loss the speed, and in the summary values of the whole run."""
+        if "loss" in logs:
+            logs |= self.meter.rates(self.accelerator)
+        if "total_flos" in logs:  # the summary
+            # The library divides the whole run's loss by the updates of this start.
+            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
+            logs["seconds_of_all_starts"] = round(self.resumption.seconds(), 1)
+            if self._max_tokens is not None:
+                # Computed from a number of sentences in a batch, which there is not.
+                logs.pop("train_samples_per_second", None)
+        super().log(logs, start_time)
 
     def prediction_step(
         self,
@@ -163,117 +239,93 @@ class AiaynTrainer(ResumableTrainer):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Score and translate a batch, and count its target tokens.
+        """Score a batch, and translate it if predict_with_generate is set.
 
-        Args:
-            model: The model, or what wraps it.
-            inputs: A batch.
-            prediction_loss_only: Whether the loss is all that is asked for: then it is computed
-                without a batch's logits, as in training.
-            *args: As for Seq2SeqTrainer.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            Loss, generated ids, labels.
+        With prediction_loss_only the model computes the loss without a batch's logits.
         """
-        if prediction_loss_only and self.compute_loss_func is None:
+        if prediction_loss_only and self._predicts_tokens and self.compute_loss_func is None:
             inputs = inputs | {"skip_logits": True}
-        if self.args.world_size > 1 and "labels" in inputs:
-            inputs = inputs | {"labels": self._without_repeats(inputs["labels"])}
-        generation_config = self.model.generation_config
-        # The library writes its own defaults, a limit of 20 tokens among them, into this one.
-        self.model.generation_config = copy.deepcopy(generation_config)
-        try:
-            loss, generated, labels = super().prediction_step(
+        if "labels" in inputs:
+            inputs = inputs | {"labels": mask_repeats(inputs["labels"], self.accelerator)}
+        with kept_generation_config(self.model):
+            loss, predictions, labels = super().prediction_step(
                 model, inputs, prediction_loss_only, *args, **kwargs
             )
-        finally:
-            self.model.generation_config = generation_config
-        if loss is not None:
-            tokens = (inputs["labels"] != IGNORED_LABEL).sum().double().cpu()
-            self._evaluation_sums += torch.stack((loss.double().cpu() * tokens, tokens))
-        return loss, generated, labels
-
-    def _without_repeats(self, labels: Tensor) -> Tensor:
-        """Labels, [B, T], without those of the rows that fill up the processes' last batches."""
-        state = self.accelerator.gradient_state
-        if not state.end_of_dataloader or state.remainder <= 0:
-            return labels
-        own_rows = max(0, state.remainder - self.args.process_index * len(labels))
-        is_repeat = torch.arange(len(labels), device=labels.device) >= own_rows
-        return labels.masked_fill(is_repeat[:, None], IGNORED_LABEL)
+        if loss is not None and "labels" in inputs:
+            self.evaluation_loss.add(loss, inputs["labels"])
+        return loss, predictions, labels
 
     def evaluation_loop(
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        """Evaluate; the loss is a mean over target tokens, whatever the batches.
-
-        Args:
-            *args: As for Seq2SeqTrainer.
-            metric_key_prefix: Put before the metrics' names.
-            **kwargs: As for Seq2SeqTrainer.
-
-        Returns:
-            Predictions and metrics, perplexity per target token among them.
-        """
-        self._evaluation_sums.zero_()
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        sums = self._evaluation_sums
-        if self.args.world_size > 1:
-            sums = self.accelerator.reduce(sums.to(self.args.device))
-        if sums[1] > 0:
-            loss = (sums[0] / sums[1]).item()
+        """Evaluate the averaged weights, if there are any; the loss is a mean over labels."""
+        started = time.perf_counter()
+        # The library's own choice keeps the rows that fill up the processes' last batches.
+        self.gather_function = self.accelerator.gather_for_metrics
+        self.evaluation_loss.reset()
+        with self.ema.averaged_weights(self.model):
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        loss = self.evaluation_loss.mean(self.accelerator)
+        if loss is not None:
             output.metrics[f"{metric_key_prefix}_loss"] = loss
-            output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
+            if self._predicts_tokens:
+                output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
+        self.meter.pause(time.perf_counter() - started)
         return output
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
-        """Batches of like length in random order, where that is the strategy."""
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        return self.length_groups(pair_lengths(dataset).max(1).tolist())
+    def _get_output_dir(self, trial: Any) -> str:
+        """The folder into which the library writes checkpoints, and where it deletes old ones."""
+        return str(Path(super()._get_output_dir(trial)) / UNFINISHED_FOLDER)
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
-        """In order, so that references can be kept beside the predictions."""
-        if self.args.world_size > 1:
-            return None
-        return SequentialSampler(eval_dataset)
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        started = time.perf_counter()
+        unfinished = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        output_dir = unfinished.parent
+        is_writer = self.args.should_save
+        settings = self.resumption.settings
+        with new_checkpoint(output_dir, name, settings) if is_writer else nullcontext():
+            self.accelerator.wait_for_everyone()  # until the folder exists
+            super()._save_checkpoint(model, trial)
+            if self.args.ema_decay:
+                with self.ema.averaged_weights(self.model):
+                    self.save_model(str(unfinished / name / EMA_FOLDER), _internal_call=True)
+            self.resumption.save(unfinished / name)
+            note_best_checkpoint(self.state, output_dir, name)
+            if is_writer:
+                self.state.save_to_json(str(unfinished / name / TRAINER_STATE_NAME))
+            self.accelerator.wait_for_everyone()  # until all have written their files
+        if is_writer:
+            kept = {Path(self.state.best_model_checkpoint or "").name}
+            delete_old_checkpoints(output_dir, self.args.save_total_limit, name, kept)
+        self.accelerator.wait_for_everyone()
+        self.meter.pause(time.perf_counter() - started)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model and its tokenizers, all of them or, if that fails, none."""
+        folder = Path(output_dir or self.args.output_dir)
+        # A checkpoint's folder is unfinished as a whole; only one process replaces files.
+        is_whole = _internal_call or not self.args.should_save
+        try:
+            with nullcontext(folder) if is_whole else replaced_files(folder, WEIGHTS) as target:
+                self._write_model(target)
+        except OSError:
+            raise
+        except Exception as error:  # each library reports a full disk by a type of its own
+            raise OSError(f"Could not save the model in {folder}: {error}.") from error
+
+    def _write_model(self, folder: Path) -> None:
+        super().save_model(str(folder), _internal_call=True)
+        if self.target_tokenizer is not None and self.args.should_save:
+            self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Also make the evaluation that an interruption postponed: it draws random numbers."""
+        super()._load_rng_state(checkpoint)
+        self.resumption.evaluate_if_due()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Tied weights are saved once, under one name: the other names are not missing."""
+        """Tied weights are saved under one name: their other names are not missing."""
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
-    ) -> None:
-        super()._save(output_dir, state_dict)
-        if self.target_tokenizer is not None:
-            folder = Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER_FOLDER
-            self.target_tokenizer.save_pretrained(folder)
-
-
-def translation_metrics(
-    tokenizer: PreTrainedTokenizerBase, references: list[str]
-) -> Callable[[EvalPrediction], dict[str, float]]:
-    """What AiaynTrainer takes as compute_metrics: BLEU and chrF against the text itself.
-
-    Args:
-        tokenizer: Tokenizer of the target.
-        references: Translations, in the order of the evaluation data.
-
-    Returns:
-        A function from generated ids to scores.
-    """
-    scores = TranslationScores()
-
-    def compute(prediction: EvalPrediction) -> dict[str, float]:
-        ids = prediction.predictions
-        ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
-        texts = decode_lines(tokenizer, ids.tolist())
-        result = scores.compute(predictions=texts, references=references)
-        return {name: value for name, value in result.items() if isinstance(value, float)}
-
-    return compute

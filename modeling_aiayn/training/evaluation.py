@@ -1,0 +1,88 @@
+"""Evaluation during training: the loss per label, and scores of translations."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from ..losses import IGNORED_LABEL
+from ..metrics import TranslationScores
+from ..tokenization import decode_lines
+
+
+class LossMeter:
+    """The mean loss over all labels of an evaluation, which does not depend on the batches."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(2, dtype=torch.float64)
+
+    def reset(self) -> None:
+        """Start from zero."""
+        self.sums.zero_()
+
+    def add(self, loss: Tensor, labels: Tensor) -> None:
+        """Add a batch's mean loss, [], over its labels, [B] or [B, T], that are not -100."""
+        number = (labels != IGNORED_LABEL).sum().double().cpu()
+        self.sums += torch.stack((loss.double().cpu() * number, number))
+
+    def mean(self, accelerator: Accelerator) -> float | None:
+        """The mean over the labels of all processes; None if there were none."""
+        sums = self.sums
+        if accelerator.num_processes > 1:
+            sums = accelerator.reduce(sums.to(accelerator.device))
+        return (sums[0] / sums[1]).item() if sums[1] > 0 else None
+
+
+def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
+    """This process's labels, [B] or [B, T], with -100 for repeated rows.
+
+    accelerate repeats rows to fill up the processes' last batches. Numbers, the labels of a
+    regression, are returned as they are.
+    """
+    state = accelerator.gradient_state
+    has_repeats = state.end_of_dataloader and state.remainder > 0
+    if accelerator.num_processes == 1 or not has_repeats or labels.is_floating_point():
+        return labels
+    own_rows = max(0, state.remainder - accelerator.process_index * len(labels))
+    return torch.cat((labels[:own_rows], torch.full_like(labels[own_rows:], IGNORED_LABEL)))
+
+
+@contextmanager
+def kept_generation_config(model: Any) -> Iterator[None]:
+    """Undo the defaults, such as max_length=20, that the library writes when it evaluates."""
+    kept = getattr(model, "generation_config", None)
+    if kept is None:
+        yield
+        return
+    model.generation_config = copy.deepcopy(kept)
+    try:
+        yield
+    finally:
+        model.generation_config = kept
+
+
+def translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, references: list[str]
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Build compute_metrics for AiaynTrainer: BLEU and chrF.
+
+    Args:
+        tokenizer: The target's.
+        references: Translations, in the order of the evaluation data.
+    """
+    scores = TranslationScores()
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        ids = prediction.predictions
+        ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
+        texts = decode_lines(tokenizer, ids.tolist())
+        result = scores.compute(predictions=texts, references=references)
+        return {name: value for name, value in result.items() if isinstance(value, float)}
+
+    return compute

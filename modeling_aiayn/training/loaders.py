@@ -1,0 +1,66 @@
+"""Batches of examples: lengths, padding, and batches with at most a number of tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate.data_loader import DataLoaderShard
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
+
+from .batches import TokenBatches, padded_lengths, pair_lengths
+
+
+def padding_collator(
+    tokenizer: PreTrainedTokenizerBase, model: nn.Module, multiple_of: int | None
+) -> Callable[[list[Any]], dict[str, Any]]:
+    """The collator that pads examples of a model's task to a multiple of so many tokens."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=multiple_of)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple_of)
+
+
+def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
+    """The length of each example in tokens, of the longer side where there is a target."""
+    if has_target:
+        return pair_lengths(dataset).max(1).tolist()
+    return [len(ids) for ids in dataset["input_ids"]]
+
+
+def token_batch_loader(
+    dataset: Dataset,
+    args: TrainingArguments,
+    collate: Callable[[list[Any]], dict[str, Any]],
+    pad_to_multiple_of: int | None,
+    device: torch.device,
+) -> DataLoader[Any]:
+    """This process's batches of at most `args.max_tokens_per_batch` tokens.
+
+    Raises:
+        ValueError: The dataset is a stream, or see `cut_batches`.
+    """
+    if not hasattr(dataset, "__len__"):
+        raise ValueError(
+            "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "
+            "set per_device_train_batch_size instead."
+        )
+    lengths = padded_lengths(pair_lengths(dataset), pad_to_multiple_of)
+    place = (args.order_seed, args.process_index, args.world_size)
+    # The sampler gives this process its share; accelerate.prepare would divide it once more.
+    return DataLoaderShard(
+        dataset,
+        device=device,
+        batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *place),
+        collate_fn=collate,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory,
+        persistent_workers=args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor,
+    )

@@ -1,0 +1,134 @@
+"""The life of a training run: its folder, the checkpoint that it resumes from, and its end."""
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from transformers import PreTrainedConfig, TrainingArguments
+from transformers.utils import CONFIG_NAME
+
+from ..whole_files import UNFINISHED_FOLDER, write_file
+from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
+from .settings import check_model_settings, is_more_patient
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+PID_FILE = ".pid"
+FINISHED_FILE = "finished.json"
+PATIENCE = "early_stopping_patience"
+
+# The system releases a lock when its process ends, however that happens.
+_held: dict[Path, FileLock] = {}
+
+
+class Run:
+    """A training run in `args.output_dir`.
+
+        run = Run(args)
+        if run.is_finished:
+            return
+        run.check_model(config)
+        trainer.train(run.checkpoint)
+        run.finish()
+
+    Args:
+        args: The run's arguments.
+
+    Raises:
+        OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
+            resume from does not exist.
+        ValueError: output_dir holds another run and `args.resume` is None, or the checkpoint to
+            resume from is damaged or has newer ones beside it.
+    """
+
+    def __init__(self, args: TrainingArguments) -> None:
+        self.args = args
+        self.checkpoint: Checkpoint | None = None
+        check_not_a_file(args.output_dir)
+        if args.should_save:
+            claim_folder(args.output_dir)
+        self.is_finished = _is_finished(args)
+        if not self.is_finished:
+            self.checkpoint = self._find_checkpoint()
+
+    def _find_checkpoint(self) -> Checkpoint | None:
+        folder = Path(self.args.output_dir)
+        is_used = list_checkpoints(folder) or (folder / CONFIG_NAME).exists()
+        if self.args.resume is None and is_used:
+            raise ValueError(
+                f"output_dir {folder} holds another run. Resume it with --resume auto, or give a "
+                "new --output_dir."
+            )
+        found = choose_checkpoint(self.args)
+        if found is not None:
+            logger.info("Resuming from %s.", found.folder)
+        elif self.args.resume is not None:
+            logger.info("No checkpoint in %s: the run starts from the beginning.", folder)
+        return found
+
+    def check_model(self, config: PreTrainedConfig) -> None:
+        """Check that the model to build is the checkpoint's, before its vocabulary is known."""
+        if self.checkpoint is not None:
+            check_model_settings(self.checkpoint.settings, config)
+
+    def finish(self) -> None:
+        """Record that the run is finished; call this after everything else has been written."""
+        content = json.dumps(_length(self.args)) + "\n"
+        write_file(Path(self.args.output_dir) / FINISHED_FILE, content)
+
+
+def check_not_a_file(output_dir: str | Path) -> None:
+    """Check that output_dir is a folder, or can become one."""
+    if Path(output_dir).exists() and not Path(output_dir).is_dir():
+        raise NotADirectoryError(f"output_dir is not a directory: {output_dir}.")
+
+
+def claim_folder(output_dir: str | Path) -> None:
+    """Lock output_dir until this process ends, and delete what a killed run left unfinished."""
+    folder = Path(output_dir).resolve()
+    if folder in _held:
+        return
+    check_not_a_file(output_dir)
+    pid_file = folder / PID_FILE
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+        pid_file.write_text(f"{os.getpid()}\n", "utf-8")
+    except Timeout:
+        owner = pid_file.read_text("utf-8").strip() if pid_file.is_file() else "unknown"
+        raise OSError(
+            f"output_dir is in use by pid {owner}: {output_dir}. Wait until that process has "
+            "ended, or give another --output_dir."
+        ) from None
+    except OSError as error:
+        raise OSError(
+            f"output_dir is not writable: {output_dir} ({error.strerror}). Give another one."
+        ) from error
+    _held[folder] = lock
+    shutil.rmtree(folder / UNFINISHED_FOLDER, ignore_errors=True)
+
+
+def forget_finish(args: TrainingArguments) -> None:
+    """Delete the record that the run is finished."""
+    (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
+
+
+def _is_finished(args: TrainingArguments) -> bool:
+    """Whether `--resume auto` names a finished run that is not to become longer."""
+    path = Path(args.output_dir) / FINISHED_FILE
+    if args.resume != "auto" or not path.is_file():
+        return False
+    then, now = json.loads(path.read_text("utf-8")), _length(args)
+    if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
+        return False
+    return all(now[name] == value for name, value in then.items())
+
+
+def _length(args: TrainingArguments) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("max_steps", "num_train_epochs", PATIENCE)}
