@@ -27,9 +27,10 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.loading import computable
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
+from modeling_aiayn.translation.engine import SourceSentence
+from modeling_aiayn.translation.fast_model import linear_function
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import linear_function
+from modeling_aiayn.translation.torch_engine import TorchEngine
 
 # Target tokens that each sentence gets, whatever the weights.
 NEW_TOKENS = 32

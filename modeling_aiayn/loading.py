@@ -176,7 +176,7 @@ def _take_trained_layers(model: nn.Module) -> None:
 def computable(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
     """A copy in float32 of what is kept in float16 on a CPU, which cannot compute in that.
 
-    The decoder finds that float16 holds its weights, and keeps them so (packing.py).
+    The decoder finds that float16 holds its weights, and keeps them so (fast_model.py).
 
     Args:
         model: A model.

@@ -16,7 +16,7 @@ from modeling_aiayn.metrics import moses_bleu
 from modeling_aiayn.translation.arguments import ModelOrHypotheses, PairArguments
 from modeling_aiayn.translation.evaluation import (
     evaluate_translation,
-    in_their_lines,
+    lines_for_all_rows,
     score_table,
     score_translations,
     with_translations,
@@ -43,7 +43,7 @@ def main() -> None:
     if pair_arguments.moses:
         scores |= moses_bleu(translations, list(pairs["target"]), pair_arguments.target_lang)
     if pair_arguments.translations is not None:
-        lines = in_their_lines(rows, translations)
+        lines = lines_for_all_rows(rows, translations)
         Path(pair_arguments.translations).write_text("\n".join([*lines, ""]), "utf-8")
     if pair_arguments.scores is not None:
         Path(pair_arguments.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")

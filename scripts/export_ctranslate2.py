@@ -44,9 +44,9 @@ def main() -> None:
     )
     check_package("ctranslate2", "ctranslate2")
     from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
-    from modeling_aiayn.translation.ctranslate2_engine import refuse_what_the_engine_lacks
+    from modeling_aiayn.translation.ctranslate2_engine import check_ctranslate2_options
 
-    refuse_what_the_engine_lacks(options)
+    check_ctranslate2_options(options)
     if export.file is None:
         texts = [pair.source for pair in generate_pairs("test", 100)]
     else:

@@ -29,7 +29,7 @@ def main() -> None:
     choice = text.alignment and AttentionChoice.parse(text.alignment)
     prefixes = text.prefixes and stream_lines(text.prefixes)
     translator = arguments.load()
-    translator.engine.check(options, text.phrases is not None)
+    translator.check_options(options, text.phrases is not None)
     align = choice and aligner(translator, choice)
     phrases = text.phrases and (line.split("\t") for line in stream_lines(text.phrases))
     # Flags that are wrong are known now: an earlier output is not emptied for them.

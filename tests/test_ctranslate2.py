@@ -267,7 +267,7 @@ def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_pa
         Translator.from_pretrained(tmp_path / "none", engine="ctranslate2")
     with pytest.raises(ValueError, match="engine must be torch or ctranslate2, got 'onnx'"):
         Translator.from_pretrained(model_folder, engine="onnx")
-    with pytest.raises(ValueError, match="takes neither hub nor compile nor dtype"):
+    with pytest.raises(ValueError, match="takes no other option than device, got dtype"):
         Translator.from_pretrained(model_folder, engine="ctranslate2", dtype="float32")
     broken = tmp_path / "broken"
     export_ctranslate2(translator, broken, "float32")

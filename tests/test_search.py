@@ -8,7 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation.beam_decoder import BeamDecoder
+from modeling_aiayn.translation.beam_decoder import BeamDecoder, coverage_score
 from modeling_aiayn.translation.candidates import (
     CHUNK,
     Restrictions,
@@ -16,14 +16,13 @@ from modeling_aiayn.translation.candidates import (
     drawn_candidates,
     top_tokens,
 )
-from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
-from modeling_aiayn.translation.hypotheses import repeating_tokens
+from modeling_aiayn.translation.engine import SourceSentence
+from modeling_aiayn.translation.fast_model import FastModel, is_exact_in_float16, linear_function
+from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
-from modeling_aiayn.translation.penalties import coverage_score, length_divisor
 from modeling_aiayn.translation.required_phrases import Progress
-from modeling_aiayn.translation.source_encoder import SourceEncoder
+from modeling_aiayn.translation.torch_engine import TorchEngine
 
 EOS = 2
 # Every switch of the architecture that decoding can meet.
@@ -451,7 +450,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     """Against a cache that is copied with every change of places; some steps have fewer."""
     generator = torch.Generator().manual_seed(0)
     sentences, most, heads, size, width = 5, 3, 2, 4, 1
-    tree = HypothesisTree(1, most, torch.empty(sentences, heads, 9, size))
+    tree = HypothesisTree(most, [[torch.empty(sentences, heads, 9, size)]])
     past = torch.empty(2, sentences, width, heads, 0, size)
     entries = 0
     for step in range(3 * STEPS):
@@ -460,12 +459,12 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
         new = torch.randn(2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
         entries += width
-        last = slice(tree.size - width, tree.size)
-        tree.storage[0][:, :, :, last] = new.permute(1, 2, 0, 3, 4)
-        kept = tree.storage[0][:, :, :, : tree.size].permute(2, 0, 1, 3, 4)
+        (layer,) = tree.entries(0)
+        layer[:, :, :, -width:] = new.permute(1, 2, 0, 3, 4)
+        kept = layer.permute(2, 0, 1, 3, 4)
         rows = torch.arange(sentences)[:, None]
         past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
-        allowed = tree.mask().unflatten(0, (sentences, heads)) == 0
+        allowed = tree.mask(0).unflatten(0, (sentences, heads)) == 0
         assert (allowed[:, 0] == allowed[:, 1]).all()
         for sentence in range(sentences):
             for hypothesis in range(width):
@@ -491,7 +490,7 @@ def test_sources_are_encoded_without_padding_as_with_it(name, dtype, tolerance):
     input_ids = pad_sequence(rows, batch_first=True, padding_value=1)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     with torch.inference_mode():
-        found = SourceEncoder(model)(input_ids, mask)
+        found = FastModel(model).encode(input_ids, mask).keys_values
         hidden_states = model.model.encoder(input_ids, mask).last_hidden_state
         for layer, (keys, values) in zip(model.model.decoder.layers, found, strict=True):
             expected = layer.encoder_attn.project_keys_values(hidden_states)
@@ -509,20 +508,19 @@ def test_packed_layers_compute_what_linear_layers_do(rows, dtype, bias):
     """Types that there is no layout for are computed as ever, and so are few rows."""
     linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
     states = torch.randn(rows, 11, dtype=dtype)
-    for is_packed in (True, False):
-        packed = linear_function(linear.weight, linear.bias, is_packed)
-        torch.testing.assert_close(packed(states), linear(states))
+    packed = linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 70])
 def test_weights_that_halves_hold_are_kept_in_them_without_loss(rows, bias):
     linear = torch.nn.Linear(140, 33, bias=bias)
-    assert not is_kept_in_halves(linear.weight)
+    assert not is_exact_in_float16(linear.weight)
     with torch.no_grad():
         linear.weight.copy_(linear.weight.half())
     states = torch.randn(rows, 140)
-    if not is_kept_in_halves(linear.weight):
+    if not is_exact_in_float16(linear.weight):
         pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
     packed = linear_function(linear.weight, linear.bias)
     torch.testing.assert_close(packed(states), linear(states))

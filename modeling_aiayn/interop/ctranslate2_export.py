@@ -23,14 +23,8 @@ from ..translation.ctranslate2_engine import (
     POSITIONS_FIELD,
     SOURCE_TOKENIZER_FOLDER,
     VOCABULARIES_FIELD,
-    sole_end,
 )
-from ..translation.engine import (
-    RULED_OUT,
-    left_out_of_odds,
-    refuse_what_the_decoder_lacks,
-    suppressed_tokens,
-)
+from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
 from .importing import new_folder, refuse_used
 
@@ -121,11 +115,10 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     """The engine's form of a model and its vocabularies."""
     config, decoding = translator.model.config, translator.model.generation_config
     refuse_what_cannot_be_exported(config)
-    refuse_what_the_decoder_lacks(decoding)
-    suppressed_tokens(decoding)  # which it refuses if one is of several ids
+    rules = DecodingRules.from_generation_config(decoding, translator.model.lm_head.out_features)
     # The engine quantizes in place.
     model = copy.deepcopy(translator.model).float().cpu()
-    _rule_out(model.lm_head, left_out_of_odds(decoding))
+    _exclude_from_softmax(model.lm_head, rules)
     spec = _empty_spec(config)
     loader = AiaynLoader()
     loader.set_encoder(spec.encoder, model.model.encoder)
@@ -135,7 +128,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     spec.register_source_vocabulary(vocabulary(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(vocabulary(target, size))
-    spec.config.eos_token = target.convert_ids_to_tokens(sole_end(decoding))
+    spec.config.eos_token = target.convert_ids_to_tokens(rules.single_eos_token_id)
     # Unused: it adds no beginning, and is given tokens that it knows.
     spec.config.bos_token = target.bos_token or spec.config.eos_token
     spec.config.unk_token = target.unk_token or spec.config.eos_token
@@ -149,13 +142,13 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     return spec
 
 
-def _rule_out(projection: nn.Linear, ids: Sequence[int]) -> None:
-    """Take ids out of what a softmax shares out; the engine only passes over them."""
-    if not ids:
+def _exclude_from_softmax(projection: nn.Linear, rules: DecodingRules) -> None:
+    """Give excluded ids no probability; the engine alone would only never generate them."""
+    if not rules.excluded_from_softmax:
         return
     if projection.bias is None:
         projection.bias = nn.Parameter(torch.zeros(projection.out_features))
-    projection.bias.data[list(ids)] -= RULED_OUT
+    rules.exclude_from_softmax(projection.bias.data)
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:

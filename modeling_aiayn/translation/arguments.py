@@ -54,10 +54,6 @@ class TranslatorArguments:
             "help": "cpu, cuda, ...; default: a GPU where there is one; with ctranslate2 cpu."
         },
     )
-    compile: bool = field(
-        default=False,
-        metadata={"help": "Rewrite the decoding step by torch.compile: slow at first."},
-    )
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_tokens_per_batch"):
@@ -87,7 +83,6 @@ class TranslatorArguments:
                 engine="ctranslate2",
                 hub=self.hub,
                 device=self.device or "cpu",
-                compile=self.compile,
                 **options,
             )
         return Translator.from_pretrained(
@@ -95,7 +90,6 @@ class TranslatorArguments:
             hub=self.hub,
             dtype=self.dtype,
             device=default_device(self.device),
-            compile=self.compile,
         )
 
 

@@ -1,4 +1,4 @@
-"""How well a model translates given pairs."""
+"""Scores of a model's translations of given pairs."""
 
 import math
 from collections.abc import Sequence
@@ -9,21 +9,18 @@ from datasets import Dataset
 from ..metrics import TranslationScores
 from .translator import Translator
 
-# Bootstrap resamples behind an interval of confidence.
+# Bootstrap resamples of a confidence interval.
 RESAMPLES = 1000
 BATCH_OPTIONS = ("batch_size", "max_tokens_per_batch")
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
-    """Perplexity per target token, `</s>` counted, from plain cross-entropy.
+    """Perplexity per target token, `</s>` included: exp of the mean cross-entropy in nats.
 
     Args:
         translator: A model and its tokenizers.
         pairs: Columns "source" and "target".
         **options: As for `Translator.score`.
-
-    Returns:
-        exp of the mean negative log-probability of a target token.
     """
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
     tokens = sum(len(each.token_ids) for each in scored)
@@ -33,7 +30,7 @@ def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
 def evaluate_translation(
     translator: Translator, pairs: Dataset, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate the sources of pairs and score the result against their targets.
+    """Translate the sources of pairs and score the translations against the targets.
 
     Args:
         translator: A model and its tokenizers.
@@ -41,7 +38,7 @@ def evaluate_translation(
         **options: As for calling the translator.
 
     Returns:
-        Scores by name, perplexity among them, and the translations.
+        Scores by name, with the perplexity, and the translations.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
@@ -50,17 +47,14 @@ def evaluate_translation(
 
 
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
-    """Put translations beside the pairs that they are of.
+    """Add a column "translation" to pairs.
 
     Args:
         pairs: Columns "source" and "target".
-        translations: One of each pair's source.
-
-    Returns:
-        The pairs with a column "translation".
+        translations: A translation of each source.
 
     Raises:
-        ValueError: There are not as many translations as pairs, or they have columns beside them.
+        ValueError: There are not as many translations as pairs, or they have further columns.
     """
     if len(translations) != len(pairs):
         raise ValueError(
@@ -69,18 +63,18 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
     filled = [line for line in translations if line]
     if filled and all("\t" in line for line in filled):
         raise ValueError(
-            "Translations must be text alone, got columns between tabs: translate without --nbest, "
+            "Translations must be text alone, got columns between tabs. Translate without --nbest, "
             "--scores and --alignment."
         )
     return pairs.add_column("translation", translations)
 
 
-def in_their_lines(rows: Dataset, translations: Sequence[str]) -> list[str]:
-    """Translations of the rows that are pairs, and an empty line for each that lacks a side.
+def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
+    """Put translations of complete rows into lines; rows with an empty side get an empty line.
 
     Args:
         rows: Columns "source" and "target".
-        translations: One of each row with text on both sides.
+        translations: A translation of each row with text on both sides.
 
     Returns:
         A line for each row.
@@ -94,7 +88,7 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
     """Score translations against the targets of pairs.
 
     Args:
-        translations: One of each pair's source.
+        translations: A translation of each pair's source.
         pairs: Columns "source" and "target".
 
     Returns:
@@ -108,14 +102,7 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as aligned lines of plain text, each with its 95 % interval and its signature.
-
-    Args:
-        scores: As `evaluate_translation` gives them.
-
-    Returns:
-        The lines.
-    """
+    """Scores as aligned lines of plain text, each with its 95 % interval and its signature."""
     lines = []
     for name, value in scores.items():
         if isinstance(value, float) and not name.endswith("_confidence"):
