@@ -35,14 +35,7 @@ class Restrictions:
     suppressed: Sequence[int] = ()
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Set the scores of continuations that are not allowed to minus infinity, in place.
-
-        Args:
-            scores: Scores of the next token, [N, k, V].
-
-        Returns:
-            The same tensor.
-        """
+        """Set scores, [N, k, V], of continuations that are not allowed to minus infinity."""
         forced = {
             sentence: scores[sentence, :, ids].clone() for sentence, ids in self.forced.items()
         }
@@ -57,12 +50,9 @@ class Restrictions:
 
 
 class Candidate(NamedTuple):
-    """A continuation of one of a sentence's hypotheses.
+    """A continuation of the hypothesis at index parent by an id.
 
-    Args:
-        log_probability: Of the hypothesis with this continuation, in nats.
-        parent: Index of the hypothesis that it continues.
-        token: The id that it adds.
+    The log-probability is that of both together, in nats.
     """
 
     log_probability: float
@@ -143,11 +133,7 @@ def best_candidates(
 
 
 def check_no_nan(scores: Iterable[float]) -> None:
-    """Check that no score is NaN.
-
-    Raises:
-        ValueError: One is.
-    """
+    """Raise a ValueError if a score is NaN."""
     if any(map(math.isnan, scores)):
         raise ValueError(
             "The model computed non-finite scores (NaN). Either a weight is NaN or infinite, or "

@@ -24,8 +24,8 @@ VOCABULARIES_FIELD = "vocabulary_sha256"
 class CTranslate2Engine:
     """An exported model.
 
-    Its beam search ends with as many finished hypotheses as beams, while ours continues as long as a
-    better one is possible; both rank hypotheses alike. If tokens are forced or suppressed, it
+    Its beam search ends with as many finished hypotheses as beams, while ours continues as long as
+    a better one is possible; both rank hypotheses alike. If tokens are forced or suppressed, it
     reports probabilities among the remaining tokens. Such hypotheses are scored a second time, to
     get the model's probabilities.
 
@@ -34,7 +34,7 @@ class CTranslate2Engine:
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target.
         device: "cpu", "cuda" or "auto".
-        compute_type: Type of the computation: "default" (that of the weights), "int8", "float32", ...
+        compute_type: "default" (that of the weights), "int8", "float32", ...
 
     Raises:
         OSError: The folder is not CTranslate2's.
@@ -81,26 +81,18 @@ class CTranslate2Engine:
         self.end = self.rules.single_eos_token_id
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check that the engine supports the options, and required phrases if there are any.
-
-        Raises:
-            ValueError: It does not.
-        """
+        """Check that the engine supports the options, and required phrases if there are any."""
         check_ctranslate2_options(options, has_phrases)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch, finished and best first.
-
-        Raises:
-            ValueError: The engine does not support the options.
-        """
+        """The nbest translations of each sentence of a batch, finished and best first."""
         self.check_options(options, any(sentence.phrases for sentence in sentences))
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)
-        # The engine has one limit for a batch. Sentences that passed their own are translated again.
+        # The engine has one limit for a batch. Sentences that passed theirs are translated again.
         for limit in sorted({*limits} - {longest}):
             late = [
                 index
@@ -145,12 +137,7 @@ class CTranslate2Engine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
-        """The log-probability of each target of a batch, in nats.
-
-        Args:
-            sources: Source ids.
-            targets: Ids of their translations, `</s>` last.
-        """
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
         results = self.translator.score_batch(
             [_tokens_at(self.source_tokens, source) for source in sources],
             # The engine adds the end itself.
@@ -195,11 +182,7 @@ def _exported_tokens(folder: Path, side: str) -> list[str]:
 
 
 def check_ctranslate2_options(options: SearchOptions, has_phrases: bool = False) -> None:
-    """Check that CTranslate2 supports the options, and required phrases if there are any.
-
-    Raises:
-        ValueError: It does not, or gives them another meaning.
-    """
+    """Raise a ValueError for the first option that CTranslate2 does not support."""
     unsupported = {
         "do_sample": options.do_sample,
         "coverage_penalty": options.coverage_penalty,

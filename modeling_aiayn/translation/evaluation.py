@@ -15,13 +15,7 @@ BATCH_OPTIONS = ("batch_size", "max_tokens_per_batch")
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
-    """Perplexity per target token, `</s>` included: exp of the mean cross-entropy in nats.
-
-    Args:
-        translator: A model and its tokenizers.
-        pairs: Columns "source" and "target".
-        **options: As for `Translator.score`.
-    """
+    """Perplexity per target token, `</s>` included; options are those of `Translator.score`."""
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
     tokens = sum(len(each.token_ids) for each in scored)
     return math.exp(-sum(each.log_probability for each in scored) / tokens)
@@ -49,10 +43,6 @@ def evaluate_translation(
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
     """Add a column "translation" to pairs.
 
-    Args:
-        pairs: Columns "source" and "target".
-        translations: A translation of each source.
-
     Raises:
         ValueError: There are not as many translations as pairs, or they have further columns.
     """
@@ -70,30 +60,14 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
 
 
 def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
-    """Put translations of complete rows into lines; rows with an empty side get an empty line.
-
-    Args:
-        rows: Columns "source" and "target".
-        translations: A translation of each row with text on both sides.
-
-    Returns:
-        A line for each row.
-    """
+    """Translations of complete rows, and an empty line for each row with an empty side."""
     following = iter(translations)
     sides = zip(rows["source"], rows["target"], strict=True)
     return [next(following) if source and target else "" for source, target in sides]
 
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
-    """Score translations against the targets of pairs.
-
-    Args:
-        translations: A translation of each pair's source.
-        pairs: Columns "source" and "target".
-
-    Returns:
-        Scores by name, and their signatures.
-    """
+    """Scores of translations against the targets of pairs by name, and their signatures."""
     references = list(pairs["target"])
     scores: dict[str, Any] = TranslationScores().compute(
         predictions=list(translations), references=references, resamples=RESAMPLES

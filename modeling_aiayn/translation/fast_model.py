@@ -99,7 +99,7 @@ def _packed_linear(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def stacked_linear(linears: Sequence[nn.Linear]) -> Linear:
-    """Several linear layers of the same input as one layer; their outputs stand side by side."""
+    """Linear layers of the same input as one layer; their outputs stand side by side."""
     weight = torch.cat([linear.weight for linear in linears])
     has_bias = linears[0].bias is not None
     bias = torch.cat([linear.bias for linear in linears]) if has_bias else None
@@ -137,12 +137,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
 
 
 class FastAttention:
-    """The projections of a MultiHeadAttention.
-
-    Args:
-        attention: The module.
-        has_keys: Whether keys and values come from the same states as queries.
-    """
+    """The projections of a MultiHeadAttention; has_keys: keys come from the queries' states."""
 
     def __init__(self, attention: MultiHeadAttention, has_keys: bool) -> None:
         self.head_dim = attention.head_dim
@@ -156,17 +151,12 @@ class FastAttention:
         self.out = linear_function(attention.out_proj.weight, attention.out_proj.bias)
 
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
-        """Queries, or queries, keys and values, by heads: [parts, N, H, k, K].
-
-        Args:
-            projected: The output of `project`, [N * k, parts * H * K].
-            width: States of each sentence, k.
-        """
+        """Split [N * k, parts * H * K] by heads and query, key, value: [parts, N, H, k, K]."""
         shape = (-1, width, self.parts, self.heads, self.head_dim)
         return projected.view(shape).permute(2, 0, 3, 1, 4)
 
     def join_heads(self, attended: Tensor) -> Tensor:
-        """The input of `out`, [N * k, H * K], from attended values, [N * H, k, K]."""
+        """Join attended values, [N * H, k, K], to the input of `out`, [N * k, H * K]."""
         heads = attended.view(-1, self.heads, *attended.shape[1:]).transpose(1, 2)
         return _contiguous_in(heads, self.dtype).reshape(-1, self.heads * self.head_dim)
 
@@ -209,16 +199,7 @@ class FastFeedForward:
 
 
 def padding_mask(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """A mask to add to scores over sources: 0, and the dtype's minimum at padding.
-
-    Args:
-        attention_mask: 1 for real tokens, [N, S].
-        heads: Heads of attention, H.
-        dtype: The dtype of attention.
-
-    Returns:
-        The mask, [N, H, 1, S].
-    """
+    """A mask for scores, [N, H, 1, S]: 0, and the dtype's minimum where attention_mask is 0."""
     mask = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
     mask.masked_fill_(attention_mask == 0, torch.finfo(dtype).min)
     return mask[:, None, None].repeat(1, heads, 1, 1)
@@ -336,9 +317,6 @@ class EncodedSources:
 class FastModel:
     """A translation model made ready for decoding.
 
-    Args:
-        model: The model.
-
     Raises:
         ValueError: A projection is not a plain linear layer, or the model is on several devices.
     """
@@ -365,9 +343,6 @@ class FastModel:
         Args:
             input_ids: Sources, [N, S].
             attention_mask: 1 for real tokens, which come first, [N, S].
-
-        Returns:
-            Keys, values and their mask.
         """
         embedded = self.encoder.embed(self.encoder.look_up(input_ids, None), attention_mask)
         dtype = attention_dtype(embedded)
@@ -431,11 +406,7 @@ class FastModel:
 
 
 def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
-    """Check that a model's projections are plain linear layers on one device.
-
-    Raises:
-        ValueError: A projection is an adapter's or a quantized one, or there are several devices.
-    """
+    """Raise a ValueError unless a model's projections are plain linear layers on one device."""
     for name, module in model.named_modules():
         is_plain = isinstance(module, nn.Linear) and module.weight.is_floating_point()
         if name.rpartition(".")[2] in PROJECTIONS and not is_plain:

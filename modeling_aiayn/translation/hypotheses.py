@@ -15,7 +15,7 @@ class Hypothesis(NamedTuple):
     Args:
         token_ids: Its ids; the last id of a finished one is `</s>`.
         log_probability: Sum over its tokens, in nats.
-        score: Finished hypotheses are ranked by it; see `normalized_score`.
+        score: The `normalized_score` of a finished one.
         parent: Index of the hypothesis of the step before that an unfinished one continues.
     """
 
@@ -26,27 +26,14 @@ class Hypothesis(NamedTuple):
 
 
 def length_divisor(length: int, alpha: float, normalization: str) -> float:
-    """The length penalty, which divides a hypothesis's log-probability.
-
-    Args:
-        length: Tokens, `</s>` included, n.
-        alpha: The exponent.
-        normalization: "gnmt", ((5 + n) / 6)^alpha, Wu et al. 2016, equation 14; "power", n^alpha.
-    """
+    """The length penalty of n tokens, `</s>` included: Wu et al. 2016, equation 14, or n^alpha."""
     return ((5 + length) / 6) ** alpha if normalization == "gnmt" else float(length) ** alpha
 
 
 def normalized_score(
     log_probability: float, length: int, options: SearchOptions, coverage: float = 0.0
 ) -> float:
-    """The score that ranks hypotheses: log P / length penalty + beta * coverage.
-
-    Args:
-        log_probability: Sum over the hypothesis's tokens, in nats.
-        length: Tokens, `</s>` included.
-        options: Length and coverage penalties.
-        coverage: The value of `coverage_score`.
-    """
+    """The score that ranks hypotheses: log P / length penalty + beta * `coverage_score`."""
     divisor = length_divisor(length, options.length_penalty, options.length_normalization)
     return log_probability / divisor + options.coverage_penalty * coverage
 
@@ -170,13 +157,7 @@ class SentenceSampling(SentenceSearch):
     """Random translations of one sentence, independent of each other.
 
     Args:
-        options: How to draw, and how many.
-        eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; the last must be an end.
-        prefix: The first ids of the translation.
-        running: Unfinished hypotheses.
-        finished: Finished hypotheses, best first.
-        seed: Seed of the sentence's random numbers.
+        seed: Seed of the sentence's random numbers. Other fields are as for `SentenceSearch`.
     """
 
     seed: str = ""
@@ -190,12 +171,7 @@ class SentenceSampling(SentenceSearch):
         return [self.random.random() for _ in range(self.options.width)]
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
-        """Continue the hypotheses by a step.
-
-        Args:
-            candidates: A continuation of each hypothesis; those behind them are ignored.
-            coverage: `coverage_score` of each hypothesis so far.
-        """
+        """Continue each hypothesis by its candidate; candidates behind them are ignored."""
         living = []
         for candidate in candidates[: len(self.running)]:
             if candidate.token in self.eos_token_ids:
@@ -206,12 +182,7 @@ class SentenceSampling(SentenceSearch):
 
 
 def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:
-    """Ids that would repeat an n-gram if they came next.
-
-    Args:
-        token_ids: Tokens so far.
-        size: Tokens of an n-gram, at least 1.
-    """
+    """Ids that would repeat an n-gram of a size, at least 1, if they came next."""
     if len(token_ids) < size:
         return set()
     start = tuple(token_ids[len(token_ids) - size + 1 :])

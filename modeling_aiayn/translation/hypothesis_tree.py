@@ -40,11 +40,7 @@ class HypothesisTree:
         self._storage = [[self._room(len(like), like) for like in layers] for layers in likes]
 
     def grow(self, parents: Tensor) -> None:
-        """Add an entry for each hypothesis of the next step; each layer fills in its own.
-
-        Args:
-            parents: Index of the hypothesis that each one continues, [N, k].
-        """
+        """Add an entry for each hypothesis of the next step, below its parent's entry, [N, k]."""
         sentences, width = parents.shape
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
@@ -94,17 +90,9 @@ class HypothesisTree:
                 layers[number] = moved
 
     def _rows(self, kept: Tensor, sentences: Tensor, order: Tensor) -> Tensor:
-        """Rows of entries in a layer's storage, read as one matrix of keys and values.
+        """Rows of kept entries, [M, size], in a layer's storage as a matrix: [M, H, 2, size].
 
         Rows of a matrix are faster to move than slices of a tensor of five dimensions.
-
-        Args:
-            kept: The storage of a layer, [N, H, 2, room, K].
-            sentences: Indices of the sentences that stay, [M].
-            order: The entries of each, [M, size].
-
-        Returns:
-            Rows of each head's keys, then of its values, [M, H, 2, size].
         """
         _, heads, sides, room, _ = kept.shape
         blocks = torch.arange(heads * sides, device=order.device).view(heads, sides)
@@ -112,5 +100,5 @@ class HypothesisTree:
         return blocks[..., None] * room + order[:, None, None]
 
     def _room(self, sentences: int, like: Tensor) -> Tensor:
-        """Twice the memory that is needed until the next removal, so that it is seldom too small."""
+        """New memory, twice what the next steps need, so that it is seldom too small."""
         return like.new_empty(sentences, like.size(1), 2, 2 * self._size_to_tidy, like.size(3))

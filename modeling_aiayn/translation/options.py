@@ -1,8 +1,13 @@
 """Options of a search for translations."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
+
+
+def _option(default: Any, text: str, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": text, **metadata})
 
 
 @dataclass(frozen=True)
@@ -15,69 +20,39 @@ class SearchOptions:
         ValueError: A value is out of its range, or two options exclude each other.
     """
 
-    num_beams: int = field(default=4, metadata={"help": "Number of beams; 1 means greedy search."})
-    nbest: int = field(
-        default=1,
-        metadata={
-            "help": "Number of translations for each sentence, best first; at most num_beams."
-        },
+    num_beams: int = _option(4, "Number of beams; 1 means greedy search.")
+    nbest: int = _option(1, "Translations of each sentence, best first; at most num_beams.")
+    length_penalty: float = _option(
+        0.6, "Exponent alpha of the length penalty; larger values prefer longer translations."
     )
-    length_penalty: float = field(
-        default=0.6,
-        metadata={
-            "help": "Exponent alpha of the length penalty; larger values prefer longer "
-            "translations."
-        },
+    length_normalization: str = _option(
+        "gnmt",
+        "Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
+        "n^alpha, as in generate().",
+        choices=LENGTH_NORMALIZATIONS,
     )
-    length_normalization: str = field(
-        default="gnmt",
-        metadata={
-            "help": "Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, "
-            "power is n^alpha, as in generate().",
-            "choices": LENGTH_NORMALIZATIONS,
-        },
+    coverage_penalty: float = _option(
+        0.0, "Weight of Wu et al.'s penalty on source tokens that get little attention."
     )
-    coverage_penalty: float = field(
-        default=0.0,
-        metadata={
-            "help": "Weight of the coverage penalty (Wu et al. 2016) on source tokens that get "
-            "little attention."
-        },
+    max_length_factor: float = _option(
+        1.0, "A translation has at most max_length_factor * source + max_length_offset tokens."
     )
-    max_length_factor: float = field(
-        default=1.0,
-        metadata={
-            "help": "A translation has at most max_length_factor * source length + "
-            "max_length_offset tokens."
-        },
+    max_length_offset: int | None = _option(
+        None, "See max_length_factor; default: the model's own, 50 as in the paper."
     )
-    max_length_offset: int | None = field(
-        default=None,
-        metadata={"help": "See max_length_factor; default: the model's own, 50 as in the paper."},
+    min_length: int = _option(0, "Minimum number of tokens before `</s>`.")
+    no_repeat_ngram_size: int = _option(
+        0, "No n-gram of this size occurs twice in a translation; 0: no limit."
     )
-    min_length: int = field(default=0, metadata={"help": "Minimum number of tokens before `</s>`."})
-    no_repeat_ngram_size: int = field(
-        default=0,
-        metadata={"help": "No n-gram of this size occurs twice in a translation; 0: no limit."},
+    do_sample: bool = _option(False, "Sample nbest translations instead of searching.")
+    temperature: float = _option(
+        1.0, "Sampling: divide the scores by this; values below 1 vary less."
     )
-    do_sample: bool = field(
-        default=False, metadata={"help": "Sample nbest translations instead of searching."}
+    top_k: int = _option(0, "Sampling: use the k likeliest tokens only; 0: all.")
+    top_p: float = _option(
+        1.0, "Sampling: use only the likeliest tokens whose probabilities add up to p."
     )
-    temperature: float = field(
-        default=1.0,
-        metadata={"help": "Sampling: divide the scores by this; values below 1 vary less."},
-    )
-    top_k: int = field(
-        default=0, metadata={"help": "Sampling: use the k likeliest tokens only; 0: all."}
-    )
-    top_p: float = field(
-        default=1.0,
-        metadata={
-            "help": "Sampling: use the fewest likeliest tokens only whose probabilities add up to "
-            "p."
-        },
-    )
-    search_seed: int = field(default=0, metadata={"help": "Sampling: random seed."})
+    search_seed: int = _option(0, "Sampling: random seed.")
 
     def __post_init__(self) -> None:
         for name, minimum in (

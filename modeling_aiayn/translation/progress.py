@@ -6,12 +6,7 @@ from tqdm import tqdm
 
 
 class TranslationBar:
-    """A bar on stderr with the rates of sentences and of target tokens.
-
-    Args:
-        total: Number of sentences. None: unknown.
-        is_shown: Whether to show the bar.
-    """
+    """A bar on stderr with the rates of sentences and of target tokens; total None: unknown."""
 
     def __init__(self, total: int | None = None, is_shown: bool = True) -> None:
         self.sentences = 0

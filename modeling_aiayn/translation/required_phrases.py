@@ -53,16 +53,10 @@ def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
 
 @dataclass
 class ConstrainedSearch(SentenceSearch):
-    """Beam search for one sentence whose translation must contain phrases.
+    """Beam search for one sentence whose translation must contain phrases, in any order.
 
     Args:
-        options: How to search.
-        eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; the last must be an end.
-        prefix: The first ids of the translation.
-        running: Unfinished hypotheses, best first; none once the search is done.
-        finished: Finished hypotheses, best first.
-        phrases: Ids of each phrase; none is empty. They may come in any order.
+        phrases: Ids of each phrase; none is empty. Other fields are as for `SentenceSearch`.
         progress: The phrases in each running hypothesis.
     """
 
@@ -85,12 +79,7 @@ class ConstrainedSearch(SentenceSearch):
         ]
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
-        """Continue the hypotheses by a step.
-
-        Args:
-            candidates: Continuations, in any order; some may occur twice.
-            coverage: `coverage_score` of each hypothesis so far.
-        """
+        """Continue the hypotheses by a step; candidates may have any order, and occur twice."""
         banks: dict[int, list[tuple[Candidate, Progress]]] = {}
         for candidate in sorted(set(candidates), key=lambda found: -found.log_probability):
             before = self.progress[candidate.parent]

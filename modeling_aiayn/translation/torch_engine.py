@@ -19,7 +19,7 @@ from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions
 from .required_phrases import ConstrainedSearch
 
-# Finished sentences are removed when they are this share of a batch, since removing copies the rest.
+# Removing finished sentences copies the rest, so it waits until they are this share of a batch.
 LEAVING_SHARE = 0.125
 
 
@@ -61,11 +61,7 @@ class TorchEngine:
 
     @cached_property
     def rules(self) -> DecodingRules:
-        """The rules of the first model's generation config.
-
-        Raises:
-            ValueError: It needs something that only generate() supports.
-        """
+        """The rules of the first model's generation config."""
         generation_config = self.models[0].generation_config
         return DecodingRules.from_generation_config(
             generation_config, self.vocabulary_size, self.target_positions
@@ -76,11 +72,7 @@ class TorchEngine:
         return [FastModel(model) for model in self.models]
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check that the models can be decoded with, and that phrases come with beam search.
-
-        Raises:
-            ValueError: A model cannot be decoded with, or there are phrases and no beams.
-        """
+        """Check that the models can be decoded with, and that phrases come with beam search."""
         # Both raise here, before anything is read or written.
         _ = self.rules, self._fast_models
         if has_phrases and (options.do_sample or options.num_beams < 2):
@@ -90,11 +82,7 @@ class TorchEngine:
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch, finished and best first.
-
-        Raises:
-            ValueError: A score is NaN, or the model cannot be decoded with.
-        """
+        """The nbest translations of each sentence of a batch, finished and best first."""
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
         decoder = BeamDecoder(
@@ -123,7 +111,6 @@ class TorchEngine:
     def _advance(
         self, searches: Sequence[SentenceSearch], decoder: BeamDecoder, options: SearchOptions
     ) -> None:
-        """Take a step of all searches together."""
         tokens, parents, log_probabilities = self._running_rows(searches)
         logits = decoder.step(tokens, parents)
         self.rules.exclude_from_softmax(logits)
@@ -178,15 +165,7 @@ class TorchEngine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
-        """The log-probability of each target of a batch, in nats.
-
-        Args:
-            sources: Source ids.
-            targets: Ids of their translations, `</s>` last.
-
-        Raises:
-            ValueError: A score is NaN.
-        """
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
         decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(

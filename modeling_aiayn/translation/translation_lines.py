@@ -15,8 +15,7 @@ def translation_lines(
 
     Args:
         found: The translations of each sentence, best first.
-        nbest: Number of translations of each sentence. With more than one, lines start with the
-            number of their sentence, counted from 0.
+        nbest: If more than 1, lines start with the number of their sentence, counted from 0.
         with_scores: Whether to add a column with the score.
         alignment: Returns the text of the last column. None: there is no such column.
 

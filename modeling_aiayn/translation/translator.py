@@ -62,31 +62,12 @@ class Translation:
 
 
 class SourceText(NamedTuple):
-    """A text to translate.
-
-    Args:
-        number: Index of the text among all texts.
-        text: The text.
-        prefix: The beginning of its translation.
-        phrases: Phrases that its translation must contain.
-    """
+    """A text to translate; its number is its index among all texts."""
 
     number: int
     text: str
     prefix: str
     phrases: Sequence[str]
-
-
-class BatchLimits(NamedTuple):
-    """The largest batch.
-
-    Args:
-        batch_size: Sentences.
-        max_tokens_per_batch: Source tokens, padding included.
-    """
-
-    batch_size: int
-    max_tokens_per_batch: int
 
 
 class Translator:
@@ -95,16 +76,15 @@ class Translator:
     Our own engine computes attention by its own code, whatever `attn_implementation` the model has.
 
     Args:
-        model: A translation model, or several of one vocabulary that vote at each token, for our
-            own engine. None: the given engine has its own.
+        model: A translation model, or several of one vocabulary that vote at each token. None: the
+            given engine has its own.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
         engine: An engine with a model of its own. None: our own engine with the given model.
 
     Raises:
-        ValueError: A tokenizer has more entries than the model, a model is of another class,
-            several have vocabularies of different sizes, or there is not exactly one of model and
-            engine.
+        ValueError: Model and tokenizers or several models do not fit each other, a model is of
+            another class, or there is not exactly one of model and engine.
     """
 
     def __init__(
@@ -166,9 +146,6 @@ class Translator:
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: dtype, device_map, ...
                 On a CPU, weights in float16 stay in float16, and computations are in float32.
 
-        Returns:
-            The translator.
-
         Raises:
             OSError: There is no such folder, or it holds no model.
             ValueError: Weights are missing or not finite, the engine is unknown, or it does not
@@ -219,11 +196,7 @@ class Translator:
 
     @property
     def model(self) -> AiaynForConditionalGeneration:
-        """The model, or the first of several.
-
-        Raises:
-            ValueError: The model is an exported one, whose weights cannot be read.
-        """
+        """The model, or the first of several; a ValueError if it is an exported one."""
         if not self.models:
             raise ValueError(
                 "This translator runs an exported model, which gives neither weights nor "
@@ -232,15 +205,7 @@ class Translator:
         return self.models[0]
 
     def check_options(self, options: SearchOptions, has_phrases: bool = False) -> None:
-        """Check that the engine can translate with these options, before anything is read.
-
-        Args:
-            options: How to search.
-            has_phrases: Whether there are required phrases.
-
-        Raises:
-            ValueError: It cannot.
-        """
+        """Check that the engine can translate with these options, before anything is read."""
         self.engine.check_options(options, has_phrases)
 
     def __call__(
@@ -315,7 +280,7 @@ class Translator:
         self.check_options(options, phrases is not None)
         _check_several(texts)
         given = _source_texts(texts, prefixes, phrases, first_number)
-        limits = BatchLimits(batch_size, max_tokens_per_batch)
+        limits = (batch_size, max_tokens_per_batch)
         pools = read_pools(given, pool_size)
         report = report or (lambda sentences, tokens: None)
         return (
@@ -328,10 +293,9 @@ class Translator:
         self,
         pool: Sequence[SourceText],
         options: SearchOptions,
-        limits: BatchLimits,
+        limits: tuple[int, int],
         report: Callable[[int, int], object],
     ) -> list[list[Translation]]:
-        """The translations of each text of a pool; empty ones for texts without any."""
         sentences = self._encoded(pool)
         found = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         filled = [
@@ -367,17 +331,13 @@ class Translator:
 
         Args:
             texts: Sentences.
-            targets: A translation of each. One of more than MAX_TARGET_TOKENS tokens, or than the
-                model has positions for, is cut, with a warning.
+            targets: A translation of each; cut after `max_target_tokens`, with a warning.
             options: The length penalty; the coverage penalty is not applied.
             batch_size: Sentences of a batch at most.
             max_tokens_per_batch: Source or target tokens of a batch at most, padding included.
 
         Returns:
             The translations with their scores, in the order of the texts.
-
-        Raises:
-            ValueError: There are not as many targets as texts.
         """
         if len(texts) != len(targets):
             raise ValueError(
@@ -410,15 +370,7 @@ class Translator:
         return min(MAX_TARGET_TOKENS, self.engine.target_positions or MAX_TARGET_TOKENS)
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
-        """Ids of a text, at most `max_source_tokens`.
-
-        Args:
-            text: A sentence.
-            name: The name of the text in the warning that it was cut.
-
-        Returns:
-            Ids; the last is `</s>` if the model's sources end in it.
-        """
+        """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
         ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
 
@@ -440,37 +392,29 @@ class Translator:
             if given.text.strip() != text:
                 logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
             # One token less, to leave room for the end.
-            prefix = self._cut(
-                self._part_ids(given.prefix), f"{line}, prefix", self.max_target_tokens - 1
-            )
-            phrases = [part for part in map(self._part_ids, given.phrases) if part]
+            room = self.max_target_tokens - 1
+            prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
+            phrases = [self._target_ids(each, True) for each in given.phrases if each.strip()]
             source = self._cut(ids, line, self.max_source_tokens)
             sentences.append(SourceSentence(source, prefix, phrases, given.number))
         return sentences
 
-    def _target_ids(self, text: str) -> list[int]:
-        ids: list[int] = self.target_tokenizer(clean_text(text)).input_ids
-        return ids
-
-    def _part_ids(self, text: str) -> list[int]:
-        """Ids of a part of a translation, without an end."""
-        if not text.strip():
+    def _target_ids(self, text: str, is_part: bool = False) -> list[int]:
+        if is_part and not text.strip():
             return []
-        ids: list[int] = self.target_tokenizer(clean_text(text), add_special_tokens=False).input_ids
+        encoded = self.target_tokenizer(clean_text(text), add_special_tokens=not is_part)
+        ids: list[int] = encoded.input_ids
         return ids
 
     def _has_room_for_phrases(self, sentence: SourceSentence) -> bool:
         tokens = sum(map(len, sentence.phrases))
-        has_room = tokens < self.max_target_tokens
-        if not has_room:
-            logger.warning(
-                "Line %d: not translated. Its phrases have %d tokens, but a translation has at "
-                "most %d.",
-                sentence.number + 1,
-                tokens,
-                self.max_target_tokens,
-            )
-        return has_room
+        if tokens < self.max_target_tokens:
+            return True
+        logger.warning(
+            "Line %d: not translated. Its phrases have %d tokens, but translations at most %d.",
+            *(sentence.number + 1, tokens, self.max_target_tokens),
+        )
+        return False
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
@@ -522,16 +466,13 @@ def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def batches_by_length(
     lengths: Sequence[int], batch_size: int, max_tokens_per_batch: int
 ) -> list[list[int]]:
-    """Group sentences of similar length into batches, longest first.
+    """Group sentences into batches, longest first; return indices of each batch's sentences.
 
     Args:
         lengths: Source tokens of each sentence.
         batch_size: Sentences of a batch at most.
         max_tokens_per_batch: Source tokens of a batch at most, padding included. A longer sentence
             is a batch by itself.
-
-    Returns:
-        Indices of each batch's sentences.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
