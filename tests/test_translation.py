@@ -391,7 +391,7 @@ def test_one_text_and_what_is_none_are_refused(tokenizer):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     for call in (translator, translator.stream):
         with pytest.raises(
-            ValueError, match="must be a list or another iterable of str, got a str. Put a"
+            ValueError, match="must be a list or another iterable of str, got a str"
         ):
             call("We see.")
     with pytest.raises(ValueError, match="Line 2 must be a str, got NoneType"):

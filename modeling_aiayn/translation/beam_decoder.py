@@ -101,12 +101,8 @@ class BeamDecoder:
 def coverage_score(coverage: Tensor, source_mask: Tensor) -> Tensor:
     """Wu et al. 2016, equation 14: sum over the source of log(min(attention received, 1)).
 
-    Args:
-        coverage: Attention that each source token got from all target tokens, [N, k, S].
-        source_mask: 1 for real source tokens, [N, S].
-
-    Returns:
-        At most 0, [N, k]; 0 if every source token got at least 1.
+    coverage, [N, k, S], is the attention that each source token got from all target tokens, and
+    source_mask, [N, S], is 1 for real source tokens. The result, [N, k], is at most 0.
     """
     received = coverage.float().clamp(min=1e-9, max=1.0).log()
     return received.masked_fill(source_mask[:, None] == 0, 0.0).sum(-1)

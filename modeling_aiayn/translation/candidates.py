@@ -61,17 +61,10 @@ class Candidate(NamedTuple):
 
 
 def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best tokens of each hypothesis, as topk finds them.
+    """Scores and ids of the best tokens, [N, k, count] each, as topk finds them in [N, k, V].
 
     The best tokens are in the chunks with the best maxima. On a CPU it is much faster to find these
-    chunks first than to rank a vocabulary.
-
-    Args:
-        scores: Scores of the next token, [N, k, V].
-        count: Number of tokens.
-
-    Returns:
-        Their scores, best first, and ids, [N, k, count] each; V of them if count is larger.
+    chunks first than to rank a vocabulary. With count above V there are V tokens.
     """
     vocab_size = scores.size(-1)
     whole = vocab_size - vocab_size % CHUNK

@@ -40,16 +40,9 @@ class DecodingRules:
         vocabulary_size: int,
         target_positions: int | None = None,
     ) -> Self:
-        """Read the rules from a generation config.
+        """Read the rules of a model whose target vocabulary has vocabulary_size entries.
 
-        Args:
-            generation_config: The model's. With renormalize_logits, as OPUS-MT's models have it,
-                suppressed ids are excluded from the softmax.
-            vocabulary_size: Entries of the target vocabulary.
-            target_positions: Positions of a learned position table. None: any number.
-
-        Returns:
-            The rules.
+        With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
 
         Raises:
             ValueError: The config needs something that only generate() supports, or suppresses an
@@ -68,11 +61,7 @@ class DecodingRules:
 
     @property
     def single_eos_token_id(self) -> int:
-        """The id that ends a translation, for CTranslate2, which supports one.
-
-        Raises:
-            ValueError: There are several.
-        """
+        """The only end, for CTranslate2; a ValueError if there are several."""
         if len(self.eos_token_ids) != 1:
             raise ValueError(
                 "CTranslate2 needs exactly one end, got "
@@ -83,8 +72,7 @@ class DecodingRules:
     def max_length(self, sentence: SourceSentence, options: SearchOptions) -> int:
         """The most tokens that a translation may have, `</s>` included.
 
-        There is always room for the prefix, the required phrases and `</s>`, unless a position
-        table is shorter.
+        There is always room for prefix, phrases and `</s>`, unless a position table is shorter.
         """
         offset = options.max_length_offset
         offset = self.max_tokens_beyond_source if offset is None else offset
@@ -94,11 +82,7 @@ class DecodingRules:
         return min(limit, self.target_positions or limit)
 
     def exclude_from_softmax(self, logits: Tensor) -> None:
-        """Lower the logits of excluded ids in place.
-
-        Args:
-            logits: Logits, or biases of the layer that computes them, [..., V].
-        """
+        """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them."""
         if self.excluded_from_softmax:
             logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
 

@@ -24,15 +24,9 @@ def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
 def evaluate_translation(
     translator: Translator, pairs: Dataset, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate the sources of pairs and score the translations against the targets.
+    """Translate the sources of pairs; return scores by name, with the perplexity, and translations.
 
-    Args:
-        translator: A model and its tokenizers.
-        pairs: Columns "source" and "target".
-        **options: As for calling the translator.
-
-    Returns:
-        Scores by name, with the perplexity, and the translations.
+    Options are those of calling the translator.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
@@ -41,11 +35,7 @@ def evaluate_translation(
 
 
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
-    """Add a column "translation" to pairs.
-
-    Raises:
-        ValueError: There are not as many translations as pairs, or they have further columns.
-    """
+    """Add a column "translation", one for each pair; a ValueError if there are more or fewer."""
     if len(translations) != len(pairs):
         raise ValueError(
             f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."

@@ -37,19 +37,13 @@ Linear = Callable[[Tensor], Tensor]
 
 
 def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A linear layer for decoding; on a CPU its weight is packed once, not at each call.
+    """A linear layer for decoding: x W^T + b of states x, [rows, in], with a weight of [out, in].
 
-    A decoding step multiplies few rows by large matrices, and packing a matrix takes as long as the
-    product. torch has no public name for packing; its compiler does it to frozen weights. With few
-    rows the product waits for weights to come from memory, so weights that float16 holds exactly
-    are stored in float16. Products and sums are in float32 all the same.
-
-    Args:
-        weight: The weight, [out, in].
-        bias: The bias, [out], or None.
-
-    Returns:
-        x W^T + b as a function of states x, [rows, in].
+    On a CPU the weight is packed once, not at each call: a decoding step multiplies few rows by
+    large matrices, and packing a matrix takes as long as the product. torch has no public name for
+    packing; its compiler does it to frozen weights. With few rows the product waits for weights to
+    come from memory, so weights that float16 holds exactly are stored in float16. Products and sums
+    are in float32 all the same.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -208,10 +202,7 @@ def padding_mask(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tens
 class TokenPlaces:
     """The places of the M real tokens in a padded batch of N sentences.
 
-    Args:
-        attention_mask: 1 for real tokens, which come first, [N, S].
-        heads: Heads of attention, H.
-        dtype: The dtype of attention.
+    attention_mask, [N, S], is 1 for real tokens, which come first; dtype is that of attention.
     """
 
     def __init__(self, attention_mask: Tensor, heads: int, dtype: torch.dtype) -> None:
@@ -338,12 +329,7 @@ class FastModel:
         self.dtype = model.dtype
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:
-        """Run the encoder, and project its output for each decoder layer.
-
-        Args:
-            input_ids: Sources, [N, S].
-            attention_mask: 1 for real tokens, which come first, [N, S].
-        """
+        """Encode sources, [N, S] like their mask, and project the result for each decoder layer."""
         embedded = self.encoder.embed(self.encoder.look_up(input_ids, None), attention_mask)
         dtype = attention_dtype(embedded)
         places = TokenPlaces(attention_mask, self.encoder_heads, dtype)

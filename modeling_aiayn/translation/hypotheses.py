@@ -109,12 +109,7 @@ class SentenceSearch:
         return []
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
-        """Continue the hypotheses by a step.
-
-        Args:
-            candidates: Continuations, best first.
-            coverage: `coverage_score` of each hypothesis so far.
-        """
+        """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
         width = self.options.width
         living = []
         for rank, candidate in enumerate(candidates):
@@ -154,11 +149,7 @@ class SentenceSearch:
 
 @dataclass
 class SentenceSampling(SentenceSearch):
-    """Random translations of one sentence, independent of each other.
-
-    Args:
-        seed: Seed of the sentence's random numbers. Other fields are as for `SentenceSearch`.
-    """
+    """Random, independent translations of one sentence; seed is that of its random numbers."""
 
     seed: str = ""
 

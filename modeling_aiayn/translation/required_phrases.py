@@ -28,12 +28,9 @@ class Progress(NamedTuple):
     def of(
         cls, token_ids: Sequence[int], phrases: Sequence[Sequence[int]], met: frozenset[int]
     ) -> Self:
-        """The progress of a hypothesis; phrases may overlap or contain each other.
+        """The progress of a hypothesis that contained the phrases `met` before its last id.
 
-        Args:
-            token_ids: Its ids.
-            phrases: Ids of all phrases.
-            met: Indices of the phrases that it contained before its last id.
+        Phrases may overlap or contain each other.
         """
         begun = {
             index: _overlap(token_ids, phrase)
@@ -55,9 +52,7 @@ def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
 class ConstrainedSearch(SentenceSearch):
     """Beam search for one sentence whose translation must contain phrases, in any order.
 
-    Args:
-        phrases: Ids of each phrase; none is empty. Other fields are as for `SentenceSearch`.
-        progress: The phrases in each running hypothesis.
+    No phrase is empty. `progress` has the phrases in each running hypothesis.
     """
 
     needs_one_for_each: ClassVar[bool] = True

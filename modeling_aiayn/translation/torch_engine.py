@@ -26,11 +26,8 @@ LEAVING_SHARE = 0.125
 class TorchEngine:
     """Our own decoder; several models vote by the mean of their probabilities.
 
-    Models are packed and generation configs are read on the first search or score. Later changes of
-    either have no effect.
-
-    Args:
-        models: Models of one vocabulary, which are set to evaluation mode.
+    Models are packed and generation configs are read on the first use. Later changes of either have
+    no effect.
 
     Raises:
         ValueError: A model is of another class, or the vocabularies have different sizes.

@@ -217,7 +217,7 @@ class Translator:
         show_progress: bool = False,
         **search_options: Any,
     ) -> list[str]:
-        """Translate texts.
+        """Translate texts, each into one line, in their order.
 
         Args:
             texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
@@ -226,9 +226,6 @@ class Translator:
             max_tokens_per_batch: Source tokens of a batch at most, padding included.
             show_progress: Whether to show a bar on stderr.
             **search_options: As for `SearchOptions`: num_beams, length_penalty, ...
-
-        Returns:
-            The translations in the order of the texts, each one line.
         """
         _check_several(texts)
         texts = list(texts)
@@ -282,11 +279,10 @@ class Translator:
         given = _source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
         pools = read_pools(given, pool_size)
-        report = report or (lambda sentences, tokens: None)
         return (
             translations
             for pool in pools
-            for translations in self._translate_pool(pool, options, limits, report)
+            for translations in self._translate_pool(pool, options, limits, report or _ignore)
         )
 
     def _translate_pool(
@@ -424,6 +420,10 @@ class Translator:
         ]
 
 
+def _ignore(*_: int) -> None:
+    """Report nothing."""
+
+
 def _check_several(texts: Iterable[str]) -> None:
     if isinstance(texts, str | bytes):
         raise ValueError(
@@ -457,7 +457,7 @@ def _source_texts(
 
 
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items in lists of a size; the last may be shorter. One list at a time is in memory."""
+    """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
     iterator = iter(items)
     while pool := list(islice(iterator, size)):
         yield pool
