@@ -144,7 +144,7 @@ def test_half_precision_gives_nearly_the_same_scores(tokenizer, tmp_path):
     assert 1e-6 < report.score_difference < 5e-3
 
 
-def test_limits_and_prefixes_are_each_sentence_s_own(tokenizer, tmp_path):
+def test_each_sentence_has_its_own_limit_and_prefix(tokenizer, tmp_path):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     other = exported(translator, tmp_path / "ct2")
     texts = ["The dog sees.", "We see the dog and the cat and the old man.", "We see."]
@@ -160,7 +160,7 @@ def test_limits_and_prefixes_are_each_sentence_s_own(tokenizer, tmp_path):
     assert ours[1] == (*given, tokenizer.eos_token_id)
 
 
-def test_an_end_of_another_name_than_the_source_s(tmp_path):
+def test_source_and_target_may_name_their_ends_differently(tmp_path):
     source = train_word_tokenizer(["a b c d"] * 2)
     target = train_word_tokenizer(["e f g h i"] * 2)
     text = target.backend_tokenizer.to_str().replace("</s>", "[END]")
@@ -183,7 +183,7 @@ def test_an_end_of_another_name_than_the_source_s(tmp_path):
 
 
 @pytest.mark.parametrize("is_renormalized", [False, True])
-def test_ids_that_are_never_said_have_names_too(tokenizer, tmp_path, is_renormalized):
+def test_suppressed_ids_may_have_no_token(tokenizer, tmp_path, is_renormalized):
     """Of rows beyond the tokenizer's; OPUS-MT's pad has a share of the softmax unless it is out."""
     model = trained_to_end(tokenizer, tie_word_embeddings=False)
     model.resize_token_embeddings(len(tokenizer) + 3)
@@ -276,7 +276,7 @@ def test_folders_and_quantizations_that_do_not_fit_are_refused(tokenizer, tmp_pa
         Translator.from_pretrained(broken, engine="ctranslate2")
 
 
-def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
+def test_rejects_options_that_the_engine_lacks(tokenizer, tmp_path):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     other = exported(translator, tmp_path / "ct2")
     for options, name in (
@@ -291,7 +291,7 @@ def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
         _ = other.model
 
 
-def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, model_folder):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
     with pytest.raises(ModuleNotFoundError, match="extra 'ctranslate2' of modeling_aiayn has"):

@@ -1,4 +1,4 @@
-"""The library's pipelines open our heads, and ours translates as the script does."""
+"""The library's pipelines open our models, and our pipeline translates as Translator does."""
 
 import pytest
 import torch
