@@ -352,8 +352,8 @@ class FastModel:
 
     def target_positions(self, max_length: int, device: torch.device) -> Tensor:
         """Encodings of the first positions of a target, [max_length, D]."""
-        positions = torch.arange(max_length, device=device)
-        return self.decoder.embed_positions(positions).to(self.dtype)
+        encodings: Tensor = self.decoder.embed_positions(torch.arange(max_length, device=device))
+        return encodings.to(self.dtype)
 
     def step(
         self,
