@@ -163,6 +163,12 @@ def test_several_models_vote(translator, folder):
     assert twins.model is twins.models[0]
 
 
+def test_rejects_neither_or_both_of_model_and_engine(translator, tokenizer):
+    for model, engine in ((None, None), (translator.model, translator.engine)):
+        with pytest.raises(ValueError, match="Pass either a model or an engine"):
+            Translator(model, tokenizer, engine=engine)
+
+
 def test_rejects_a_module_that_is_no_translation_model(tokenizer):
     with pytest.raises(ValueError, match=r"got Linear\. Merge adapters first"):
         Translator(torch.nn.Linear(2, 3), tokenizer)
