@@ -1,13 +1,10 @@
 """Options of a search for translations."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
-
-
-def _option(default: Any, text: str, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": text, **metadata})
 
 
 @dataclass(frozen=True)
@@ -20,39 +17,44 @@ class SearchOptions:
         ValueError: A value is out of its range, or two options exclude each other.
     """
 
-    num_beams: int = _option(4, "Number of beams; 1 means greedy search.")
-    nbest: int = _option(1, "Translations of each sentence, best first; at most num_beams.")
-    length_penalty: float = _option(
-        0.6, "Exponent alpha of the length penalty; larger values prefer longer translations."
+    num_beams: int = HfArg(default=4, help="Number of beams; 1 means greedy search.")
+    nbest: int = HfArg(
+        default=1, help="Translations of each sentence, best first; at most num_beams."
     )
-    length_normalization: str = _option(
-        "gnmt",
-        "Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
+    length_penalty: float = HfArg(
+        default=0.6,
+        help="Exponent alpha of the length penalty; larger values prefer longer translations.",
+    )
+    length_normalization: str = HfArg(
+        default="gnmt",
+        help="Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
         "n^alpha, as in generate().",
-        choices=LENGTH_NORMALIZATIONS,
+        metadata={"choices": LENGTH_NORMALIZATIONS},
     )
-    coverage_penalty: float = _option(
-        0.0, "Weight of Wu et al.'s penalty on source tokens that get little attention."
+    coverage_penalty: float = HfArg(
+        default=0.0,
+        help="Weight of Wu et al.'s penalty on source tokens that get little attention.",
     )
-    max_length_factor: float = _option(
-        1.0, "A translation has at most max_length_factor * source + max_length_offset tokens."
+    max_length_factor: float = HfArg(
+        default=1.0,
+        help="A translation has at most max_length_factor * source + max_length_offset tokens.",
     )
-    max_length_offset: int | None = _option(
-        None, "See max_length_factor; default: the model's own, 50 as in the paper."
+    max_length_offset: int | None = HfArg(
+        default=None, help="See max_length_factor; default: the model's own, 50 as in the paper."
     )
-    min_length: int = _option(0, "Minimum number of tokens before `</s>`.")
-    no_repeat_ngram_size: int = _option(
-        0, "No n-gram of this size occurs twice in a translation; 0: no limit."
+    min_length: int = HfArg(default=0, help="Minimum number of tokens before `</s>`.")
+    no_repeat_ngram_size: int = HfArg(
+        default=0, help="No n-gram of this size occurs twice in a translation; 0: no limit."
     )
-    do_sample: bool = _option(False, "Sample nbest translations instead of searching.")
-    temperature: float = _option(
-        1.0, "Sampling: divide the scores by this; values below 1 vary less."
+    do_sample: bool = HfArg(default=False, help="Sample nbest translations instead of searching.")
+    temperature: float = HfArg(
+        default=1.0, help="Sampling: divide the scores by this; values below 1 vary less."
     )
-    top_k: int = _option(0, "Sampling: use the k likeliest tokens only; 0: all.")
-    top_p: float = _option(
-        1.0, "Sampling: use only the likeliest tokens whose probabilities add up to p."
+    top_k: int = HfArg(default=0, help="Sampling: use the k likeliest tokens only; 0: all.")
+    top_p: float = HfArg(
+        default=1.0, help="Sampling: use only the likeliest tokens whose probabilities add up to p."
     )
-    search_seed: int = _option(0, "Sampling: random seed.")
+    search_seed: int = HfArg(default=0, help="Sampling: random seed.")
 
     def __post_init__(self) -> None:
         for name, minimum in (
