@@ -183,7 +183,7 @@ def test_source_and_target_may_name_their_ends_differently(tmp_path):
 
 
 @pytest.mark.parametrize("is_renormalized", [False, True])
-def test_suppressed_ids_may_have_no_token(tokenizer, tmp_path, is_renormalized):
+def test_ids_that_are_never_said_have_names_too(tokenizer, tmp_path, is_renormalized):
     """Of rows beyond the tokenizer's; OPUS-MT's pad has a share of the softmax unless it is out."""
     model = trained_to_end(tokenizer, tie_word_embeddings=False)
     model.resize_token_embeddings(len(tokenizer) + 3)
