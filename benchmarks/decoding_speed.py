@@ -1,9 +1,9 @@
-"""How fast decoding is beside what people use: peers at the same sizes, in the same run.
+"""Decoding speed of our engine and of others, at the same sizes and in the same run.
 
-All contenders make as many tokens from the same real sentences, in turn, so that a machine's drift
-meets all of them. CTranslate2's are in processes of their own: once more threads of OpenMP than
-cores are in one process, those that wait go to sleep at once, and each small product of whatever
-else computes there waits until they are awake (80 us for 29).
+All contenders generate the same number of tokens from the same real sentences, in turn, so that a
+machine's drift affects all of them. CTranslate2 runs in processes of its own: with more threads of
+OpenMP than cores in one process, idle threads sleep at once, and each small product of the others
+waits until they are awake.
 """
 
 import multiprocessing
@@ -27,13 +27,14 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
+from modeling_aiayn.translation.engine import SourceSentence
+from modeling_aiayn.translation.fast_model import linear_function
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import linear_function
+from modeling_aiayn.translation.torch_engine import TorchEngine
 
-# Target tokens that each sentence gets, whatever the weights.
+# Target tokens of each sentence, whatever the weights.
 NEW_TOKENS = 32
-# An engine's idle threads spin for a fifth of a second, at the cost of whoever is next.
+# Idle threads of an engine keep a core busy for a moment, which would slow the next contender.
 PAUSE_SECONDS = 0.3
 NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
@@ -45,9 +46,9 @@ class DecodingContender:
     """A way to decode.
 
     Args:
-        name: What to call it.
-        decode: Makes NEW_TOKENS tokens from each of some sources with so many beams.
-        seconds: How long each round took.
+        name: Its name in the table.
+        decode: Generates NEW_TOKENS tokens from each source with a number of beams.
+        seconds: Time of each round.
     """
 
     name: str
@@ -56,7 +57,7 @@ class DecodingContender:
 
 
 def engine_decode(engine: TorchEngine) -> Decode:
-    """Decoding by our loop."""
+    """Decode by our engine."""
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
         options = SearchOptions(
@@ -71,7 +72,7 @@ def engine_decode(engine: TorchEngine) -> Decode:
 
 
 def generate_decode(model: Any, tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """Decoding by the library's generate()."""
+    """Decode by the library's generate()."""
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
         batch = tokenizer.pad({"input_ids": list(sources)}, return_tensors="pt")
@@ -89,7 +90,7 @@ def generate_decode(model: Any, tokenizer: PreTrainedTokenizerBase) -> Decode:
 def ctranslate2_decode(
     folder: Path, tokenizer: PreTrainedTokenizerBase, compute_type: str
 ) -> Decode:
-    """Decoding by CTranslate2, in a process that ends with this one."""
+    """Decode by CTranslate2, in a process that ends with this one."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(
@@ -99,7 +100,7 @@ def ctranslate2_decode(
     )
     server.start()
     theirs.close()
-    ours.recv()  # it is ready
+    ours.recv()  # the process is ready
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
         tokens = [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sources]
@@ -110,13 +111,13 @@ def ctranslate2_decode(
 
 
 def serve_ctranslate2(requests: Connection, folder: str, compute_type: str, threads: int) -> None:
-    """Answer batches of source tokens with translations in tokens, until nobody asks.
+    """Translate batches of source tokens until the connection is closed.
 
     Args:
-        requests: Gives sentences and a number of beams each time, and takes what comes of them.
-        folder: What `export_ctranslate2` wrote.
-        compute_type: How it computes.
-        threads: On how many threads.
+        requests: Sends sentences and a number of beams each time, and receives the translations.
+        folder: A folder that `export_ctranslate2` wrote.
+        compute_type: CTranslate2's type of the computation.
+        threads: Number of threads.
     """
     translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=threads)
     requests.send("ready")
@@ -137,12 +138,12 @@ def serve_ctranslate2(requests: Connection, folder: str, compute_type: str, thre
 def decoding_contenders(
     config: AiaynConfig, tokenizer: PreTrainedTokenizerBase, dtypes: Sequence[str]
 ) -> list[DecodingContender]:
-    """Ours, our generate(), Marian's, and CTranslate2 on our weights; ours first.
+    """Our engine, our generate(), Marian's, and CTranslate2 on our weights; ours first.
 
     Args:
         config: Sizes; weights are random.
         tokenizer: The vocabulary.
-        dtypes: What weights are kept in, by torch's names; the torch contenders are there in each.
+        dtypes: Names of torch dtypes of the weights; each has its own torch contenders.
 
     Returns:
         The contenders.
@@ -166,11 +167,11 @@ def decoding_contenders(
 
 
 def cast_copy(model: Any, dtype: str) -> Any:
-    """A copy of a model as Translator loads it from weights of another type.
+    """Copy a model in another dtype, as Translator loads it.
 
     Args:
         model: A model, ours or a peer.
-        dtype: A type's name in torch.
+        dtype: Name of a torch dtype.
 
     Returns:
         The copy.
@@ -187,14 +188,14 @@ def measure(
     num_beams: int,
     rounds: int,
 ) -> None:
-    """Let all decode the same batches in turn.
+    """Let all contenders decode the same batches in turn.
 
     Args:
         contenders: Their seconds are replaced.
         sources: Sentences in ids; each round takes the next batch of them.
         batch_size: Sentences of a batch.
-        num_beams: Beams.
-        rounds: Batches that are measured, after one to warm up.
+        num_beams: Number of beams.
+        rounds: Measured batches, after one to warm up.
 
     Raises:
         ValueError: There are fewer sentences than a batch has.
@@ -203,7 +204,9 @@ def measure(
         contender.seconds = []
     label = f"batch {batch_size}, beam {num_beams}"
     if len(sources) < batch_size:
-        raise ValueError(f"Batches of {batch_size} need as many sentences, got {len(sources)}.")
+        raise ValueError(
+            f"A batch needs {batch_size} sentences, got {len(sources)}. Pass a longer file."
+        )
     for number in tqdm(range(rounds + 1), desc=label, unit="round"):
         start = number * batch_size % (len(sources) - batch_size + 1)
         batch = sources[start : start + batch_size]
@@ -216,12 +219,12 @@ def measure(
 
 
 def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
-    """What the linear layers of one decoding step take by themselves, at their fastest.
+    """Time of the linear layers of one decoding step alone, plain or packed, whichever is less.
 
     Args:
         model: The model.
         rows: Hypotheses of the step.
-        repeats: Of which the median counts.
+        repeats: Number of measurements; the median counts.
 
     Returns:
         Seconds.
@@ -230,7 +233,7 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
     layers = [
         layer
         for name, layer in decoder.named_modules()
-        # The source's keys and values are not made at each step.
+        # The source's keys and values are computed once, not at each step.
         if isinstance(layer, nn.Linear) and not name.endswith(NOT_EACH_STEP)
     ]
     sizes = {layer.in_features for layer in layers}
@@ -253,7 +256,7 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
 
 
 def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> str:
-    """Target tokens per second of each, and what each of ours has of the others'.
+    """Target tokens per second of each contender, and its time relative to ours.
 
     Args:
         contenders: After their rounds.
@@ -275,13 +278,13 @@ def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> 
 def floor_line(
     model: AiaynForConditionalGeneration, dtype: str, batch_size: int, num_beams: int
 ) -> str:
-    """The rate of torch's linear layers alone, which no decoder that is made of them passes.
+    """The rate of torch's linear layers alone, an upper bound for decoders made of them.
 
     Args:
         model: The model.
-        dtype: What its weights are kept in.
+        dtype: The dtype of its weights.
         batch_size: Sentences of a batch.
-        num_beams: Beams.
+        num_beams: Number of beams.
 
     Returns:
         A line of `decoding_table`.
@@ -294,16 +297,16 @@ def floor_line(
 def whole_file(
     translator: Translator, texts: Sequence[str], num_beams: int, rounds: int
 ) -> tuple[float, float, int]:
-    """A file from text to text, by Translator and by generate() in the order of the file.
+    """Translate a file from text to text, by Translator and by generate() in the file's order.
 
     Args:
         translator: A trained model.
         texts: The file's sentences.
-        num_beams: Beams.
-        rounds: Of each, in turn.
+        num_beams: Number of beams.
+        rounds: Rounds of each, in turn.
 
     Returns:
-        Median seconds of Translator and of generate(), and how many translations are identical.
+        Median seconds of Translator and of generate(), and the number of identical translations.
     """
     options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": 1.0}
     options["length_normalization"] = "power"

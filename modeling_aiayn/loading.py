@@ -243,7 +243,7 @@ def _untie_weights(model: PreTrainedModel) -> None:
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
     """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
 
-    The fast decoder notices that the values fit into float16, and stores them so (packing.py).
+    The fast decoder notices that the values fit into float16, and stores them so (fast_model.py).
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()

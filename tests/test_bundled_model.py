@@ -1,4 +1,4 @@
-"""checkpoints/aiayn-en-de: what comes with the code translates, offline, as generate() does."""
+"""checkpoints/aiayn-en-de: the bundled model translates offline, as generate() does."""
 
 import gzip
 
@@ -73,7 +73,7 @@ def test_the_same_ids_as_generate(translator, num_beams):
     assert differences(translator, SENTENCES, num_beams) == []
 
 
-def test_the_same_whatever_is_translated_beside_it(translator):
+def test_translations_do_not_depend_on_their_batch(translator):
     together = translator(SENTENCES)
     for batch_size in (1, 3):
         assert translator(SENTENCES, batch_size=batch_size) == together

@@ -144,7 +144,7 @@ def test_half_precision_gives_nearly_the_same_scores(tokenizer, tmp_path):
     assert 1e-6 < report.score_difference < 5e-3
 
 
-def test_limits_and_prefixes_are_each_sentence_s_own(tokenizer, tmp_path):
+def test_each_sentence_has_its_own_limit_and_prefix(tokenizer, tmp_path):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     other = exported(translator, tmp_path / "ct2")
     texts = ["The dog sees.", "We see the dog and the cat and the old man.", "We see."]
@@ -160,7 +160,7 @@ def test_limits_and_prefixes_are_each_sentence_s_own(tokenizer, tmp_path):
     assert ours[1] == (*given, tokenizer.eos_token_id)
 
 
-def test_an_end_of_another_name_than_the_source_s(tmp_path):
+def test_source_and_target_may_name_their_ends_differently(tmp_path):
     source = train_word_tokenizer(["a b c d"] * 2)
     target = train_word_tokenizer(["e f g h i"] * 2)
     text = target.backend_tokenizer.to_str().replace("</s>", "[END]")
@@ -274,7 +274,7 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
         Translator.from_pretrained(tmp_path / "none", engine="ctranslate2")
     with pytest.raises(ValueError, match="engine must be torch or ctranslate2, got 'onnx'"):
         Translator.from_pretrained(model_folder, engine="onnx")
-    with pytest.raises(ValueError, match="takes neither hub nor compile nor dtype"):
+    with pytest.raises(ValueError, match="takes no other option than device, got dtype"):
         Translator.from_pretrained(model_folder, engine="ctranslate2", dtype="float32")
     broken = tmp_path / "broken"
     export_ctranslate2(translator, broken, "float32")
@@ -283,7 +283,7 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
         Translator.from_pretrained(broken, engine="ctranslate2")
 
 
-def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
+def test_rejects_options_that_the_engine_lacks(tokenizer, tmp_path):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     other = exported(translator, tmp_path / "ct2")
     for options, name in (
@@ -298,7 +298,7 @@ def test_what_the_engine_lacks_is_refused_by_name(tokenizer, tmp_path):
         _ = other.model
 
 
-def test_without_the_engine_there_is_a_word_on_how_to_get_it(monkeypatch, model_folder):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, model_folder):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The decoding benchmark measures what it says; how fast anything is, it does not assert."""
+"""The decoding benchmark measures the same work for all; no test asserts a speed."""
 
 import decoding_speed
 import pytest

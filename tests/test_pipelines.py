@@ -1,4 +1,4 @@
-"""The library's pipelines open our heads, and ours translates as the script does."""
+"""The library's pipelines open our models, and our pipeline translates as Translator does."""
 
 import pytest
 import torch
@@ -21,6 +21,18 @@ def test_translations_are_the_translator_s(model_folder, batch_size):
     assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}
     streamed = list(translate((text for text in TEXTS), num_beams=3))
     assert streamed == output
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_equal_texts_get_different_samples(model_folder, batch_size):
+    """The same samples as from Translator, again at each call."""
+    texts, options = ["The dog sees."] * 3, {"do_sample": True, "search_seed": 5}
+    expected = Translator.from_pretrained(model_folder)(texts, **options)
+    assert len(set(expected)) == 3
+    translate = pipeline("aiayn-translation", str(model_folder), device="cpu")
+    for _ in range(2):
+        found = translate(texts, batch_size=batch_size, **options)
+        assert [each["translation_text"] for each in found] == expected
 
 
 def test_a_model_kept_in_float16_is_computed_with_in_float32(model_folder, tmp_path, tokenizer):

@@ -1,4 +1,4 @@
-"""The decoder loop: every way to search, against generate(), brute force and forced scores."""
+"""Searches, compared with generate(), brute force and forced scores."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation.beam_decoder import BeamDecoder
+from modeling_aiayn.translation.beam_decoder import BeamDecoder, coverage_score
 from modeling_aiayn.translation.candidates import (
     CHUNK,
     Restrictions,
@@ -16,14 +16,13 @@ from modeling_aiayn.translation.candidates import (
     drawn_candidates,
     top_tokens,
 )
-from modeling_aiayn.translation.engine import SourceSentence, TorchEngine
-from modeling_aiayn.translation.hypotheses import repeating_tokens
+from modeling_aiayn.translation.engine import SourceSentence
+from modeling_aiayn.translation.fast_model import FastModel, is_exact_in_float16, linear_function
+from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.packing import is_kept_in_halves, linear_function
-from modeling_aiayn.translation.penalties import coverage_score, length_divisor
 from modeling_aiayn.translation.required_phrases import Progress
-from modeling_aiayn.translation.source_encoder import SourceEncoder
+from modeling_aiayn.translation.torch_engine import TorchEngine
 
 EOS = 2
 # Every switch of the architecture that decoding can meet.
@@ -168,7 +167,7 @@ def test_a_learned_table_bounds_the_length():
     assert len(best.token_ids) == 12
 
 
-def test_a_prefix_is_kept_and_what_follows_is_the_model_s():
+def test_a_translation_continues_its_prefix_as_the_model_does():
     model = small_model()
     engine = TorchEngine([model])
     source, prefix = [7, 8, 9, EOS], [11, 12, 13]
@@ -190,7 +189,7 @@ def test_a_prefix_is_kept_and_what_follows_is_the_model_s():
 
 
 @pytest.mark.parametrize("do_sample", [False, True])
-def test_a_prefix_may_say_an_n_gram_twice(do_sample):
+def test_a_prefix_may_repeat_an_n_gram(do_sample):
     engine = TorchEngine([small_model()])
     prefix = [11, 12, 11, 12, 11]
     options = {"do_sample": True, "nbest": 4} if do_sample else {"num_beams": 4}
@@ -210,7 +209,7 @@ PHRASES = [[[9]], [[9, 10, 11]], [[9, 10], [12, 13, 14]], [[9, 10], [9, 12]], [[
 PHRASES += [[[9], [9, 10]], [[9, 10, 11], [10, 11, 12]], [[9, 9, 10], [9, 10]]]
 
 
-def test_what_a_hypothesis_has_of_phrases():
+def test_progress_tracks_met_and_begun_phrases():
     phrases = [[9], [9, 10], [9, 12], [10, 9, 12], [9, 9, 10]]
     expected = [
         (9, {0}, {1: 1, 2: 1, 3: 0, 4: 1}),
@@ -230,7 +229,7 @@ def test_what_a_hypothesis_has_of_phrases():
 
 @pytest.mark.parametrize("phrases", PHRASES, ids=str)
 @pytest.mark.parametrize("num_beams", [2, 5])
-def test_required_phrases_are_there_and_cost_what_they_cost(phrases, num_beams):
+def test_required_phrases_occur_and_are_scored(phrases, num_beams):
     engine = TorchEngine([small_model()])
     sources = random_sources()
     options = SearchOptions(num_beams=num_beams)
@@ -250,7 +249,7 @@ def test_required_phrases_are_there_and_cost_what_they_cost(phrases, num_beams):
 @pytest.mark.parametrize(
     "phrases", [[[9], [9, 10]], [[9, 10], [9, 10, 11]], [[10, 11], [9, 10, 11]]]
 )
-def test_a_phrase_in_another_need_not_be_said_twice(phrases):
+def test_a_phrase_inside_another_need_not_occur_twice(phrases):
     engine = TorchEngine([small_model()])
     sentences = [SourceSentence(ids, phrases=phrases) for ids in random_sources()]
     found = engine.search(sentences, SearchOptions(num_beams=8))
@@ -259,7 +258,7 @@ def test_a_phrase_in_another_need_not_be_said_twice(phrases):
     assert 1 in {text.count(shorter) for text in texts}
 
 
-def test_a_phrase_that_comes_anyway_changes_nothing():
+def test_a_phrase_that_the_model_generates_anyway_changes_nothing():
     engine = TorchEngine([small_model()])
     source = [7, 8, 9, EOS]
     ((free,),) = engine.search([SourceSentence(source)], SearchOptions(num_beams=8))
@@ -317,7 +316,7 @@ def test_the_coverage_penalty_is_wu_et_al_s():
             assert each.score == pytest.approx(expected, rel=1e-4)
 
 
-def test_coverage_counts_real_source_tokens_alone():
+def test_coverage_ignores_padding():
     coverage = torch.tensor([[[0.5, 2.0, 0.1], [1.0, 1.0, 0.1]]])
     scores = coverage_score(coverage, torch.tensor([[1, 1, 0]]))
     torch.testing.assert_close(scores, torch.tensor([[math.log(0.5), 0.0]]))
@@ -329,7 +328,7 @@ def test_length_divisors_are_those_of_the_papers():
     assert length_divisor(7, 0.0, "gnmt") == 1.0
 
 
-def test_samples_are_repeatable_and_each_sentence_s_own():
+def test_samples_are_repeatable_and_independent_of_the_batch():
     engine = TorchEngine([small_model()])
     sources = random_sources()
     options = {"do_sample": True, "nbest": 3, "temperature": 1.5}
@@ -344,7 +343,7 @@ def test_samples_are_repeatable_and_each_sentence_s_own():
         assert each.log_probability == pytest.approx(forced, rel=1e-5)
 
 
-def test_draws_follow_temperature_and_cuts():
+def test_draws_follow_temperature_top_k_and_top_p():
     logits = torch.tensor([4.0, 1.0, 3.0, 2.0]).log()
     draws = 4000
 
@@ -405,15 +404,15 @@ def test_the_best_tokens_are_topk_s(vocab_size):
     torch.testing.assert_close(logits.gather(-1, tokens), values, rtol=0, atol=0)
 
 
-def test_models_together_write_no_further_than_the_shorter_table():
+def test_an_ensemble_stops_at_the_shortest_position_table():
     learned = {"position_type": "learned", "position_offset": 0}
     models = [small_model(**learned, max_position_embeddings=size) for size in (40, 12)]
     ((found,),) = search(TorchEngine(models), [[5, 6, EOS]], min_length=30)
     assert len(found.token_ids) == 12
 
 
-def test_hypotheses_that_run_out_of_words_leave_the_others_alone(monkeypatch):
-    """Each pair of words once, and no end: hypotheses die, until a step has fewer than beams."""
+def test_a_search_with_fewer_hypotheses_than_beams_changes_no_other(monkeypatch):
+    """No repeated pair and no end is allowed, so hypotheses run out of continuations."""
     widths = []
     step = BeamDecoder.step
 
@@ -434,7 +433,7 @@ def test_hypotheses_that_run_out_of_words_leave_the_others_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("do_sample", [False, True])
-def test_scores_that_are_no_numbers_are_refused(do_sample):
+def test_rejects_nan_scores(do_sample):
     model = small_model()
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
@@ -443,15 +442,15 @@ def test_scores_that_are_no_numbers_are_refused(do_sample):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, {5, 6, 7}), (2, {5}), (3, {5}), (4, set())])
-def test_repeating_tokens_are_those_that_complete_an_n_gram_again(size, expected):
+def test_repeating_tokens_would_complete_an_n_gram_again(size, expected):
     assert repeating_tokens([5, 6, 5, 7, 5, 6], size) == expected
 
 
 def test_the_tree_gives_each_hypothesis_its_own_past():
-    """Against a cache that is copied with every change of places; some steps have fewer."""
+    """Compared with a cache that is copied whenever beams change places."""
     generator = torch.Generator().manual_seed(0)
     sentences, most, heads, size, width = 5, 3, 2, 4, 1
-    tree = HypothesisTree(1, most, torch.empty(sentences, heads, 9, size))
+    tree = HypothesisTree(most, [[torch.empty(sentences, heads, 9, size)]])
     past = torch.empty(2, sentences, width, heads, 0, size)
     entries = 0
     for step in range(3 * STEPS):
@@ -460,12 +459,12 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
         new = torch.randn(2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
         entries += width
-        last = slice(tree.size - width, tree.size)
-        tree.storage[0][:, :, :, last] = new.permute(1, 2, 0, 3, 4)
-        kept = tree.storage[0][:, :, :, : tree.size].permute(2, 0, 1, 3, 4)
+        (layer,) = tree.entries(0)
+        layer[:, :, :, -width:] = new.permute(1, 2, 0, 3, 4)
+        kept = layer.permute(2, 0, 1, 3, 4)
         rows = torch.arange(sentences)[:, None]
         past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
-        allowed = tree.mask().unflatten(0, (sentences, heads)) == 0
+        allowed = tree.mask(0).unflatten(0, (sentences, heads)) == 0
         assert (allowed[:, 0] == allowed[:, 1]).all()
         for sentence in range(sentences):
             for hypothesis in range(width):
@@ -485,13 +484,13 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     ids=str,
 )
 @pytest.mark.parametrize("name", CONFIGS)
-def test_sources_are_encoded_without_padding_as_with_it(name, dtype, tolerance):
+def test_the_fast_encoder_gives_the_model_s_keys_and_values(name, dtype, tolerance):
     model = small_model(**CONFIGS[name]).to(dtype)
     rows = [torch.tensor(source) for source in random_sources()]
     input_ids = pad_sequence(rows, batch_first=True, padding_value=1)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     with torch.inference_mode():
-        found = SourceEncoder(model)(input_ids, mask)
+        found = FastModel(model).encode(input_ids, mask).keys_values
         hidden_states = model.model.encoder(input_ids, mask).last_hidden_state
         for layer, (keys, values) in zip(model.model.decoder.layers, found, strict=True):
             expected = layer.encoder_attn.project_keys_values(hidden_states)
@@ -505,31 +504,30 @@ def test_sources_are_encoded_without_padding_as_with_it(name, dtype, tolerance):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("rows", [1, 3, 6])
-def test_packed_layers_compute_what_linear_layers_do(rows, dtype, bias):
-    """Types that there is no layout for are computed as ever, and so are few rows."""
+def test_packed_layers_equal_linear_layers(rows, dtype, bias):
+    """Also for dtypes without a packed kernel, and for few rows."""
     linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
     states = torch.randn(rows, 11, dtype=dtype)
-    for is_packed in (True, False):
-        packed = linear_function(linear.weight, linear.bias, is_packed)
-        torch.testing.assert_close(packed(states), linear(states))
+    packed = linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 70])
-def test_weights_that_halves_hold_are_kept_in_them_without_loss(rows, bias):
+def test_weights_that_float16_holds_exactly_are_stored_in_it(rows, bias):
     linear = torch.nn.Linear(140, 33, bias=bias)
-    assert not is_kept_in_halves(linear.weight)
+    assert not is_exact_in_float16(linear.weight)
     with torch.no_grad():
         linear.weight.copy_(linear.weight.half())
     states = torch.randn(rows, 140)
-    if not is_kept_in_halves(linear.weight):
+    if not is_exact_in_float16(linear.weight):
         pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
     packed = linear_function(linear.weight, linear.bias)
     torch.testing.assert_close(packed(states), linear(states))
 
 
 @pytest.mark.parametrize("weight", [1e-30, 1e30, float("inf")])
-def test_weights_out_of_a_half_s_range_are_kept_whole(weight):
+def test_weights_outside_the_range_of_float16_stay_in_float32(weight):
     linear = torch.nn.Linear(4, 3)
     torch.nn.init.constant_(linear.weight, weight)
     states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
@@ -557,6 +555,6 @@ def test_weights_out_of_a_half_s_range_are_kept_whole(weight):
     ],
     ids=str,
 )
-def test_options_out_of_range_are_refused(options, message):
+def test_rejects_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         SearchOptions(**options)

@@ -1,4 +1,4 @@
-"""Translator: as many texts out as in, each on its own, and clear words where it cannot."""
+"""Translator: one translation for each text, independent of the others, and clear errors."""
 
 import logging
 import math
@@ -16,11 +16,10 @@ from transformers import AutoModelForSeq2SeqLM, pipeline
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.batching import batches_by_length, pools
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.translation_lines import translation_lines
-from modeling_aiayn.translation.translator import Translation
+from modeling_aiayn.translation.translator import Translation, batches_by_length, read_pools
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_empty_texts_have_empty_translations_in_their_places(translator):
     assert translator([]) == []
 
 
-def test_text_that_is_no_text_is_translated_all_the_same(translator):
+def test_odd_characters_are_translated(translator):
     assert len(translator(["a\ud800b", "\x00", "漢字 </s> <pad>"])) == 3
 
 
@@ -63,7 +62,7 @@ def test_a_very_long_text_is_cut_with_a_warning(translator, caplog):
     assert "Line 2: cut from 801 to 512 tokens" in caplog.text
 
 
-def test_a_text_longer_than_a_table_of_positions_costs_no_other(tokenizer, caplog):
+def test_a_text_longer_than_the_position_table_is_cut_and_changes_no_other(tokenizer, caplog):
     model = small_model(
         vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
     )
@@ -74,14 +73,15 @@ def test_a_text_longer_than_a_table_of_positions_costs_no_other(tokenizer, caplo
     assert [first] == translator(["We see."]) and long
 
 
-def test_models_that_vote_have_one_vocabulary(tokenizer):
+def test_rejects_models_of_different_vocabularies(tokenizer):
     models = [small_model(vocab_size=len(tokenizer) + extra) for extra in (0, 1)]
-    with pytest.raises(ValueError, match="one target vocabulary, got some of 600 and 601 entries"):
+    with pytest.raises(
+        ValueError, match="one target vocabulary, got vocabularies of 600 and 601 entries"
+    ):
         Translator(models, tokenizer)
 
 
-def test_a_line_of_a_megabyte_costs_little(translator, caplog):
-    """It is cut, and no other line is touched."""
+def test_a_line_of_a_megabyte_is_cut_and_changes_no_other(translator, caplog):
     with caplog.at_level(logging.WARNING):
         first, _ = translator(["The dog sees.", "a" * 10**6], num_beams=1, max_length_factor=0)
     assert "Line 2: cut from" in caplog.text
@@ -114,7 +114,7 @@ def test_each_text_has_its_prefix_and_phrases(translator):
     assert third.text.startswith("Der Apfel")
 
 
-def test_phrases_that_cannot_be_said_cost_no_other_line(tokenizer, caplog):
+def test_phrases_that_do_not_fit_leave_other_lines_alone(tokenizer, caplog):
     """A table of 5 positions is too short for them."""
     model = small_model(
         vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=5
@@ -123,10 +123,10 @@ def test_phrases_that_cannot_be_said_cost_no_other_line(tokenizer, caplog):
     phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
     (first,), (second,) = translator.stream(["We see.", "We see."], phrases=phrases)
     assert first.text and second.text == ""
-    assert "Line 2: not translated, for its phrases have 15 tokens, and a" in caplog.text
+    assert "Line 2: not translated. Its phrases have 15 tokens, but t" in caplog.text
 
 
-def test_as_many_prefixes_and_phrases_as_texts(translator):
+def test_rejects_fewer_or_more_prefixes_or_phrases_than_texts(translator):
     for given in (
         {"prefixes": ["a"]},
         {"prefixes": ["a"] * 3},
@@ -143,7 +143,7 @@ def test_phrases_need_beams(translator, options):
         list(translator.stream(["one"], SearchOptions(**options), phrases=[["a"]]))
 
 
-def test_a_translation_s_score_is_what_scoring_it_gives(translator):
+def test_scoring_a_translation_gives_its_score(translator):
     texts = [text for text in TEXTS if text.strip()]
     options = SearchOptions(length_penalty=0.9)
     found = [best for best, *_ in translator.stream(texts, options)]
@@ -163,23 +163,27 @@ def test_several_models_vote(translator, folder):
     assert twins.model is twins.models[0]
 
 
-def test_what_is_no_translation_model_is_refused(tokenizer):
+def test_rejects_neither_or_both_of_model_and_engine(translator, tokenizer):
+    for model, engine in ((None, None), (translator.model, translator.engine)):
+        with pytest.raises(ValueError, match="Pass either a model or an engine"):
+            Translator(model, tokenizer, engine=engine)
+
+
+def test_rejects_a_module_that_is_no_translation_model(tokenizer):
     with pytest.raises(ValueError, match=r"got Linear\. Merge adapters first"):
         Translator(torch.nn.Linear(2, 3), tokenizer)
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer")
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
-def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, folder, tokenizer):
+def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     texts = [text for text in TEXTS if text.strip()]
     targets = Translator(model, tokenizer)(texts)
     torch.manual_seed(0)
     names = ["q_proj", "v_proj", "fc1", "lm_head"]
     model.add_adapter(LoraConfig(target_modules=names, r=3, lora_alpha=30, init_lora_weights=False))
-    with pytest.raises(
-        ValueError, match=r"q_proj is more than that, got peft\..*Linear\. Translator"
-    ):
+    with pytest.raises(ValueError, match=r"but .*q_proj is a peft\..*Linear\. Merge adapters"):
         Translator(model, tokenizer)(["We see."])
     model.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
@@ -203,7 +207,7 @@ def test_adapters_are_merged_where_they_are_loaded_and_else_refused(tmp_path, fo
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
-def test_layers_that_were_trained_whole_beside_an_adapter_are_taken(tmp_path, folder, tokenizer):
+def test_layers_trained_whole_beside_an_adapter_are_loaded(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     whole = ["final_layer_norm"]
     model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, modules_to_save=whole))
@@ -223,7 +227,7 @@ def test_layers_that_were_trained_whole_beside_an_adapter_are_taken(tmp_path, fo
     assert Translator.from_pretrained(tmp_path / "merged")(texts, num_beams=1) == expected
 
 
-def test_an_adapter_on_a_model_that_lacks_a_weight_is_refused(tmp_path, folder, tokenizer):
+def test_rejects_an_adapter_whose_base_model_lacks_a_weight(tmp_path, folder, tokenizer):
     base = shutil.copytree(folder, tmp_path / "base")
     model = AutoModelForSeq2SeqLM.from_pretrained(base)
     model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3))
@@ -240,7 +244,7 @@ def test_an_adapter_on_a_model_that_lacks_a_weight_is_refused(tmp_path, folder, 
 
 
 @pytest.mark.parametrize("is_disabled", [False, True])
-def test_a_pipeline_leaves_the_model_that_it_is_given(folder, tokenizer, is_disabled):
+def test_a_pipeline_does_not_change_the_given_model(folder, tokenizer, is_disabled):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     texts = [text for text in TEXTS if text.strip()]
     torch.manual_seed(0)
@@ -260,14 +264,14 @@ def test_a_pipeline_leaves_the_model_that_it_is_given(folder, tokenizer, is_disa
     assert half.dtype == torch.float16
 
 
-def test_a_model_on_several_devices_is_refused(tokenizer):
+def test_rejects_a_model_on_several_devices(tokenizer):
     model = small_model(vocab_size=len(tokenizer))
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"))
-    with pytest.raises(ValueError, match="must be on one device, got parts on cpu, meta"):
+    with pytest.raises(ValueError, match="needs a model on one device, got parts on cpu, meta"):
         Translator(model, tokenizer)(["We see."])
 
 
-def test_a_target_longer_than_there_is_room_for_is_cut(tokenizer, caplog):
+def test_a_target_longer_than_the_position_table_is_cut(tokenizer, caplog):
     model = small_model(
         vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
     )
@@ -282,35 +286,8 @@ def test_a_target_longer_than_there_is_room_for_is_cut(tokenizer, caplog):
     assert perplexity(translator, pairs, batch_size=1) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_step_is_traced_whole_and_once(tokenizer, monkeypatch):
-    """What torch.compile rewrites computes the same, at any size; its backend is a slow test's."""
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
-    compile_ = torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda function, **options: compile_(function, **options, backend=backend),
-    )
-    model = small_model(vocab_size=len(tokenizer), decoder_layers=3)
-    plain, compiled = (Translator(model, tokenizer, compile=c) for c in (False, True))
-    assert compiled(TEXTS[:1], num_beams=2) == plain(TEXTS[:1], num_beams=2)
-    assert 1 <= len(graphs) <= 3
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
-def test_compiling_changes_nothing(folder):
-    plain, compiled = (Translator.from_pretrained(folder, compile=c) for c in (False, True))
-    assert compiled(TEXTS) == plain(TEXTS)
-
-
-def test_bfloat16_translates_by_the_same_weights(folder):
-    """Its first words are float32's where those are far from any others."""
+def test_bfloat16_scores_are_close_to_float32_scores(folder):
+    """First words are compared only in number: some are close to a tie."""
     translators = [Translator.from_pretrained(folder, dtype=d) for d in ("bfloat16", "float32")]
     texts = [text for text in TEXTS if text.strip()] * 4
     options = {"num_beams": 1, "max_length_factor": 0, "max_length_offset": 3}
@@ -324,21 +301,21 @@ def test_bfloat16_translates_by_the_same_weights(folder):
     assert scores[0] != scores[1]
 
 
-def test_batches_are_of_like_length_and_hold_what_fits():
+def test_batches_have_similar_lengths_and_respect_their_limits():
     lengths = [3, 9, 4, 9, 1, 30, 2]
     assert batches_by_length(lengths, 3, 20) == [[5], [1, 3], [2, 0, 6], [4]]
     assert batches_by_length(lengths, 64, 10**6) == [[5, 1, 3, 2, 0, 6, 4]]
     assert batches_by_length([], 3, 20) == []
 
 
-def test_pools_take_no_more_than_they_give():
+def test_pools_read_no_more_texts_than_their_size():
     taken = iter(range(10))
-    assert next(pools(taken, 4)) == [0, 1, 2, 3]
+    assert next(read_pools(taken, 4)) == [0, 1, 2, 3]
     assert next(taken) == 4
-    assert list(pools([], 4)) == []
+    assert list(read_pools([], 4)) == []
 
 
-def test_lines_have_a_column_for_all_that_is_asked():
+def test_lines_have_a_column_for_each_option():
     found = [
         [Translation("a", "x\ty", -0.5, -1.0, ()), Translation("a", "z", -0.75, -2.0, ())],
         [Translation("b", "", 0.0, 0.0, ())],
@@ -351,17 +328,17 @@ def test_lines_have_a_column_for_all_that_is_asked():
     ]
 
 
-def test_folder_loads_as_it_was(translator, folder):
+def test_a_saved_folder_gives_the_same_translations(translator, folder):
     assert Translator.from_pretrained(folder)(TEXTS) == translator(TEXTS)
 
 
-def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(tmp_path):
+def test_a_missing_folder_is_not_searched_on_the_hub(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No such directory: runs/modle\. .*--hub"):
         Translator.from_pretrained("runs/modle")
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer):
-    with pytest.raises(ValueError, match=rf"has {len(tokenizer)} entries and the model 31"):
+    with pytest.raises(ValueError, match=rf"has {len(tokenizer)} entries and the model 31\. Load"):
         Translator(small_model(), tokenizer)
     model = small_model(vocab_size=len(tokenizer), decoder_vocab_size=5)
     target = train_word_tokenizer(["a b c d"] * 2)
@@ -392,7 +369,7 @@ def test_scores_are_shown_with_their_signatures():
     ]
 
 
-def test_arguments_load_what_they_name(folder):
+def test_flags_load_the_model_with_their_dtype(folder):
     arguments = TranslatorFlags(model=[str(folder)], device="cpu", dtype="bfloat16")
     assert arguments.load().model.dtype == torch.bfloat16
     halves = TranslatorFlags(model=[str(folder)], device="cpu", dtype="float16").load().model
@@ -404,19 +381,21 @@ def test_arguments_load_what_they_name(folder):
             TranslatorFlags(model=["x"], **{name: 0})
 
 
-def test_what_is_no_character_is_replaced_and_said(tokenizer, caplog):
+def test_invalid_unicode_is_replaced_with_a_warning(tokenizer, caplog):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     texts = ["We see.", "a\ud800b", "The dog."]
     found = translator(texts, num_beams=2)
     assert found == translator(["We see.", "a\ufffdb", "The dog."], num_beams=2)
-    assert caplog.text.count("what is no character is U+FFFD here") == 1
-    assert "Line 2: what is no character" in caplog.text
+    assert caplog.text.count("replaced invalid Unicode with U+FFFD") == 1
+    assert "Line 2: replaced invalid" in caplog.text
 
 
-def test_one_text_and_what_is_none_are_refused(tokenizer):
+def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     for call in (translator, translator.stream):
-        with pytest.raises(ValueError, match="Texts must be several, got a str: put it into a"):
+        with pytest.raises(
+            ValueError, match="must be a list or another iterable of str, got a str"
+        ):
             call("We see.")
     with pytest.raises(ValueError, match="Line 2 must be a str, got NoneType"):
         translator(["We see.", None])
@@ -433,7 +412,7 @@ def test_a_prefix_of_a_megabyte_is_cut(tokenizer, caplog, monkeypatch):
 
 
 def test_a_source_without_an_end_is_cut_where_it_is_too_long(tokenizer):
-    """OpenNMT-py's sources have none, and their last word is no better than others."""
+    """OpenNMT-py's sources have no end, so their last word is cut like others."""
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     end = tokenizer.eos_token_id
     assert translator._cut([5, 6, 7, 8], "x", 3) == [5, 6, 7]
@@ -441,8 +420,8 @@ def test_a_source_without_an_end_is_cut_where_it_is_too_long(tokenizer):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_odds_may_be_of_what_is_left(num_beams, tokenizer):
-    """As OPUS-MT's: generate() shares out again what its pad had; so does scoring."""
+def test_renormalized_probabilities_exclude_suppressed_ids(num_beams, tokenizer):
+    """As in OPUS-MT's models: in generate(), in Translator and in scoring."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
     with torch.no_grad():
         model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 4.0
@@ -458,7 +437,7 @@ def test_odds_may_be_of_what_is_left(num_beams, tokenizer):
     found = [best for best, *_ in translator.stream(texts, options)]
     decoding.renormalize_logits = False
     plain = Translator(model, tokenizer)
-    assert not plain.engine.left_out
+    assert not plain.engine.rules.excluded_from_softmax
     decoding.renormalize_logits = True
     for text, best in zip(texts, found, strict=True):
         (whole,) = plain.score([text], [best.text])
@@ -480,14 +459,14 @@ def test_odds_may_be_of_what_is_left(num_beams, tokenizer):
         ("begin_suppress_tokens", [4]),
     ],
 )
-def test_what_the_decoder_would_pass_over_is_refused(name, value, tokenizer):
+def test_rejects_generation_settings_that_translator_lacks(name, value, tokenizer):
     model = small_model(vocab_size=len(tokenizer))
     setattr(model.generation_config, name, value)
-    with pytest.raises(ValueError, match=f"says {name}=.* which this decoder does not have"):
+    with pytest.raises(ValueError, match=f"says {name}=.*, which Translator does not support"):
         Translator(model, tokenizer)(["We see."])
 
 
-def test_scores_that_are_no_numbers_are_refused_in_scoring_too(tokenizer):
+def test_scoring_rejects_nan(tokenizer):
     model = small_model(vocab_size=len(tokenizer))
     translator = Translator(model, tokenizer)
     with torch.no_grad():
@@ -497,7 +476,7 @@ def test_scores_that_are_no_numbers_are_refused_in_scoring_too(tokenizer):
 
 
 @pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "num_beams": 1}], ids=str)
-def test_what_is_given_stays_though_the_model_never_says_it(tokenizer, sampling):
+def test_a_prefix_may_contain_suppressed_ids(tokenizer, sampling):
     model = small_model(vocab_size=len(tokenizer))
     given = tokenizer("Der Hund", add_special_tokens=False).input_ids
     model.generation_config.suppress_tokens = given
@@ -511,7 +490,7 @@ def test_what_is_given_stays_though_the_model_never_says_it(tokenizer, sampling)
     assert best.log_probability == pytest.approx(forced, rel=1e-5)
 
 
-def test_rows_that_an_adapter_trained_are_taken(tmp_path, folder, tokenizer):
+def test_embedding_rows_that_an_adapter_trained_are_used(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     rows = {"embed_tokens": [*range(4, 200)]}
     model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, trainable_token_indices=rows))

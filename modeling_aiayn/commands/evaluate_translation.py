@@ -19,7 +19,7 @@ from ..loading import check_package
 from ..metrics import moses_bleu
 from ..translation.evaluation import (
     evaluate_translation,
-    in_their_lines,
+    lines_for_all_rows,
     score_table,
     score_translations,
     with_translations,
@@ -82,7 +82,7 @@ def main() -> None:
     if flags.moses:
         scores |= moses_bleu(translations, list(pairs["target"]), flags.target_lang)
     if flags.translations is not None:
-        lines = in_their_lines(rows, translations)
+        lines = lines_for_all_rows(rows, translations)
         Path(flags.translations).write_text("\n".join([*lines, ""]), "utf-8")
     if flags.scores is not None:
         Path(flags.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")

@@ -42,9 +42,9 @@ def main() -> None:
     flags, options = parse_arguments(__doc__, CTranslate2Flags, SearchOptions)
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
-    from ..translation.ctranslate2_engine import refuse_what_the_engine_lacks
+    from ..translation.ctranslate2_engine import check_ctranslate2_options
 
-    refuse_what_the_engine_lacks(options)
+    check_ctranslate2_options(options)
     if flags.file is None:
         texts = [pair.source for pair in generate_pairs("test", 100)]
     else:

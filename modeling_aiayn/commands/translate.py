@@ -107,7 +107,7 @@ def main() -> None:
     choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     prefixes = flags.prefixes and stream_lines(flags.prefixes)
     translator = flags.load()
-    translator.engine.check(options, flags.phrases is not None)
+    translator.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
     phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))
     # Open the output after all flags are checked: a wrong flag must not empty an existing file.

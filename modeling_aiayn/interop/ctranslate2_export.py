@@ -23,14 +23,8 @@ from ..translation.ctranslate2_engine import (
     POSITIONS_FIELD,
     SOURCE_TOKENIZER_FOLDER,
     VOCABULARIES_FIELD,
-    sole_end,
 )
-from ..translation.engine import (
-    RULED_OUT,
-    left_out_of_odds,
-    refuse_what_the_decoder_lacks,
-    suppressed_tokens,
-)
+from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
 from ..whole_files import check_unused, new_folder
 
@@ -117,11 +111,10 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     """Fill CTranslate2's model specification with the weights and the vocabularies."""
     config, decoding = translator.model.config, translator.model.generation_config
     check_exportable(config)
-    refuse_what_the_decoder_lacks(decoding)
-    suppressed_tokens(decoding)  # raises for a sequence of several ids
+    rules = DecodingRules.from_generation_config(decoding, translator.model.lm_head.out_features)
     # A copy, because CTranslate2 quantizes in place.
     model = copy.deepcopy(translator.model).float().cpu()
-    _exclude_from_softmax(model.lm_head, left_out_of_odds(decoding))
+    _exclude_from_softmax(model.lm_head, rules)
     spec = _empty_spec(config)
     loader = AiaynLoader()
     loader.set_encoder(spec.encoder, model.model.encoder)
@@ -131,7 +124,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     spec.register_source_vocabulary(_vocabulary_list(source, config.vocab_size))
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(_vocabulary_list(target, size))
-    spec.config.eos_token = target.convert_ids_to_tokens(sole_end(decoding))
+    spec.config.eos_token = target.convert_ids_to_tokens(rules.single_eos_token_id)
     # CTranslate2 requires both names but uses neither: it gets known tokens only.
     spec.config.bos_token = target.bos_token or spec.config.eos_token
     spec.config.unk_token = target.unk_token or spec.config.eos_token
@@ -145,13 +138,13 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     return spec
 
 
-def _exclude_from_softmax(projection: nn.Linear, ids: Sequence[int]) -> None:
-    """Lower the bias of ids so that softmax gives them 0; CTranslate2 only skips suppressed ids."""
-    if not ids:
+def _exclude_from_softmax(projection: nn.Linear, rules: DecodingRules) -> None:
+    """Lower the bias of excluded ids so that softmax gives them 0; CTranslate2 only skips them."""
+    if not rules.excluded_from_softmax:
         return
     if projection.bias is None:
         projection.bias = nn.Parameter(torch.zeros(projection.out_features))
-    projection.bias.data[list(ids)] -= RULED_OUT
+    rules.exclude_from_softmax(projection.bias.data)
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:

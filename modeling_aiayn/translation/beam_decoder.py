@@ -1,146 +1,108 @@
-"""One model's decoder over the hypotheses of many sentences, a token at a time."""
+"""The tensors of a batch's search: one step scores the next token of every hypothesis."""
 
-from collections.abc import Callable
-from typing import cast
+import math
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layers import DecoderLayer
-from ..modeling_aiayn import AiaynForConditionalGeneration
+from .fast_model import FastModel
 from .hypothesis_tree import HypothesisTree
-from .packing import linear_function
-from .source_encoder import SourceEncoder, padding_mask
-from .step_layer import StepLayer
-
-# Layers that decoding knows by their weights alone.
-PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
-# Graphs that torch.compile may make of a layer: twice the 10 that one, two and more sentences asked
-# for together by one, two, four and five beams.
-GRAPHS = 20
-
-
-def refuse_other_layers(model: AiaynForConditionalGeneration) -> None:
-    """Refuse a model whose projections are more than weights, or which is not in one place.
-
-    Raises:
-        ValueError: One is an adapter's or a quantised one, or the model lies on several devices.
-    """
-    for name, module in model.named_modules():
-        is_plain = isinstance(module, nn.Linear) and module.weight.is_floating_point()
-        if name.rpartition(".")[2] in PROJECTIONS and not is_plain:
-            raise ValueError(
-                f"Decoding reads the weights of linear layers, and {name} is more than that, got "
-                f"{type(module).__module__}.{type(module).__name__}. Translator.from_pretrained "
-                "merges an adapter's folder, as merge_and_unload() does a PeftModel; or use "
-                "model.generate()."
-            )
-    devices = sorted({str(parameter.device) for parameter in model.parameters()})
-    if len(devices) > 1:
-        raise ValueError(
-            f"A model to decode with must be on one device, got parts on {', '.join(devices)}: "
-            "give device in the place of device_map."
-        )
-
-
-class StepModel:
-    """A translation model made ready for decoding.
-
-    What is done to the model's weights later may not reach it.
-
-    Args:
-        model: The model.
-        compile: Whether torch.compile rewrites the layers.
-
-    Raises:
-        ValueError: A projection is more than its weight, or the model is on several devices.
-    """
-
-    def __init__(self, model: AiaynForConditionalGeneration, compile: bool = False) -> None:
-        refuse_other_layers(model)
-        self.decoder = model.model.decoder
-        self.dtype = model.dtype
-        self.source_encoder = SourceEncoder(model)
-        decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
-        layers = [StepLayer(layer, is_packed=not compile) for layer in decoder_layers]
-        self.layers: list[Callable[..., tuple[Tensor, Tensor]]] = [*layers]
-        if compile:
-            # A graph for each way in which sizes are 1; layers share them.
-            self.layers = [
-                # torch's overloads leave the limit out.
-                torch.compile(layer.__call__, dynamic=True, recompile_limit=GRAPHS)  # type: ignore[call-overload]
-                for layer in layers
-            ]
-        self.lm_head = linear_function(model.lm_head.weight, model.lm_head.bias)
 
 
 class BeamDecoder:
-    """Decodes a batch: the hypotheses of a sentence stand where positions do in training.
+    """Decodes a batch with one or more models; several vote by the mean of their probabilities.
 
-    So a source's keys and values are there once for all of its hypotheses, and self-attention reads
-    from a `HypothesisTree` in which nothing is moved.
+    The hypotheses of a sentence have the place that positions have in training: a source's keys and
+    values exist once for all hypotheses, and self-attention reads a `HypothesisTree`.
 
     Args:
-        model: The model.
+        models: Models of one vocabulary.
         input_ids: Sources, [N, S].
         attention_mask: 1 for real source tokens, [N, S].
         width: Hypotheses of each source at most.
         max_length: Longest translation in tokens.
+        with_coverage: Whether to add up the attention that each source token gets.
     """
 
     def __init__(
         self,
-        model: StepModel,
+        models: Sequence[FastModel],
         input_ids: Tensor,
         attention_mask: Tensor,
         width: int,
         max_length: int,
+        with_coverage: bool,
     ) -> None:
-        self.model = model
-        self.sources = model.source_encoder(input_ids, attention_mask)
-        keys, values = self.sources[0]
-        self.source_mask = padding_mask(attention_mask, keys.size(1), keys.dtype)  # [N, H, 1, S]
-        self.tree = HypothesisTree(len(model.layers), width, values)
-        positions = model.decoder.embed_positions(torch.arange(max_length, device=keys.device))
-        self.positions = positions.to(model.dtype)  # [max_length, D]
+        self.models = models
+        self.attention_mask = attention_mask
+        self.sources = [model.encode(input_ids, attention_mask) for model in models]
+        values = [[values for _, values in each.keys_values] for each in self.sources]
+        self.tree = HypothesisTree(width, values)
+        self.positions = [
+            model.target_positions(max_length, input_ids.device) for model in models
+        ]  # [max_length, D] each
         self.length = 0
-        self._weights = torch.empty(0)  # of the last layer in the last step, [N * H, k, S]
+        self.coverage: Tensor | None = None  # [N, k, S], with k = 1 at the start
+        if with_coverage:
+            self.coverage = torch.zeros_like(input_ids[:, None], dtype=torch.float32)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """Score every entry of the vocabulary as the next token of each hypothesis.
 
         Args:
-            tokens: The token that each hypothesis ends in, [N, k].
-            parents: Which hypothesis of the step before each goes on from, [N, k].
+            tokens: The last token of each hypothesis, [N, k].
+            parents: Index of the hypothesis of the step before that each one continues, [N, k].
 
         Returns:
-            Logits in float32, [N, k, V].
+            Logits in float32, [N, k, V]. For several models, the logarithm of their mean
+            probability.
         """
         self.tree.grow(parents)
-        decoder, mask = self.model.decoder, self.tree.mask()
-        source_mask = self.source_mask.flatten(0, 1)
-        embedded = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale  # [N * k, D]
-        hidden_states = embedded + self.positions[self.length]
-        for layer, target, source in zip(
-            self.model.layers, self.tree.storage, self.sources, strict=True
-        ):
-            keys_values = (each.flatten(0, 1) for each in source)
-            given = (tokens.size(1), target, self.tree.size, mask, *keys_values, source_mask)
-            hidden_states, self._weights = layer(hidden_states, *given)
+        logits, attention = [], []
+        for number, (model, sources) in enumerate(zip(self.models, self.sources, strict=True)):
+            entries, mask = self.tree.entries(number), self.tree.mask(number)
+            position = self.positions[number][self.length]
+            scores, weights = model.step(tokens, position, entries, mask, sources)
+            logits.append(scores)
+            attention.append(weights)
         self.length += 1
-        logits: Tensor = self.model.lm_head(decoder.layer_norm(hidden_states))
-        return logits.float().view(*tokens.shape, -1)
+        if self.coverage is not None:
+            index = parents[..., None].expand(-1, -1, self.coverage.size(-1))
+            self.coverage = self.coverage.gather(1, index) + self._mean_attention(attention)
+        if len(logits) == 1:
+            return logits[0]
+        votes = torch.stack([scores.log_softmax(-1) for scores in logits])
+        return votes.logsumexp(0) - math.log(len(logits))
 
-    def source_attention(self) -> Tensor:
-        """Where the last step looked: the mean over the last layer's heads, [N, k, S]."""
-        return self._weights.view(*self.source_mask.shape[:2], *self._weights.shape[1:]).mean(1)
+    def _mean_attention(self, attention: Sequence[Tensor]) -> Tensor:
+        """The mean over models and heads, [N, k, S], of weights [N * H, k, S] of each model."""
+        sentences = len(self.attention_mask)
+        by_head = [weights.view(sentences, -1, *weights.shape[1:]) for weights in attention]
+        return torch.stack([weights.mean(1) for weights in by_head]).mean(0)
+
+    def coverage_scores(self) -> list[list[float]]:
+        """`coverage_score` of each hypothesis, [N, k]; 0 if coverage is not added up."""
+        if self.coverage is None:
+            sentences, width = self.tree.is_ancestor.shape[:2]
+            return [[0.0] * width] * sentences
+        scores: list[list[float]] = coverage_score(self.coverage, self.attention_mask).tolist()
+        return scores
 
     def keep(self, sentences: Tensor) -> None:
-        """Go on with some of the sentences.
-
-        Args:
-            sentences: Their indices, [M].
-        """
+        """Keep the sentences at given indices, [M], and remove the others."""
         self.tree.keep(sentences)
-        self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
-        self.source_mask = self.source_mask[sentences]
+        self.sources = [each.select(sentences) for each in self.sources]
+        self.attention_mask = self.attention_mask[sentences]
+        if self.coverage is not None:
+            self.coverage = self.coverage[sentences]
+
+
+def coverage_score(coverage: Tensor, source_mask: Tensor) -> Tensor:
+    """Wu et al. 2016, equation 14: sum over the source of log(min(attention received, 1)).
+
+    coverage, [N, k, S], is the attention that each source token got from all target tokens, and
+    source_mask, [N, S], is 1 for real source tokens. The result, [N, k], is at most 0.
+    """
+    received = coverage.float().clamp(min=1e-9, max=1.0).log()
+    return received.masked_fill(source_mask[:, None] == 0, 0.0).sum(-1)

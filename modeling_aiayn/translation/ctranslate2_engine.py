@@ -1,4 +1,4 @@
-"""CTranslate2 behind our interface: the production engine for what was exported to it."""
+"""CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
 import json
 from collections.abc import Sequence
@@ -7,43 +7,43 @@ from pathlib import Path
 import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..generation import max_tokens_beyond_source
+from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import vocabulary_sha256
-from .engine import (
-    SourceSentence,
-    length_limit,
-    refuse_what_the_decoder_lacks,
-    suppressed_tokens,
-)
-from .hypotheses import Hypothesis
+from .decoding_rules import DecodingRules
+from .engine import SourceSentence
+from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions
-from .penalties import normalized_score
 
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
-# In the exported config.json: how many tokens a half has positions for.
+# Fields of the exported config.json: positions of the encoder and of the decoder, and the
+# fingerprints of the vocabularies.
 POSITIONS_FIELD = "{half}_positions"
-# And which vocabularies it was exported with.
 VOCABULARIES_FIELD = "vocabulary_sha256"
 
 
 class CTranslate2Engine:
     """An exported model.
 
-    Its beam search ends with as many finished hypotheses as beams, where ours goes on while a
-    better one is possible; both rank them alike. Where tokens are forced or ruled out it counts
-    shares of what is left, so those hypotheses are scored once more, by what the model gives them.
+    Its beam search ends with as many finished hypotheses as beams, while ours continues as long as
+    a better one is possible; both rank hypotheses alike. If tokens are forced or suppressed, it
+    reports probabilities among the remaining tokens. Such hypotheses are scored a second time, to
+    get the model's probabilities.
 
     Args:
-        folder: What `export_ctranslate2` wrote.
+        folder: A folder that `export_ctranslate2` wrote.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target.
         device: "cpu", "cuda" or "auto".
-        compute_type: How it computes: "default" (as the weights are kept), "int8", "float32", ...
+        compute_type: "default" (that of the weights), "int8", "float32", ...
 
     Raises:
-        OSError: The folder is none of CTranslate2's.
-        ValueError: Its tokenizers are not the exported model's.
+        OSError: The folder is not CTranslate2's.
+        ValueError: The tokenizers are not the exported model's, or its generation config needs
+            something that engines here do not support.
     """
+
+    # The weights are in the engine's own format.
+    models: Sequence[AiaynForConditionalGeneration] = ()
 
     def __init__(
         self,
@@ -63,56 +63,36 @@ class CTranslate2Engine:
         found = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
         if exported.get(VOCABULARIES_FIELD, found) != found:
             raise ValueError(
-                f"{folder}: its tokenizers are not those that it was exported with. Export it anew."
+                f"{folder}: its tokenizers are not those that it was exported with. Export the "
+                "model again."
             )
-        self.positions = {
-            half: exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
-        }
+        self.source_positions, self.target_positions = (
+            exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
+        )
         self.source_tokens, self.target_tokens = (
-            exported_tokens(Path(folder), side) for side in ("source", "target")
+            _exported_tokens(Path(folder), side) for side in ("source", "target")
         )
         self.target_ids = {token: index for index, token in enumerate(self.target_tokens)}
-        decoding = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        refuse_what_the_decoder_lacks(decoding)
-        self.end = sole_end(decoding)
-        self.beyond_source = max_tokens_beyond_source(decoding)
-        self.suppressed = [[self.target_tokens[index]] for index in suppressed_tokens(decoding)]
+        self.rules = DecodingRules.from_generation_config(
+            GenerationConfig.from_pretrained(folder, local_files_only=True),
+            len(self.target_tokens),
+            self.target_positions,
+        )
+        self.end = self.rules.single_eos_token_id
 
-    def check(self, options: SearchOptions, with_phrases: bool) -> None:
-        """Refuse what the engine does not have.
-
-        Args:
-            options: How to search.
-            with_phrases: Whether translations are to contain phrases.
-
-        Raises:
-            ValueError: As `refuse_what_the_engine_lacks`.
-        """
-        refuse_what_the_engine_lacks(options, with_phrases)
+    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
+        """Check that the engine supports the options, and required phrases if there are any."""
+        check_ctranslate2_options(options, has_phrases)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch.
-
-        Args:
-            sentences: The batch.
-            options: How to search.
-
-        Returns:
-            Finished hypotheses, best first.
-
-        Raises:
-            ValueError: The engine does not have what is asked for.
-        """
-        self.check(options, any(sentence.phrases for sentence in sentences))
-        limits = [
-            length_limit(sentence, options, self.beyond_source, self.positions["decoder"])
-            for sentence in sentences
-        ]
+        """The nbest translations of each sentence of a batch, finished and best first."""
+        self.check_options(options, any(sentence.phrases for sentence in sentences))
+        limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)
-        # The engine has one limit for all that it is given at a time: who came to his own, again.
+        # The engine has one limit for a batch. Sentences that passed theirs are translated again.
         for limit in sorted({*limits} - {longest}):
             late = [
                 index
@@ -122,7 +102,9 @@ class CTranslate2Engine:
             again = self._translated([sentences[index] for index in late], options, limit)
             for index, result in zip(late, again, strict=True):
                 results[index] = result
-        is_free = not (options.min_length or options.no_repeat_ngram_size or self.suppressed)
+        is_free = not (
+            options.min_length or options.no_repeat_ngram_size or self.rules.suppressed_token_ids
+        )
         return [
             self._ranked(sentence, result, options, limit, is_free and not sentence.prefix)
             for sentence, result, limit in zip(sentences, results, limits, strict=True)
@@ -131,20 +113,22 @@ class CTranslate2Engine:
     def _translated(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, limit: int
     ) -> list[ctranslate2.TranslationResult]:
-        # One that is cut has its end behind it.
+        # A translation that is cut gets its end afterwards.
         cut = max(1, limit - 1)
+        suppressed = [[self.target_tokens[index]] for index in self.rules.suppressed_token_ids]
         results: list[ctranslate2.TranslationResult] = self.translator.translate_batch(
-            [_at(self.source_tokens, sentence.input_ids) for sentence in sentences],
-            [_at(self.target_tokens, sentence.prefix) for sentence in sentences],
+            [_tokens_at(self.source_tokens, sentence.input_ids) for sentence in sentences],
+            [_tokens_at(self.target_tokens, sentence.prefix) for sentence in sentences],
             beam_size=options.num_beams,
             num_hypotheses=options.num_beams,
-            # Any but 0, at which it ends with the first hypothesis: the ranking is ours.
+            # With 0 the engine ends with the first hypothesis. Any other value will do, because
+            # we rank the hypotheses.
             length_penalty=1,
             no_repeat_ngram_size=options.no_repeat_ngram_size,
             min_decoding_length=min(options.min_length, cut),
             max_decoding_length=cut,
             max_input_length=0,
-            suppress_sequences=self.suppressed or None,
+            suppress_sequences=suppressed or None,
             return_scores=True,
             return_end_token=True,
         )
@@ -153,19 +137,11 @@ class CTranslate2Engine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
-        """How likely each source's translation is.
-
-        Args:
-            sources: Source ids of a batch.
-            targets: Their translations' ids, `</s>` last.
-
-        Returns:
-            The log-probability of each, in nats.
-        """
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
         results = self.translator.score_batch(
-            [_at(self.source_tokens, source) for source in sources],
+            [_tokens_at(self.source_tokens, source) for source in sources],
             # The engine adds the end itself.
-            [_at(self.target_tokens, target[:-1]) for target in targets],
+            [_tokens_at(self.target_tokens, target[:-1]) for target in targets],
             max_input_length=0,
         )
         return [sum(result.log_probs) for result in results]
@@ -183,7 +159,7 @@ class CTranslate2Engine:
         found = [[self.target_ids[token] for token in each] for each in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, found, strict=True)]
         if not is_free or any(ids[-1:] != [end] for ids in found):
-            # One that was cut at its limit ends there, for what that costs.
+            # A hypothesis that reached its limit ends there, and its end is scored too.
             found = [ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in found]
             totals = self.score([sentence.input_ids] * len(found), found)
         hypotheses = [
@@ -193,30 +169,11 @@ class CTranslate2Engine:
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 
 
-def sole_end(generation_config: GenerationConfig) -> int:
-    """The id that ends a sentence, for an engine that knows one.
-
-    Args:
-        generation_config: The model's.
-
-    Returns:
-        The id.
-
-    Raises:
-        ValueError: There are several.
-    """
-    ends = generation_config.eos_token_id
-    ends = ends if isinstance(ends, list) else [ends]
-    if len(ends) != 1:
-        raise ValueError(f"CTranslate2 has one end, got eos_token_id={ends}.")
-    return int(ends[0])
-
-
-def _at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
+def _tokens_at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
     return [tokens[index] for index in ids]
 
 
-def exported_tokens(folder: Path, side: str) -> list[str]:
+def _exported_tokens(folder: Path, side: str) -> list[str]:
     """The token of each id in an exported model's vocabulary, of "source" or "target"."""
     own = folder / f"{side}_vocabulary.json"
     path = own if own.is_file() else folder / "shared_vocabulary.json"
@@ -224,21 +181,15 @@ def exported_tokens(folder: Path, side: str) -> list[str]:
     return tokens
 
 
-def refuse_what_the_engine_lacks(options: SearchOptions, with_phrases: bool = False) -> None:
-    """Name the first thing asked for that CTranslate2 does not have, or not as we do.
-
-    Args:
-        options: How to search.
-        with_phrases: Whether translations are to contain phrases.
-
-    Raises:
-        ValueError: There is one.
-    """
-    lacking = {
+def check_ctranslate2_options(options: SearchOptions, has_phrases: bool = False) -> None:
+    """Raise a ValueError for the first option that CTranslate2 does not support."""
+    unsupported = {
         "do_sample": options.do_sample,
         "coverage_penalty": options.coverage_penalty,
-        "required phrases": with_phrases,
+        "required phrases": has_phrases,
     }
-    for name, is_asked in lacking.items():
+    for name, is_asked in unsupported.items():
         if is_asked:
-            raise ValueError(f"The engine ctranslate2 has no {name}: use our own, engine='torch'.")
+            raise ValueError(
+                f"The engine ctranslate2 has no {name}: use our own engine, engine='torch'."
+            )

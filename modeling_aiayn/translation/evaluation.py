@@ -1,4 +1,4 @@
-"""How well a model translates given pairs."""
+"""Scores of a model's translations of given pairs."""
 
 import math
 from collections.abc import Sequence
@@ -9,22 +9,13 @@ from datasets import Dataset
 from ..metrics import TranslationScores
 from .translator import Translator
 
-# Bootstrap resamples behind an interval of confidence.
+# Bootstrap resamples of a confidence interval.
 RESAMPLES = 1000
 BATCH_OPTIONS = ("batch_size", "max_tokens_per_batch")
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
-    """Perplexity per target token, `</s>` counted, from plain cross-entropy.
-
-    Args:
-        translator: A model and its tokenizers.
-        pairs: Columns "source" and "target".
-        **options: As for `Translator.score`.
-
-    Returns:
-        exp of the mean negative log-probability of a target token.
-    """
+    """Perplexity per target token, `</s>` included; options are those of `Translator.score`."""
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
     tokens = sum(len(each.token_ids) for each in scored)
     return math.exp(-sum(each.log_probability for each in scored) / tokens)
@@ -33,15 +24,9 @@ def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
 def evaluate_translation(
     translator: Translator, pairs: Dataset, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate the sources of pairs and score the result against their targets.
+    """Translate the sources of pairs; return scores by name, with the perplexity, and translations.
 
-    Args:
-        translator: A model and its tokenizers.
-        pairs: Columns "source" and "target".
-        **options: As for calling the translator.
-
-    Returns:
-        Scores by name, perplexity among them, and the translations.
+    Options are those of calling the translator.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
@@ -50,18 +35,7 @@ def evaluate_translation(
 
 
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
-    """Put translations beside the pairs that they are of.
-
-    Args:
-        pairs: Columns "source" and "target".
-        translations: One of each pair's source.
-
-    Returns:
-        The pairs with a column "translation".
-
-    Raises:
-        ValueError: There are not as many translations as pairs, or they have columns beside them.
-    """
+    """Add a column "translation", one for each pair; a ValueError if there are more or fewer."""
     if len(translations) != len(pairs):
         raise ValueError(
             f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
@@ -69,37 +43,21 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
     filled = [line for line in translations if line]
     if filled and all("\t" in line for line in filled):
         raise ValueError(
-            "Translations must be text alone, got columns between tabs: translate without --nbest, "
+            "Translations must be text alone, got columns between tabs. Translate without --nbest, "
             "--scores and --alignment."
         )
     return pairs.add_column("translation", translations)
 
 
-def in_their_lines(rows: Dataset, translations: Sequence[str]) -> list[str]:
-    """Translations of the rows that are pairs, and an empty line for each that lacks a side.
-
-    Args:
-        rows: Columns "source" and "target".
-        translations: One of each row with text on both sides.
-
-    Returns:
-        A line for each row.
-    """
+def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
+    """Translations of complete rows, and an empty line for each row with an empty side."""
     following = iter(translations)
     sides = zip(rows["source"], rows["target"], strict=True)
     return [next(following) if source and target else "" for source, target in sides]
 
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
-    """Score translations against the targets of pairs.
-
-    Args:
-        translations: One of each pair's source.
-        pairs: Columns "source" and "target".
-
-    Returns:
-        Scores by name, and their signatures.
-    """
+    """Scores of translations against the targets of pairs by name, and their signatures."""
     references = list(pairs["target"])
     scores: dict[str, Any] = TranslationScores().compute(
         predictions=list(translations), references=references, resamples=RESAMPLES
@@ -108,14 +66,7 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as aligned lines of plain text, each with its 95 % interval and its signature.
-
-    Args:
-        scores: As `evaluate_translation` gives them.
-
-    Returns:
-        The lines.
-    """
+    """Scores as aligned lines of plain text, each with its 95 % interval and its signature."""
     lines = []
     for name, value in scores.items():
         if isinstance(value, float) and not name.endswith("_confidence"):

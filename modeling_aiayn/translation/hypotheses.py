@@ -1,43 +1,63 @@
-"""One sentence's search: its hypotheses, and when it is done."""
+"""Section 6.1: one sentence's search. It owns the sentence's hypotheses and their scores."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from .candidates import Candidate
 from .options import SearchOptions
-from .penalties import normalized_score
 
 
 class Hypothesis(NamedTuple):
     """A translation, finished or not.
 
     Args:
-        token_ids: Its ids; once finished the last is `</s>`.
+        token_ids: Its ids; the last id of a finished one is `</s>`.
         log_probability: Sum over its tokens, in nats.
-        score: What finished ones are ranked by; see `normalized_score`.
+        score: The `normalized_score` of a finished one.
+        parent: Index of the hypothesis of the step before that an unfinished one continues.
     """
 
     token_ids: tuple[int, ...]
     log_probability: float
     score: float = float("-inf")
+    parent: int = 0
+
+
+def length_divisor(length: int, alpha: float, normalization: str) -> float:
+    """The length penalty of n tokens, `</s>` included: Wu et al. 2016, equation 14, or n^alpha."""
+    return ((5 + length) / 6) ** alpha if normalization == "gnmt" else float(length) ** alpha
+
+
+def normalized_score(
+    log_probability: float, length: int, options: SearchOptions, coverage: float = 0.0
+) -> float:
+    """The score that ranks hypotheses: log P / length penalty + beta * `coverage_score`."""
+    divisor = length_divisor(length, options.length_penalty, options.length_normalization)
+    return log_probability / divisor + options.coverage_penalty * coverage
 
 
 @dataclass
 class SentenceSearch:
-    """Beam search for one sentence, section 6.1; the decoder's work is done elsewhere.
+    """Beam search for one sentence, section 6.1; a decoder scores its hypotheses.
 
-    As in generate(): of twice as many continuations as there are beams, those that end within the
-    first are finished, and the best others live on. The search ends with as many finished as
-    beams, none of them worse than what the best living one would score if it ended here.
+    It searches as generate() does. There are twice as many candidates as beams. Those that end and
+    are among the first num_beams are finished; the best others are the next beams. The search is
+    done when it has as many finished hypotheses as beams, and the best beam, if it ended now, would
+    score no better than the worst of them.
 
     Args:
         options: How to search.
         eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; at the last, only an end is left.
-        prefix: Ids that a translation begins with.
+        max_length: Tokens at most; the last must be an end.
+        prefix: The first ids of the translation.
+        running: Unfinished hypotheses, best first; none once the search is done.
+        finished: Finished hypotheses, best first.
     """
+
+    # Whether every hypothesis needs a candidate, beside the best of all.
+    needs_one_for_each: ClassVar[bool] = False
 
     options: SearchOptions
     eos_token_ids: frozenset[int]
@@ -45,28 +65,32 @@ class SentenceSearch:
     prefix: Sequence[int] = ()
     running: list[Hypothesis] = field(default_factory=lambda: [Hypothesis((), 0.0)])
     finished: list[Hypothesis] = field(default_factory=list)
-    is_done: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no hypothesis is left to continue."""
+        return not self.running
 
     @property
     def length(self) -> int:
-        """Tokens so far."""
+        """Tokens of each running hypothesis."""
         return len(self.running[0].token_ids)
 
-    def only(self) -> list[int] | None:
-        """The ids that alone may come next: the prefix's, or an end. None: any."""
+    def forced_tokens(self) -> list[int] | None:
+        """The only ids that may come next: the prefix's, or an end. None: any id may come."""
         if self.length + 1 >= self.max_length:
             return sorted(self.eos_token_ids)
         if self.length < len(self.prefix):
             return [self.prefix[self.length]]
         return None
 
-    def wanted(self) -> list[tuple[int, int]]:
-        """Which hypothesis is to be offered which id, however unlikely."""
+    def offered_tokens(self) -> list[tuple[int, int]]:
+        """Hypothesis and id of continuations that must be candidates, however unlikely."""
         return []
 
-    def banned(self) -> list[tuple[int, int]]:
-        """Which hypothesis may not be continued with which id; nothing that is given is out."""
-        if self.only() is not None:
+    def banned_tokens(self) -> list[tuple[int, int]]:
+        """Hypothesis and id of continuations that are not allowed; forced ids never are banned."""
+        if self.forced_tokens() is not None:
             return []
         size = self.options.no_repeat_ngram_size
         ends = []
@@ -80,30 +104,29 @@ class SentenceSearch:
             for token in repeating_tokens(hypothesis.token_ids, size)
         ]
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> list[Candidate]:
-        """Take a step.
+    def draws(self) -> list[float]:
+        """A random number in [0, 1) for each hypothesis that samples; beam search needs none."""
+        return []
 
-        Args:
-            candidates: Continuations, best first.
-            coverage: `coverage_score` of each hypothesis so far.
-
-        Returns:
-            Those that live on, at most as many as beams.
-        """
+    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+        """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
         width = self.options.width
         living = []
         for rank, candidate in enumerate(candidates):
             if candidate.token not in self.eos_token_ids:
                 living.append(candidate)
             elif rank < width:
-                self.finish(candidate, coverage[candidate.parent])
-        living = living[:width]
-        self.running = [self._continued(candidate) for candidate in living]
-        self.is_done = not living or self._cannot_improve()
-        return living
+                self._finish(candidate, coverage[candidate.parent])
+        self._run_on(living[:width])
 
-    def finish(self, candidate: Candidate, coverage: float) -> None:
-        """Keep a hypothesis that has come to its end, if it is one of the best."""
+    def _run_on(self, living: Sequence[Candidate]) -> None:
+        """Make candidates the running hypotheses, unless none could still improve the result."""
+        self.running = [self._continued(candidate) for candidate in living]
+        if self.running and self._cannot_improve():
+            self.running = []
+
+    def _finish(self, candidate: Candidate, coverage: float) -> None:
+        """Add a finished hypothesis, and keep the best ones."""
         ended = self._continued(candidate)
         score = normalized_score(
             ended.log_probability, len(ended.token_ids), self.options, coverage
@@ -113,8 +136,8 @@ class SentenceSearch:
         del self.finished[self.options.width :]
 
     def _continued(self, candidate: Candidate) -> Hypothesis:
-        parent = self.running[candidate.parent]
-        return Hypothesis((*parent.token_ids, candidate.token), candidate.log_probability)
+        token_ids = (*self.running[candidate.parent].token_ids, candidate.token)
+        return Hypothesis(token_ids, candidate.log_probability, parent=candidate.parent)
 
     def _cannot_improve(self) -> bool:
         if len(self.finished) < self.options.width:
@@ -126,57 +149,31 @@ class SentenceSearch:
 
 @dataclass
 class SentenceSampling(SentenceSearch):
-    """Translations of one sentence drawn by chance, each on its own.
-
-    Args:
-        options: How to draw, and how many.
-        eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; at the last, only an end is left.
-        prefix: Ids that a translation begins with.
-        seed: Where chance starts from for this sentence.
-    """
+    """Random, independent translations of one sentence; seed is that of its random numbers."""
 
     seed: str = ""
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.random = random.Random(self.seed)
         self.running = self.running * self.options.width
 
-    def chances(self) -> list[float]:
-        """A number in [0, 1) for each hypothesis."""
-        return [self.chance.random() for _ in range(self.options.width)]
+    def draws(self) -> list[float]:
+        """A random number in [0, 1) for each hypothesis."""
+        return [self.random.random() for _ in range(self.options.width)]
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> list[Candidate]:
-        """Take a step.
-
-        Args:
-            candidates: A continuation of each hypothesis, then of rows that hold none.
-            coverage: `coverage_score` of each hypothesis so far.
-
-        Returns:
-            Those that have not ended.
-        """
+    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+        """Continue each hypothesis by its candidate; candidates behind them are ignored."""
         living = []
         for candidate in candidates[: len(self.running)]:
             if candidate.token in self.eos_token_ids:
-                self.finish(candidate, coverage[candidate.parent])
+                self._finish(candidate, coverage[candidate.parent])
             else:
                 living.append(candidate)
         self.running = [self._continued(candidate) for candidate in living]
-        self.is_done = not living
-        return living
 
 
 def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:
-    """Ids that would make the last size tokens a repetition.
-
-    Args:
-        token_ids: Tokens so far.
-        size: Tokens of an n-gram, at least 1.
-
-    Returns:
-        The ids.
-    """
+    """Ids that would repeat an n-gram of a size, at least 1, if they came next."""
     if len(token_ids) < size:
         return set()
     start = tuple(token_ids[len(token_ids) - size + 1 :])

@@ -1,59 +1,63 @@
-"""The cache of a search: hypotheses change places, their keys and values do not."""
+"""The cache of a beam search: beams change places, their keys and values do not move."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-# Steps after which the tree is tidied.
+# Steps between two removals of entries that no hypothesis needs any more.
 STEPS = 16
 
 
 class HypothesisTree:
-    """Keys and values of the target, of all hypotheses of a sentence together.
+    """Keys and values of the target, for all hypotheses of a sentence together.
 
-    Each step adds an entry for each hypothesis, below that of the hypothesis it goes on from. What
-    it may look at are its ancestors, and a mask says which those are: where beams change places,
-    a row of the mask moves, and no key. The hypotheses of a sentence read its entries side by side,
-    as positions do in training. Entries without living descendants go from time to time, and what
-    stays moves up in the same memory: memory that is new costs a CPU more than what is done in it.
+    Each step adds one entry for each hypothesis, as a child of the entry of the hypothesis that it
+    continues. A hypothesis attends to its ancestors only, and a mask says which entries these are.
+    When beams change places, rows of the mask move, and no key. Every STEPS steps, entries without
+    living descendants are removed and the others move up in the same memory: on a CPU, new memory
+    costs more than the copy itself.
+
+    Several models that vote share the tree; each has its own keys and values.
 
     Args:
-        num_layers: Layers of the decoder.
         width: Hypotheses of a sentence at most.
-        like: Keys of any layer, [N, H, S, K]: their sizes, type and device are the tree's.
+        likes: For each model, and each of its layers, a tensor [N, H, S, K] with the sizes, dtype
+            and device of the layer's keys.
     """
 
-    def __init__(self, num_layers: int, width: int, like: Tensor) -> None:
+    def __init__(self, width: int, likes: Sequence[Sequence[Tensor]]) -> None:
         self.width = width
-        # Entries so far; those of the step under way are the last k.
+        # Entries so far; the last k of them belong to the current step.
         self.size = 0
-        sentences = len(like)
+        first = likes[0][0]
         self.is_ancestor = torch.empty(
-            sentences, 1, 0, dtype=torch.bool, device=like.device
+            len(first), 1, 0, dtype=torch.bool, device=first.device
         )  # [N, k, size], with k = 1 at the start
-        self._itself = torch.eye(width, dtype=torch.bool, device=like.device)  # [k, k]
-        self._tidy_size = STEPS * width
-        # Keys and values of each layer, [N, H, 2, room, K].
-        self.storage = [self._room(sentences, like) for _ in range(num_layers)]
+        self._identity = torch.eye(width, dtype=torch.bool, device=first.device)  # [k, k]
+        self._size_to_tidy = STEPS * width
+        # For each model, keys and values of each layer, [N, H, 2, room, K].
+        self._storage = [[self._room(len(like), like) for like in layers] for layers in likes]
 
     def grow(self, parents: Tensor) -> None:
-        """Make an entry for each hypothesis of the next step; a layer fills in its own.
-
-        Args:
-            parents: Which hypothesis of the sentence each goes on from, [N, k].
-        """
+        """Add an entry for each hypothesis of the next step, below its parent's entry, [N, k]."""
         sentences, width = parents.shape
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        if self.size + width > self._tidy_size:
+        if self.size + width > self._size_to_tidy:
             self._tidy(torch.arange(sentences, device=parents.device))
-        itself = self._itself[:width, :width].expand(sentences, -1, -1)
+        itself = self._identity[:width, :width].expand(sentences, -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += width
 
-    def mask(self) -> Tensor:
-        """What is added to scores, [N * H, k, size]; a single 0 where all entries are ancestors."""
-        like = self.storage[0]
+    def entries(self, model: int) -> list[Tensor]:
+        """Keys and values of each layer of a model, [N, H, 2, size, K], to read and write."""
+        return [kept[:, :, :, : self.size] for kept in self._storage[model]]
+
+    def mask(self, model: int) -> Tensor:
+        """A mask to add to scores, [N * H, k, size]; a single 0 if all entries are ancestors."""
+        like = self._storage[model][0]
         if self.width == 1:
             return like.new_zeros(1, 1, 1)
         mask = like.new_zeros(self.is_ancestor.shape)
@@ -61,11 +65,7 @@ class HypothesisTree:
         return mask.repeat_interleave(like.size(1), dim=0)
 
     def keep(self, sentences: Tensor) -> None:
-        """Go on with some of the sentences.
-
-        Args:
-            sentences: Their indices, [M].
-        """
+        """Keep the sentences at given indices, [M], and remove the others."""
         self.is_ancestor = self.is_ancestor[sentences]
         self._tidy(sentences)
 
@@ -78,32 +78,27 @@ class HypothesisTree:
         index = order[:, None].expand(-1, self.is_ancestor.size(1), -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
-        self._tidy_size = size + STEPS * self.width
-        rows = self._rows(sentences, order)
-        for layer, kept in enumerate(self.storage):
-            found = kept.flatten(0, 3).index_select(0, rows.flatten())
-            is_full = self._tidy_size > kept.size(3)
-            moved = self._room(len(sentences), kept[:, :, 0]) if is_full else kept[: len(sentences)]
-            moved[:, :, :, :size] = found.view(*rows.shape, -1)
-            self.storage[layer] = moved
+        self._size_to_tidy = size + STEPS * self.width
+        for layers in self._storage:
+            rows = self._rows(layers[0], sentences, order)
+            for number, kept in enumerate(layers):
+                found = kept.flatten(0, 3).index_select(0, rows.flatten())
+                is_full = self._size_to_tidy > kept.size(3)
+                like = kept[:, :, 0]
+                moved = self._room(len(sentences), like) if is_full else kept[: len(sentences)]
+                moved[:, :, :, :size] = found.view(*rows.shape, -1)
+                layers[number] = moved
 
-    def _rows(self, sentences: Tensor, order: Tensor) -> Tensor:
-        """Where entries are in a layer's storage as one matrix of keys and values.
+    def _rows(self, kept: Tensor, sentences: Tensor, order: Tensor) -> Tensor:
+        """Rows of kept entries, [M, size], in a layer's storage as a matrix: [M, H, 2, size].
 
-        Rows of a matrix move about twice as fast as slices of a tensor of five dimensions.
-
-        Args:
-            sentences: Their indices, [M].
-            order: The entries of each, [M, size].
-
-        Returns:
-            Rows of each head's keys, then of its values, [M, H, 2, size].
+        Rows of a matrix are faster to move than slices of a tensor of five dimensions.
         """
-        _, heads, sides, room, _ = self.storage[0].shape
+        _, heads, sides, room, _ = kept.shape
         blocks = torch.arange(heads * sides, device=order.device).view(heads, sides)
         blocks = sentences[:, None, None] * heads * sides + blocks  # [M, H, 2]
         return blocks[..., None] * room + order[:, None, None]
 
     def _room(self, sentences: int, like: Tensor) -> Tensor:
-        """Twice what is needed until entries are tidied next, so that it seldom is too small."""
-        return like.new_empty(sentences, like.size(1), 2, 2 * self._tidy_size, like.size(3))
+        """New memory, twice what the next steps need, so that it is seldom too small."""
+        return like.new_empty(sentences, like.size(1), 2, 2 * self._size_to_tidy, like.size(3))

@@ -1,64 +1,63 @@
-"""What a search for translations is told."""
+"""Options of a search for translations."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How translations are searched for; the defaults are section 6.1's.
+    """How to search for translations; the defaults are section 6.1's.
 
-    Lengths are in target tokens, `</s>` counted but for min_length.
+    Lengths are in target tokens and include `</s>`, except min_length, which does not.
 
     Raises:
-        ValueError: A value is out of its range, or two exclude each other.
+        ValueError: A value is out of its range, or two options exclude each other.
     """
 
-    num_beams: int = field(default=4, metadata={"help": "Beams; 1 is greedy search."})
-    nbest: int = field(
-        default=1,
-        metadata={"help": "Translations of each sentence, best first; at most num_beams."},
+    num_beams: int = HfArg(default=4, help="Number of beams; 1 means greedy search.")
+    nbest: int = HfArg(
+        default=1, help="Translations of each sentence, best first; at most num_beams."
     )
-    length_penalty: float = field(
-        default=0.6, metadata={"help": "Exponent alpha: the larger, the longer the translations."}
+    length_penalty: float = HfArg(
+        default=0.6,
+        help="Exponent alpha of the length penalty; larger values prefer longer translations.",
     )
-    length_normalization: str = field(
+    length_normalization: str = HfArg(
         default="gnmt",
-        metadata={
-            "help": "What log-probabilities are divided by: gnmt, ((5 + n) / 6)^alpha, or power, "
-            "n^alpha, as generate() does.",
-            "choices": LENGTH_NORMALIZATIONS,
-        },
+        help="Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
+        "n^alpha, as in generate().",
+        metadata={"choices": LENGTH_NORMALIZATIONS},
     )
-    coverage_penalty: float = field(
+    coverage_penalty: float = HfArg(
         default=0.0,
-        metadata={"help": "Weight of Wu et al.'s penalty on source tokens that got no attention."},
+        help="Weight of Wu et al.'s penalty on source tokens that get little attention.",
     )
-    max_length_factor: float = field(
-        default=1.0, metadata={"help": "A translation has at most factor * source + offset tokens."}
+    max_length_factor: float = HfArg(
+        default=1.0,
+        help="A translation has at most max_length_factor * source + max_length_offset tokens.",
     )
-    max_length_offset: int | None = field(
-        default=None, metadata={"help": "The offset; default: the model's own, the paper's 50."}
+    max_length_offset: int | None = HfArg(
+        default=None, help="See max_length_factor; default: the model's own, 50 as in the paper."
     )
-    min_length: int = field(default=0, metadata={"help": "Tokens that must come before the end."})
-    no_repeat_ngram_size: int = field(
-        default=0, metadata={"help": "No n tokens in a row twice in a translation; 0: anything."}
+    min_length: int = HfArg(default=0, help="Minimum number of tokens before `</s>`.")
+    no_repeat_ngram_size: int = HfArg(
+        default=0, help="No n-gram of this size occurs twice in a translation; 0: no limit."
     )
-    do_sample: bool = field(
-        default=False, metadata={"help": "Draw nbest translations by chance instead of searching."}
+    do_sample: bool = HfArg(default=False, help="Sample nbest translations instead of searching.")
+    temperature: float = HfArg(
+        default=1.0, help="Sampling: divide the scores by this; values below 1 vary less."
     )
-    temperature: float = field(
-        default=1.0, metadata={"help": "Sampling: divides the scores; below 1 is less daring."}
+    top_k: int = HfArg(default=0, help="Sampling: use the k likeliest tokens only; 0: all.")
+    top_p: float = HfArg(
+        default=1.0, help="Sampling: use only the likeliest tokens whose probabilities add up to p."
     )
-    top_k: int = field(default=0, metadata={"help": "Sampling: from the k likeliest; 0: all."})
-    top_p: float = field(
-        default=1.0, metadata={"help": "Sampling: from the likeliest that sum up to p."}
-    )
-    search_seed: int = field(default=0, metadata={"help": "Sampling: where chance starts from."})
+    search_seed: int = HfArg(default=0, help="Sampling: random seed.")
 
     def __post_init__(self) -> None:
-        for name, at_least in (
+        for name, minimum in (
             ("num_beams", 1),
             ("nbest", 1),
             ("coverage_penalty", 0),
@@ -69,8 +68,8 @@ class SearchOptions:
             ("top_k", 0),
         ):
             value = getattr(self, name)
-            if value is not None and value < at_least:
-                raise ValueError(f"{name} must be at least {at_least}, got {value}.")
+            if value is not None and value < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {value}.")
         if self.length_normalization not in LENGTH_NORMALIZATIONS:
             raise ValueError(
                 f"length_normalization must be one of {', '.join(LENGTH_NORMALIZATIONS)}, got "
@@ -96,5 +95,5 @@ class SearchOptions:
 
     @property
     def width(self) -> int:
-        """Hypotheses of a sentence that are alive at a time, k."""
+        """Hypotheses of a sentence at a time, k."""
         return self.nbest if self.do_sample else self.num_beams

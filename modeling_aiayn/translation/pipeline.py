@@ -1,18 +1,17 @@
-"""pipeline("aiayn-translation"): what the library took away in version 5, by our Translator.
+"""pipeline("aiayn-translation"): Translator as a pipeline of transformers.
 
-Importing `modeling_aiayn.translation` registers it.
+Importing `modeling_aiayn.translation` registers it. Version 5 of transformers has no translation
+pipeline of its own.
 """
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
-import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..loading import convert_for_cpu, load_target_tokenizer
-from ..tokenization import decode_lines
-from .engine import SourceSentence
 from .options import SearchOptions
 from .translator import Translator
 
@@ -25,7 +24,7 @@ class AiaynTranslationPipeline(Pipeline):
     Args:
         *args: As for Pipeline.
         target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
-        **kwargs: As for Pipeline; what SearchOptions takes may be given here or at a call.
+        **kwargs: As for Pipeline. `SearchOptions` may be given here or at a call.
     """
 
     _load_tokenizer = True
@@ -37,7 +36,6 @@ class AiaynTranslationPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        # With one vocabulary the source's decodes, and the pipeline does nothing else with it.
         if target_tokenizer is None and self.model.config.decoder_vocab_size is not None:
             target_tokenizer = load_target_tokenizer(
                 self.model.name_or_path, self.model.config, trust_remote_code=False
@@ -48,43 +46,32 @@ class AiaynTranslationPipeline(Pipeline):
     def _sanitize_parameters(
         self, **search_options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return {}, search_options, {}
+        # Each call of the pipeline numbers its texts from 0: samples depend on the number.
+        return {}, {"numbers": count(), **search_options}, {}
 
     def preprocess(self, input_: str) -> dict[str, Any]:
-        """Encode a text as Translator does.
+        """Put a text into the mapping that Pipeline batches."""
+        return {"text": input_}
 
-        Args:
-            input_: A text.
-
-        Returns:
-            Its ids, [1, S], their mask, and whether there is any text at all.
-        """
-        ids = self.translator.encode(input_)
-        batch = self.tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
-        return {**batch, "is_empty": not input_.strip()}
-
-    def _forward(self, input_tensors: dict[str, Any], **search_options: Any) -> dict[str, Any]:
-        is_empty = input_tensors.pop("is_empty")
-        rows = zip(input_tensors["input_ids"], input_tensors["attention_mask"].bool(), strict=True)
-        sentences = [SourceSentence(ids[is_real].tolist()) for ids, is_real in rows]
-        found = self.translator.engine.search(sentences, SearchOptions(**search_options))
-        output = [torch.tensor(best.token_ids) for best, *_ in found]
-        pad_token_id = self.model.config.pad_token_id
-        padded = pad_sequence(output, batch_first=True, padding_value=pad_token_id)
-        return {"output_ids": padded, "is_empty": is_empty}
+    def _forward(
+        self, input_tensors: dict[str, Any], *, numbers: Iterator[int], **search_options: Any
+    ) -> dict[str, Any]:
+        given = input_tensors["text"]
+        texts = given if isinstance(given, list) else [given]
+        first_number, *_ = [next(numbers) for _ in texts]
+        found = self.translator.stream(
+            texts,
+            SearchOptions(**search_options),
+            batch_size=len(texts),
+            pool_size=len(texts),
+            first_number=first_number,
+        )
+        translations = [best.text for best, *_ in found]
+        return {"text": translations if isinstance(given, list) else translations[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:
-        """A translation's text.
-
-        Args:
-            model_outputs: Its ids, [1, T], and whether its source has any text.
-
-        Returns:
-            The text as "translation_text", the name that the library gave it.
-        """
-        ids = model_outputs["output_ids"].tolist()
-        (text,) = decode_lines(self.translator.target_tokenizer, ids)
-        return {"translation_text": "" if model_outputs["is_empty"] else text}
+        """Return a translation under the library's key, "translation_text"."""
+        return {"translation_text": model_outputs["text"]}
 
 
 PIPELINE_REGISTRY.register_pipeline(

@@ -1,4 +1,4 @@
-"""What a person sees while texts are translated."""
+"""The progress bar of a translation."""
 
 from typing import Any, Self
 
@@ -6,12 +6,7 @@ from tqdm import tqdm
 
 
 class TranslationBar:
-    """A bar on stderr with the rates of sentences and of target tokens.
-
-    Args:
-        total: Sentences there will be; None: nobody knows.
-        is_shown: Whether there is a bar at all.
-    """
+    """A bar on stderr with the rates of sentences and of target tokens; total None: unknown."""
 
     def __init__(self, total: int | None = None, is_shown: bool = True) -> None:
         self.sentences = 0
@@ -25,12 +20,7 @@ class TranslationBar:
         self.bar.close()
 
     def report(self, sentences: int, tokens: int) -> None:
-        """Move on.
-
-        Args:
-            sentences: Sentences more.
-            tokens: Target tokens more.
-        """
+        """Add translated sentences and their target tokens."""
         self.sentences += sentences
         self.tokens += tokens
         elapsed = self.bar.format_dict["elapsed"] or 1e-9

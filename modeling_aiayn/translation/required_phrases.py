@@ -1,23 +1,24 @@
 """Lexical constraints: beam search for translations that contain given phrases.
 
-Dynamic beam allocation (Post and Vilar 2018): hypotheses compete only with those that have as much
-of the phrases as they, so one that has paid for a phrase is not thrown out by one that has not.
+Dynamic beam allocation (Post and Vilar 2018): a hypothesis competes only with hypotheses that
+contain as many phrase tokens. So one that contains an unlikely phrase is not removed in favour of
+one that does not.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from .candidates import Candidate
 from .hypotheses import SentenceSearch
 
 
 class Progress(NamedTuple):
-    """How much of the phrases a hypothesis has.
+    """The phrases that a hypothesis contains so far.
 
     Args:
-        met: Which phrases are there.
-        begun: Of the others, as many ids as the hypothesis ends with, by phrase.
+        met: Indices of the phrases that it contains.
+        begun: For each other phrase, how many of its first ids the hypothesis ends with.
     """
 
     met: frozenset[int]
@@ -27,24 +28,18 @@ class Progress(NamedTuple):
     def of(
         cls, token_ids: Sequence[int], phrases: Sequence[Sequence[int]], met: frozenset[int]
     ) -> Self:
-        """The progress of a hypothesis; phrases may overlap in it, and one be a part of another.
+        """The progress of a hypothesis that contained the phrases `met` before its last id.
 
-        Args:
-            token_ids: Its ids.
-            phrases: All phrases' ids.
-            met: Which were there before the last id.
-
-        Returns:
-            The progress.
+        Phrases may overlap or contain each other.
         """
         begun = {
             index: _overlap(token_ids, phrase)
             for index, phrase in enumerate(phrases)
             if index not in met
         }
-        said = {index for index, size in begun.items() if size == len(phrases[index])}
-        others = {index: size for index, size in begun.items() if index not in said}
-        return cls(met | said, others)
+        complete = {index for index, size in begun.items() if size == len(phrases[index])}
+        others = {index: size for index, size in begun.items() if index not in complete}
+        return cls(met | complete, others)
 
 
 def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
@@ -55,15 +50,12 @@ def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
 
 @dataclass
 class ConstrainedSearch(SentenceSearch):
-    """Beam search for one sentence whose translation must contain phrases.
+    """Beam search for one sentence whose translation must contain phrases, in any order.
 
-    Args:
-        options: How to search.
-        eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; at the last, only an end is left.
-        prefix: Ids that a translation begins with.
-        phrases: Ids of each phrase, in any order; none is empty.
+    No phrase is empty. `progress` has the phrases in each running hypothesis.
     """
+
+    needs_one_for_each: ClassVar[bool] = True
 
     phrases: Sequence[Sequence[int]] = ()
     progress: list[Progress] = field(init=False)
@@ -71,9 +63,9 @@ class ConstrainedSearch(SentenceSearch):
     def __post_init__(self) -> None:
         self.progress = [Progress.of((), self.phrases, frozenset())]
 
-    def wanted(self) -> list[tuple[int, int]]:
-        """Which hypothesis is to be offered which id: the next one of each phrase."""
-        if self.only() is not None:
+    def offered_tokens(self) -> list[tuple[int, int]]:
+        """Hypothesis and next id of each phrase that it does not contain yet."""
+        if self.forced_tokens() is not None:
             return []
         return [
             (k, token)
@@ -81,47 +73,38 @@ class ConstrainedSearch(SentenceSearch):
             for token in {self.phrases[index][size] for index, size in progress.begun.items()}
         ]
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> list[Candidate]:
-        """Take a step.
-
-        Args:
-            candidates: Continuations, in any order and perhaps twice.
-            coverage: `coverage_score` of each hypothesis so far.
-
-        Returns:
-            Those that live on, at most as many as beams.
-        """
+    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+        """Continue the hypotheses by a step; candidates may have any order, and occur twice."""
         banks: dict[int, list[tuple[Candidate, Progress]]] = {}
         for candidate in sorted(set(candidates), key=lambda found: -found.log_probability):
             before = self.progress[candidate.parent]
             if candidate.token not in self.eos_token_ids:
                 token_ids = (*self.running[candidate.parent].token_ids, candidate.token)
                 after = Progress.of(token_ids, self.phrases, before.met)
-                banks.setdefault(self._tokens_met(after), []).append((candidate, after))
+                banks.setdefault(self._count_tokens(after), []).append((candidate, after))
             elif len(before.met) == len(self.phrases):
-                self.finish(candidate, coverage[candidate.parent])
-        living = self._shared_out(banks)
-        self.running = [self._continued(candidate) for candidate, _ in living]
+                self._finish(candidate, coverage[candidate.parent])
+        living = self._allocate_beams(banks)
         self.progress = [progress for _, progress in living]
-        self.is_done = not living or self._cannot_improve()
-        return [candidate for candidate, _ in living]
+        self._run_on([candidate for candidate, _ in living])
 
-    def _shared_out(
+    def _allocate_beams(
         self, banks: dict[int, list[tuple[Candidate, Progress]]]
     ) -> list[tuple[Candidate, Progress]]:
-        """The beams, one after the other to each bank; the fullest bank is served first."""
+        """Give the beams to the banks in turn, first to the bank with the most phrase tokens."""
         living: list[tuple[Candidate, Progress]] = []
-        queues = [iter(banks[met]) for met in sorted(banks, reverse=True)]
+        queues = [iter(banks[count]) for count in sorted(banks, reverse=True)]
         while queues and len(living) < self.options.width:
             for queue in list(queues):
-                served = next(queue, None)
-                if served is None:
+                best = next(queue, None)
+                if best is None:
                     queues.remove(queue)
                 else:
-                    living.append(served)
+                    living.append(best)
         living = living[: self.options.width]
-        return sorted(living, key=lambda served: -served[0].log_probability)
+        return sorted(living, key=lambda each: -each[0].log_probability)
 
-    def _tokens_met(self, progress: Progress) -> int:
-        said = sum(len(self.phrases[index]) for index in progress.met)
-        return said + max(progress.begun.values(), default=0)
+    def _count_tokens(self, progress: Progress) -> int:
+        """Phrase tokens of a hypothesis, with those of the phrase that is furthest begun."""
+        complete = sum(len(self.phrases[index]) for index in progress.met)
+        return complete + max(progress.begun.values(), default=0)

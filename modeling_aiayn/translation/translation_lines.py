@@ -11,14 +11,13 @@ def translation_lines(
     with_scores: bool = False,
     alignment: Callable[[Translation], str] | None = None,
 ) -> Iterator[str]:
-    """A line for each translation; with more than its text, columns between tabs.
+    """Format each translation as a line; columns are separated by tabs.
 
     Args:
         found: The translations of each sentence, best first.
-        nbest: Of how many. With more than one, lines start with the number of their sentence,
-            counted from 0.
-        with_scores: Whether a column has each one's score.
-        alignment: What the last column says of a translation. None: there is none.
+        nbest: If more than 1, lines start with the number of their sentence, counted from 0.
+        with_scores: Whether to add a column with the score.
+        alignment: Returns the text of the last column. None: there is no such column.
 
     Yields:
         The lines, without line ends.
@@ -32,9 +31,6 @@ def translation_lines(
                 columns.append(f"{translation.score:.4f}")
             if alignment is not None:
                 columns.append(alignment(translation))
-            is_text_alone = len(columns) == 1
-            yield (
-                columns[0]
-                if is_text_alone
-                else "\t".join(" ".join(column.split("\t")) for column in columns)
-            )
+            if len(columns) > 1:
+                columns = [column.replace("\t", " ") for column in columns]
+            yield "\t".join(columns)

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -21,23 +21,24 @@ from ..loading import (
 )
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, clean_text, decode_lines, vocabulary_sha256
-from .batching import batches_by_length, pools
-from .engine import Engine, SourceSentence, TorchEngine, positions_of
-from .hypotheses import Hypothesis
+from .engine import Engine, SourceSentence
+from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions
-from .penalties import normalized_score
 from .progress import TranslationBar
+from .torch_engine import TorchEngine
 
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
-# Of a translation to score, which costs the square of them.
+# For prefixes, phrases and translations to score: memory grows with the square of their length.
 MAX_TARGET_TOKENS = 2048
 BATCH_SIZE = 256
-# Of the source, padding counted.
+# Source tokens, padding included.
 MAX_TOKENS_PER_BATCH = 4096
-# Sentences of a stream that are in memory at a time, and sorted by length.
+# Sentences of a stream that are read ahead, to sort them by length.
 POOL_SIZE = 1024
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Translation:
     Args:
         source: The sentence.
         text: Its translation, one line.
-        score: What translations of a sentence are ranked by: the log-probability divided by the
+        score: Translations of a sentence are ranked by it: the log-probability divided by the
             length penalty.
-        log_probability: Sum over the tokens, `</s>` counted, in nats.
+        log_probability: Sum over the tokens, `</s>` included, in nats.
         token_ids: The tokens, `</s>` last.
     """
 
@@ -60,28 +61,30 @@ class Translation:
     token_ids: tuple[int, ...]
 
 
-# A text with its prefix and required phrases.
-Row = tuple[str, str, Sequence[str]]
-# What stands for a missing prefix or list of phrases.
-MISSING = object()
+class SourceText(NamedTuple):
+    """A text to translate; its number is its index among all texts."""
+
+    number: int
+    text: str
+    prefix: str
+    phrases: Sequence[str]
 
 
 class Translator:
-    """Translates texts with a model and its tokenizers.
+    """Translates texts with an engine and tokenizers.
 
-    The search attends in a way of its own, whatever `attn_implementation` the model has.
+    Our own engine computes attention by its own code, whatever `attn_implementation` the model has.
 
     Args:
-        model: A translation model, or several of one vocabulary that vote at each token. None:
-            engine has its own.
+        model: A translation model, or several of one vocabulary that vote at each token. None: the
+            given engine has its own.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
-        compile: Whether torch.compile rewrites the decoding step.
-        engine: What translates ids. None: our own decoder loop over model.
+        engine: An engine with a model of its own. None: our own engine with the given model.
 
     Raises:
-        ValueError: A tokenizer has more entries than the model, a model is no translation model
-            of ours, or several have vocabularies of different sizes.
+        ValueError: Model and tokenizers or several models do not fit each other, a model is of
+            another class, or there is not exactly one of model and engine.
     """
 
     def __init__(
@@ -90,48 +93,35 @@ class Translator:
         source_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         *,
-        compile: bool = False,
         engine: Engine | None = None,
     ) -> None:
-        self.models = list(model) if isinstance(model, Sequence) else [model] if model else []
+        if (model is None) == (engine is None):
+            raise ValueError(
+                "Pass either a model or an engine to Translator, and None for the other."
+            )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        self._compile = compile
-        self._engine = engine
-        for loaded in self.models:
-            if not isinstance(loaded, AiaynForConditionalGeneration):
-                raise ValueError(
-                    "Translator takes AiaynForConditionalGeneration, got "
-                    f"{type(loaded).__name__}. Merge adapters first: model.merge_and_unload()."
-                )
-            loaded.eval()
-            self._check_tokenizers(loaded)
-        sizes = {loaded.lm_head.out_features for loaded in self.models}
-        if len(sizes) > 1:
-            raise ValueError(
-                "Models that vote must have one target vocabulary, got some of "
-                f"{' and '.join(map(str, sorted(sizes)))} entries."
-            )
+        models = model if isinstance(model, Sequence) else [model] if model is not None else []
+        self.engine: Engine = engine or TorchEngine(models)
+        for each in self.engine.models:
+            self._check_tokenizers(each)
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
         config = model.config
-        for tokenizer, size in zip(
-            tokenizers,
-            (config.vocab_size, config.decoder_vocab_size or config.vocab_size),
-            strict=True,
-        ):
+        sizes = (config.vocab_size, config.decoder_vocab_size or config.vocab_size)
+        for tokenizer, size in zip(tokenizers, sizes, strict=True):
             if len(tokenizer) > size:
                 raise ValueError(
-                    f"The tokenizer has {len(tokenizer)} entries and the model {size}: they do not "
-                    "belong together."
+                    f"The tokenizer has {len(tokenizer)} entries and the model {size}. Load the "
+                    "tokenizer that the model was trained with."
                 )
-        # Only models of our own training say what their vocabularies were.
+        # Only models that this package trained have this field.
         trained_with = getattr(config, "vocabulary_sha256", None)
         if trained_with not in (None, [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]):
             logger.warning(
-                "The tokenizer is not the one that the model was trained with: the same words may "
-                "have other ids, and then translations are noise."
+                "The model was trained with another tokenizer. Words may have other ids, and then "
+                "translations are wrong."
             )
 
     @classmethod
@@ -141,7 +131,6 @@ class Translator:
         *,
         hub: bool = False,
         device: str | torch.device | None = None,
-        compile: bool = False,
         engine: Literal["torch", "ctranslate2"] = "torch",
         **model_options: Any,
     ) -> Self:
@@ -150,28 +139,26 @@ class Translator:
         Args:
             path: A folder; with hub, a repository's name. Several: models that vote, with the
                 tokenizers of the first.
-            hub: Whether path names a repository on the Hub. Without it nothing leaves the machine.
-            device: Where the model goes. None: where it is loaded, the CPU.
-            compile: Whether torch.compile rewrites the decoding step.
+            hub: Whether path names a repository on the Hub. Without it, the network is not used.
+            device: Device of the model. None: the CPU, or the devices of a given device_map.
             engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
-                no other options than device.
+                no other option than device.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: dtype, device_map, ...
-                On a CPU weights of float16 are kept so, and computed with in float32.
-
-        Returns:
-            The translator.
+                On a CPU, weights in float16 stay in float16, and computations are in float32.
 
         Raises:
             OSError: There is no such folder, or it holds no model.
-            ValueError: The model's weights are not all there, or not all numbers; or there is no
-                such engine, or it does not take what is given.
+            ValueError: Weights are missing or not finite, the engine is unknown, or it does not
+                support the options.
         """
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         if engine == "ctranslate2":
-            if hub or compile or model_options or len(paths) > 1:
+            rejected = [*(["hub"] if hub else []), *model_options]
+            rejected += ["several folders"] if len(paths) > 1 else []
+            if rejected:
                 raise ValueError(
-                    "The engine ctranslate2 runs one exported folder, and takes neither hub nor "
-                    f"compile nor {', '.join(model_options) or 'other options'}."
+                    "The engine ctranslate2 runs one exported folder and takes no other option "
+                    f"than device, got {', '.join(rejected)}."
                 )
             return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
         if engine != "torch":
@@ -183,7 +170,7 @@ class Translator:
         models = [convert_for_cpu(model) for model in models]
         source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
         target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
-        return cls(models, source_tokenizer, target_tokenizer, compile=compile)
+        return cls(models, source_tokenizer, target_tokenizer)
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
@@ -203,12 +190,13 @@ class Translator:
         return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
 
     @property
-    def model(self) -> AiaynForConditionalGeneration:
-        """The model, or the first of them.
+    def models(self) -> Sequence[AiaynForConditionalGeneration]:
+        """The engine's models; empty for an exported model."""
+        return self.engine.models
 
-        Raises:
-            ValueError: The engine has a model of its own, which cannot be looked into.
-        """
+    @property
+    def model(self) -> AiaynForConditionalGeneration:
+        """The model, or the first of several; a ValueError if it is an exported one."""
         if not self.models:
             raise ValueError(
                 "This translator runs an exported model, which gives neither weights nor "
@@ -216,13 +204,9 @@ class Translator:
             )
         return self.models[0]
 
-    @cached_property
-    def engine(self) -> Engine:
-        """What translates ids, made when first asked for.
-
-        What is done to the model's weights afterwards may not reach it.
-        """
-        return self._engine or TorchEngine(self.models, compile=self._compile)
+    def check_options(self, options: SearchOptions, has_phrases: bool = False) -> None:
+        """Check that the engine can translate with these options, before anything is read."""
+        self.engine.check_options(options, has_phrases)
 
     def __call__(
         self,
@@ -233,20 +217,17 @@ class Translator:
         show_progress: bool = False,
         **search_options: Any,
     ) -> list[str]:
-        """Translate texts.
+        """Translate texts, each into one line, in their order.
 
         Args:
-            texts: Sentences. One without text has an empty translation; one of more than 512
-                tokens is cut there, with a warning.
-            batch_size: Sentences at a time, at most.
-            max_tokens_per_batch: Source tokens at a time, padding counted.
+            texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
+                cut, with a warning.
+            batch_size: Sentences of a batch at most.
+            max_tokens_per_batch: Source tokens of a batch at most, padding included.
             show_progress: Whether to show a bar on stderr.
             **search_options: As for `SearchOptions`: num_beams, length_penalty, ...
-
-        Returns:
-            As many translations in the order of the texts, each one line.
         """
-        _refuse_one_text(texts)
+        _check_several(texts)
         texts = list(texts)
         with TranslationBar(len(texts), show_progress) as bar:
             found = self.stream(
@@ -269,6 +250,7 @@ class Translator:
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         pool_size: int = POOL_SIZE,
+        first_number: int = 0,
         report: Callable[[int, int], object] | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate texts as they come; memory does not grow with their number.
@@ -276,59 +258,61 @@ class Translator:
         Args:
             texts: Sentences.
             options: How to search.
-            prefixes: What each translation begins with, one for each text.
-            phrases: What each translation contains, a list for each text.
-            batch_size: Sentences at a time, at most.
-            max_tokens_per_batch: Source tokens at a time, padding counted.
-            pool_size: Sentences to read before the first translation comes; they are sorted by
-                length.
+            prefixes: The beginning of each translation, one for each text.
+            phrases: Phrases that each translation must contain, a list for each text.
+            batch_size: Sentences of a batch at most.
+            max_tokens_per_batch: Source tokens of a batch at most, padding included.
+            pool_size: Sentences to read before the first translation; they are sorted by length.
+            first_number: Number of the first text; samples of equal texts differ by their numbers.
             report: Called after each batch with its sentences and target tokens.
 
         Returns:
             The nbest translations of each text, best first, in the order of the texts.
 
         Raises:
-            ValueError: The options do not fit each other or the engine; or, as texts come, one is
-                no text, or there are fewer prefixes or phrases than texts.
+            ValueError: The engine does not support the options. While texts are read: one is not a
+                str, or there are fewer prefixes or phrases than texts.
         """
         options = options or SearchOptions()
-        self.engine.check(options, phrases is not None)
-        _refuse_one_text(texts)
-        rows = enumerate(_rows(texts, prefixes, phrases))
+        self.check_options(options, phrases is not None)
+        _check_several(texts)
+        given = _source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
-        return self._translations(pools(rows, pool_size), options, limits, report)
+        pools = read_pools(given, pool_size)
+        return (
+            translations
+            for pool in pools
+            for translations in self._translate_pool(pool, options, limits, report or _ignore)
+        )
 
-    def _translations(
+    def _translate_pool(
         self,
-        pools_: Iterable[Sequence[tuple[int, Row]]],
+        pool: Sequence[SourceText],
         options: SearchOptions,
         limits: tuple[int, int],
-        report: Callable[[int, int], object] | None,
-    ) -> Iterator[list[Translation]]:
-        for pool in pools_:
-            sentences = self._sentences(pool)
-            found = [[Translation(text, "", 0.0, 0.0, ())] for _, (text, *_) in pool]
-            filled = [
-                index
-                for index, (_, (text, *_)) in enumerate(pool)
-                if text.strip() and self._has_room_for_phrases(sentences[index])
-            ]
-            lengths = [len(sentences[index].input_ids) for index in filled]
-            if report and len(filled) < len(pool):
-                report(len(pool) - len(filled), 0)
-            for batch in batches_by_length(lengths, *limits):
-                indices = [filled[position] for position in batch]
-                hypotheses = self.engine.search([sentences[index] for index in indices], options)
-                for index, best in zip(indices, hypotheses, strict=True):
-                    if best:
-                        found[index] = self._decoded(found[index][0].source, best)
-                    else:
-                        number = sentences[index].number + 1
-                        logger.warning("Line %d: no translation holds all of its phrases.", number)
-                if report:
-                    tokens = sum(len(found[index][0].token_ids) for index in indices)
-                    report(len(indices), tokens)
-            yield from found
+        report: Callable[[int, int], object],
+    ) -> list[list[Translation]]:
+        sentences = self._encoded(pool)
+        found = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
+        filled = [
+            index
+            for index, given in enumerate(pool)
+            if given.text.strip() and self._has_room_for_phrases(sentences[index])
+        ]
+        if len(filled) < len(pool):
+            report(len(pool) - len(filled), 0)
+        lengths = [len(sentences[index].input_ids) for index in filled]
+        for batch in batches_by_length(lengths, *limits):
+            indices = [filled[position] for position in batch]
+            hypotheses = self.engine.search([sentences[index] for index in indices], options)
+            for index, best in zip(indices, hypotheses, strict=True):
+                if best:
+                    found[index] = self._decoded(pool[index].text, best)
+                else:
+                    line = pool[index].number + 1
+                    logger.warning("Line %d: no translation contains all of its phrases.", line)
+            report(len(indices), sum(len(found[index][0].token_ids) for index in indices))
+        return found
 
     def score(
         self,
@@ -339,21 +323,17 @@ class Translator:
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
     ) -> list[Translation]:
-        """How likely the model finds given translations.
+        """Compute the log-probability of given translations.
 
         Args:
             texts: Sentences.
-            targets: A translation of each. One of more than MAX_TARGET_TOKENS, or than the model
-                has positions for, is cut there, with a warning.
-            options: The length penalty; there is no coverage penalty here.
-            batch_size: Sentences at a time, at most.
-            max_tokens_per_batch: Source tokens at a time, padding counted.
+            targets: A translation of each; cut after `max_target_tokens`, with a warning.
+            options: The length penalty; the coverage penalty is not applied.
+            batch_size: Sentences of a batch at most.
+            max_tokens_per_batch: Source or target tokens of a batch at most, padding included.
 
         Returns:
             The translations with their scores, in the order of the texts.
-
-        Raises:
-            ValueError: There are not as many targets as texts.
         """
         if len(texts) != len(targets):
             raise ValueError(
@@ -363,49 +343,30 @@ class Translator:
         names = [f"Line {number}" for number in range(1, len(texts) + 1)]
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
         ids = [
-            tuple(
-                self._cut(
-                    self.target_tokenizer(clean_text(target)).input_ids,
-                    name,
-                    self.max_target_tokens,
-                )
-            )
-            for name, target in zip(names, targets, strict=True)
+            self._cut(self._target_ids(target), name, self.max_target_tokens)
+            for target, name in zip(targets, names, strict=True)
         ]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         found: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
             totals = self.engine.score([sources[i] for i in batch], [ids[i] for i in batch])
-            for index, total in zip(batch, totals, strict=True):
-                score = normalized_score(total, len(ids[index]), options)
-                found[index] = Translation(texts[index], targets[index], score, total, ids[index])
+            for i, total in zip(batch, totals, strict=True):
+                score = normalized_score(total, len(ids[i]), options)
+                found[i] = Translation(texts[i], targets[i], score, total, tuple(ids[i]))
         return [found[index] for index in range(len(texts))]
 
     @cached_property
     def max_source_tokens(self) -> int:
         """The longest source: 512 tokens, or as many as a table of learned positions has."""
-        return min(MAX_SOURCE_TOKENS, self._positions["encoder"] or MAX_SOURCE_TOKENS)
+        return min(MAX_SOURCE_TOKENS, self.engine.source_positions or MAX_SOURCE_TOKENS)
 
-    @property
+    @cached_property
     def max_target_tokens(self) -> int:
-        """The longest target that may be given: 2,048 tokens, or as many as there are positions."""
-        return min(MAX_TARGET_TOKENS, self._positions["decoder"] or MAX_TARGET_TOKENS)
-
-    @property
-    def _positions(self) -> dict[str, int | None]:
-        # To make an engine takes time and memory, and models know theirs.
-        return positions_of(self.models) if self.models else self.engine.positions
+        """The longest given target: 2,048 tokens, or as many as a learned table has positions."""
+        return min(MAX_TARGET_TOKENS, self.engine.target_positions or MAX_TARGET_TOKENS)
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
-        """Ids of a text, as many as `max_source_tokens` at most.
-
-        Args:
-            text: A sentence.
-            name: What to call it in the warning that it was cut.
-
-        Returns:
-            Ids, the last of which is eos where the model's sources have one.
-        """
+        """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
         ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
 
@@ -416,48 +377,40 @@ class Translator:
         ends = (self.source_tokenizer.eos_token_id, self.target_tokenizer.eos_token_id)
         return [*ids[: limit - 1], ids[-1]] if ids[-1] in ends else ids[:limit]
 
-    def _has_room_for_phrases(self, sentence: SourceSentence) -> bool:
-        number = sum(map(len, sentence.phrases))
-        has_room = number < self.max_target_tokens
-        if not has_room:
-            logger.warning(
-                "Line %d: not translated, for its phrases have %d tokens, and a translation at "
-                "most %d.",
-                sentence.number + 1,
-                number,
-                self.max_target_tokens,
-            )
-        return has_room
+    def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
+        """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
+        texts = [clean_text(given.text) for given in pool]
+        sentences = []
+        for given, text, ids in zip(
+            pool, texts, self.source_tokenizer(texts).input_ids, strict=True
+        ):
+            line = f"Line {given.number + 1}"
+            if given.text.strip() != text:
+                logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
+            # One token less, to leave room for the end.
+            room = self.max_target_tokens - 1
+            prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
+            phrases = [self._target_ids(each, True) for each in given.phrases if each.strip()]
+            source = self._cut(ids, line, self.max_source_tokens)
+            sentences.append(SourceSentence(source, prefix, phrases, given.number))
+        return sentences
 
-    def _sentences(self, pool: Sequence[tuple[int, Row]]) -> list[SourceSentence]:
-        """What the engine translates of some rows, whose texts are split into sub-words at once."""
-        texts = [clean_text(text) for _, (text, _, _) in pool]
-        for (number, (text, _, _)), whole in zip(pool, texts, strict=True):
-            if text.strip() != whole:
-                logger.warning("Line %d: what is no character is U+FFFD here.", number + 1)
-        return [
-            SourceSentence(
-                self._cut(ids, f"Line {number + 1}", self.max_source_tokens),
-                # With room for its end.
-                self._cut(
-                    self._target_ids(prefix),
-                    f"Line {number + 1}, prefix",
-                    self.max_target_tokens - 1,
-                ),
-                [ids for ids in map(self._target_ids, phrases) if ids],
-                number,
-            )
-            for ids, (number, (_, prefix, phrases)) in zip(
-                self.source_tokenizer(texts).input_ids, pool, strict=True
-            )
-        ]
-
-    def _target_ids(self, text: str) -> list[int]:
-        """Ids of a part of a translation."""
-        if not text.strip():
+    def _target_ids(self, text: str, is_part: bool = False) -> list[int]:
+        if is_part and not text.strip():
             return []
-        ids: list[int] = self.target_tokenizer(clean_text(text), add_special_tokens=False).input_ids
+        encoded = self.target_tokenizer(clean_text(text), add_special_tokens=not is_part)
+        ids: list[int] = encoded.input_ids
         return ids
+
+    def _has_room_for_phrases(self, sentence: SourceSentence) -> bool:
+        tokens = sum(map(len, sentence.phrases))
+        if tokens < self.max_target_tokens:
+            return True
+        logger.warning(
+            "Line %d: not translated. Its phrases have %d tokens, but translations at most %d.",
+            *(sentence.number + 1, tokens, self.max_target_tokens),
+        )
+        return False
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
@@ -467,27 +420,66 @@ class Translator:
         ]
 
 
-def _refuse_one_text(texts: Iterable[str]) -> None:
+def _ignore(*_: int) -> None:
+    """Report nothing."""
+
+
+def _check_several(texts: Iterable[str]) -> None:
     if isinstance(texts, str | bytes):
         raise ValueError(
-            f"Texts must be several, got a {type(texts).__name__}: put it into a list."
+            f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
+            "a single text into a list."
         )
 
 
-def _rows(
-    texts: Iterable[str], prefixes: Iterable[str] | None, phrases: Iterable[Sequence[str]] | None
-) -> Iterator[Row]:
+def _source_texts(
+    texts: Iterable[str],
+    prefixes: Iterable[str] | None,
+    phrases: Iterable[Sequence[str]] | None,
+    first_number: int,
+) -> Iterator[SourceText]:
     """Each text with its prefix and phrases."""
+    missing = object()
     given: list[Iterable[Any]] = [
         column for column in (texts, prefixes, phrases) if column is not None
     ]
-    for number, row in enumerate(zip_longest(*given, fillvalue=MISSING), start=1):
-        if MISSING in row:
+    rows = zip_longest(*given, fillvalue=missing)
+    for number, (text, *rest) in enumerate(rows, start=first_number):
+        if text is missing or missing in rest:
             raise ValueError(
-                "Each text needs its prefix and its phrases, where there are any, an empty line "
-                f"for none: line {number} is not in all of them."
+                "Texts, prefixes and phrases must have as many lines, an empty one for a text "
+                f"without prefix or phrases: line {number + 1} is not in all of them."
             )
-        text, *rest = row
         if not isinstance(text, str):
-            raise ValueError(f"Line {number} must be a str, got {type(text).__name__}.")
-        yield text, "" if prefixes is None else rest.pop(0), rest.pop() if rest else ()
+            raise ValueError(f"Line {number + 1} must be a str, got {type(text).__name__}.")
+        prefix = "" if prefixes is None else rest.pop(0)
+        yield SourceText(number, text, prefix, rest.pop() if rest else ())
+
+
+def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
+    iterator = iter(items)
+    while pool := list(islice(iterator, size)):
+        yield pool
+
+
+def batches_by_length(
+    lengths: Sequence[int], batch_size: int, max_tokens_per_batch: int
+) -> list[list[int]]:
+    """Group sentences into batches, longest first; return indices of each batch's sentences.
+
+    Args:
+        lengths: Source tokens of each sentence.
+        batch_size: Sentences of a batch at most.
+        max_tokens_per_batch: Source tokens of a batch at most, padding included. A longer sentence
+            is a batch by itself.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        last = batches[-1] if batches else []
+        fits = last and (len(last) + 1) * lengths[last[0]] <= max_tokens_per_batch
+        if fits and len(last) < batch_size:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches

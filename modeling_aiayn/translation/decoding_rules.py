@@ -1,0 +1,123 @@
+"""The rules of a model's generation config, which every engine and exporter follows."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+from transformers import GenerationConfig
+
+from ..generation import beyond_source
+from .engine import SourceSentence
+from .options import SearchOptions
+
+# Subtracted from the logit of an id that is excluded from the softmax. It is finite in float16 too,
+# so that a prefix with such an id stays possible.
+EXCLUDED_LOGIT = 1e4
+
+
+@dataclass(frozen=True)
+class DecodingRules:
+    """How a model's translations end, how long they may be, and which ids they never contain.
+
+    Args:
+        eos_token_ids: Ids that end a translation.
+        suppressed_token_ids: Ids that are never generated; a prefix may contain them.
+        excluded_from_softmax: Ids that get no probability, so that the others share all of it.
+        max_tokens_beyond_source: Tokens that a translation may have more than its source.
+        target_positions: Positions of a learned position table. None: any number.
+    """
+
+    eos_token_ids: frozenset[int]
+    suppressed_token_ids: tuple[int, ...]
+    excluded_from_softmax: tuple[int, ...]
+    max_tokens_beyond_source: int
+    target_positions: int | None = None
+
+    @classmethod
+    def from_generation_config(
+        cls,
+        generation_config: GenerationConfig,
+        vocabulary_size: int,
+        target_positions: int | None = None,
+    ) -> Self:
+        """Read the rules of a model whose target vocabulary has vocabulary_size entries.
+
+        With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
+
+        Raises:
+            ValueError: The config needs something that only generate() supports, or suppresses an
+                id that does not exist.
+        """
+        _check_supported(generation_config)
+        suppressed = _suppressed_token_ids(generation_config, vocabulary_size)
+        ends = generation_config.eos_token_id
+        return cls(
+            eos_token_ids=frozenset(ends if isinstance(ends, list) else [ends]),
+            suppressed_token_ids=suppressed,
+            excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
+            max_tokens_beyond_source=beyond_source(generation_config),
+            target_positions=target_positions,
+        )
+
+    @property
+    def single_eos_token_id(self) -> int:
+        """The only end, for CTranslate2; a ValueError if there are several."""
+        if len(self.eos_token_ids) != 1:
+            raise ValueError(
+                "CTranslate2 needs exactly one end, got "
+                f"eos_token_id={sorted(self.eos_token_ids)}. Set one in the generation config."
+            )
+        return next(iter(self.eos_token_ids))
+
+    def max_length(self, sentence: SourceSentence, options: SearchOptions) -> int:
+        """The most tokens that a translation may have, `</s>` included.
+
+        There is always room for prefix, phrases and `</s>`, unless a position table is shorter.
+        """
+        offset = options.max_length_offset
+        offset = self.max_tokens_beyond_source if offset is None else offset
+        limit = int(options.max_length_factor * len(sentence.input_ids)) + offset
+        given = len(sentence.prefix) + sum(map(len, sentence.phrases))
+        limit = max(limit, given + 1)
+        return min(limit, self.target_positions or limit)
+
+    def exclude_from_softmax(self, logits: Tensor) -> None:
+        """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them."""
+        if self.excluded_from_softmax:
+            logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
+
+
+def _check_supported(generation_config: GenerationConfig) -> None:
+    neutral = {
+        "repetition_penalty": (None, 1.0),
+        "encoder_repetition_penalty": (None, 1.0),
+        "forced_bos_token_id": (None,),
+        "begin_suppress_tokens": (None,),
+        "sequence_bias": (None,),
+    }
+    for name, values in neutral.items():
+        value = getattr(generation_config, name)
+        if value not in values:
+            raise ValueError(
+                f"The generation config says {name}={value!r}, which Translator does not support. "
+                "Use model.generate(), or remove it from the generation config."
+            )
+
+
+def _suppressed_token_ids(
+    generation_config: GenerationConfig, vocabulary_size: int
+) -> tuple[int, ...]:
+    words = generation_config.bad_words_ids or []
+    for word in words:
+        if len(word) != 1:
+            raise ValueError(
+                f"bad_words_ids must be of one id each here, got {word}. Use model.generate(), or "
+                "remove it from the generation config."
+            )
+    ids = sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
+    if ids and not 0 <= ids[0] <= ids[-1] < vocabulary_size:
+        raise ValueError(
+            f"suppress_tokens and bad_words_ids must be in [0, {vocabulary_size}), got {ids}. "
+            "Remove the others from the generation config."
+        )
+    return tuple(ids)

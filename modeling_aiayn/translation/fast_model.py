@@ -1,0 +1,410 @@
+"""A second implementation of the model, for decoding: the equations of layers.py, fewer operations.
+
+Read layers.py first. The classes here have the same order, and tests compare the two for every
+architecture. The differences:
+
+- There is no dropout. Query, key and value come from one matrix product.
+- On a CPU, weights are packed once in the layout that the processor's kernels read, and attention
+  is in float32 even if the weights are in less: its products are too small to gain from less.
+- The encoder computes real tokens only. Padding exists inside attention alone.
+- The decoder computes one token of each hypothesis at a time.
+
+A change of the model's weights after construction may not reach this copy.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention import MultiHeadAttention
+from ..layers import AddNorm, DecoderLayer, EncoderLayer, TransformerLayer
+from ..modeling_aiayn import AiaynForConditionalGeneration
+
+# Rows that the packed layout is made for. It is no slower for 4 or for 4,096 rows.
+PACKED_ROWS = 128
+# The packed kernel is slower for fewer rows than these, so fewer are padded.
+FEWEST_ROWS = 4
+# Layers that decoding replaces by their weights.
+PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
+    """A linear layer for decoding: x W^T + b of states x, [rows, in], with a weight of [out, in].
+
+    On a CPU the weight is packed once, not at each call: a decoding step multiplies few rows by
+    large matrices, and packing a matrix takes as long as the product. torch has no public name for
+    packing; its compiler does it to frozen weights. With few rows the product waits for weights to
+    come from memory, so weights that float16 holds exactly are stored in float16. Products and sums
+    are in float32 all the same.
+    """
+    weight = weight.detach()
+    bias = None if bias is None else bias.detach()
+    if weight.device.type == "cpu":
+        if is_exact_in_float16(weight):
+            return _float16_linear(weight, bias)
+        if has_packed_kernel(weight.dtype):
+            return _packed_linear(weight, bias)
+    return partial(functional.linear, weight=weight, bias=bias)
+
+
+def has_packed_kernel(dtype: torch.dtype) -> bool:
+    """Whether this processor multiplies by packed weights of dtype; bfloat16 needs AVX-512."""
+    # torch leaves both functions unannotated.
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+def is_exact_in_float16(weight: Tensor) -> bool:
+    """Whether float16 holds a float32 weight exactly, and this processor has kernels for it."""
+    return (
+        weight.dtype == torch.float32
+        and torch.backends.quantized.engine in ("fbgemm", "x86")
+        and torch.equal(weight.half().float(), weight)
+    )
+
+
+def _float16_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    return lambda states: cast(Tensor, torch.ops.quantized.linear_dynamic_fp16(states, packed))
+
+
+def _packed_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+
+    def product(states: Tensor) -> Tensor:
+        rows = len(states)
+        if rows < FEWEST_ROWS:
+            states = functional.pad(states, (0, 0, 0, FEWEST_ROWS - rows))
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+        return result[:rows]
+
+    return product
+
+
+def stacked_linear(linears: Sequence[nn.Linear]) -> Linear:
+    """Linear layers of the same input as one layer; their outputs stand side by side."""
+    weight = torch.cat([linear.weight for linear in linears])
+    has_bias = linears[0].bias is not None
+    bias = torch.cat([linear.bias for linear in linears]) if has_bias else None
+    return linear_function(weight, bias)
+
+
+def attention_dtype(states: Tensor) -> torch.dtype:
+    """The dtype of attention in decoding, and of its keys and values."""
+    if states.device.type == "cpu":
+        return torch.promote_types(states.dtype, torch.float32)
+    return states.dtype
+
+
+def _contiguous_in(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """States in another dtype; a cast makes them contiguous in the same pass."""
+    return states.to(dtype, memory_format=torch.contiguous_format)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Equation 1; the product of queries and keys includes its scale and its mask.
+
+    Args:
+        query: Queries, [N, H, k, K], of any dtype.
+        key: Keys, [N * H, K, S], one in a column, as the product reads them.
+        value: Values, [N * H, S, K].
+        mask: Added to the scores, broadcastable to [N * H, k, S].
+
+    Returns:
+        The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
+    """
+    query = _contiguous_in(query, key.dtype).flatten(0, 1)
+    scores = torch.baddbmm(mask, query, key, alpha=1 / math.sqrt(query.size(-1)))
+    weights = scores.softmax(-1)
+    return torch.bmm(weights, value), weights
+
+
+class FastAttention:
+    """The projections of a MultiHeadAttention; has_keys: keys come from the queries' states."""
+
+    def __init__(self, attention: MultiHeadAttention, has_keys: bool) -> None:
+        self.head_dim = attention.head_dim
+        self.heads = attention.q_proj.out_features // attention.head_dim
+        projections = [attention.q_proj]
+        if has_keys:
+            projections += [attention.k_proj, attention.v_proj]
+        self.parts = len(projections)
+        self.project = stacked_linear(projections)
+        self.dtype = attention.out_proj.weight.dtype
+        self.out = linear_function(attention.out_proj.weight, attention.out_proj.bias)
+
+    def split_heads(self, projected: Tensor, width: int) -> Tensor:
+        """Split [N * k, parts * H * K] by heads and query, key, value: [parts, N, H, k, K]."""
+        shape = (-1, width, self.parts, self.heads, self.head_dim)
+        return projected.view(shape).permute(2, 0, 3, 1, 4)
+
+    def join_heads(self, attended: Tensor) -> Tensor:
+        """Join attended values, [N * H, k, K], to the input of `out`, [N * k, H * K]."""
+        heads = attended.view(-1, self.heads, *attended.shape[1:]).transpose(1, 2)
+        return _contiguous_in(heads, self.dtype).reshape(-1, self.heads * self.head_dim)
+
+
+class FastAddNorm:
+    """An AddNorm without dropout."""
+
+    def __init__(self, norm: AddNorm) -> None:
+        self.norm_first = norm.norm_first
+        self.arguments = (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def before(self, hidden_states: Tensor) -> Tensor:
+        """The sub-layer's input."""
+        if self.norm_first:
+            return torch.layer_norm(hidden_states, *self.arguments)
+        return hidden_states
+
+    def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to the layer's input."""
+        hidden_states = hidden_states + output
+        if self.norm_first:
+            return hidden_states
+        return torch.layer_norm(hidden_states, *self.arguments)
+
+
+class FastFeedForward:
+    """A layer's feed-forward network, equation 2, with its AddNorm."""
+
+    def __init__(self, layer: TransformerLayer) -> None:
+        self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias)
+        # In place, because new memory costs more than the function itself.
+        self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
+        self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias)
+        self.norm = FastAddNorm(layer.final_layer_norm)
+
+    def __call__(self, hidden_states: Tensor) -> Tensor:
+        """Run the network, [rows, D] to [rows, D]."""
+        states = self.norm.before(hidden_states)
+        return self.norm.after(hidden_states, self.fc2(self.activation(self.fc1(states))))
+
+
+def padding_mask(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """A mask for scores, [N, H, 1, S]: 0, and the dtype's minimum where attention_mask is 0."""
+    mask = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
+    mask.masked_fill_(attention_mask == 0, torch.finfo(dtype).min)
+    return mask[:, None, None].repeat(1, heads, 1, 1)
+
+
+class TokenPlaces:
+    """The places of the M real tokens in a padded batch of N sentences.
+
+    attention_mask, [N, S], is 1 for real tokens, which come first; dtype is that of attention.
+    """
+
+    def __init__(self, attention_mask: Tensor, heads: int, dtype: torch.dtype) -> None:
+        is_real = attention_mask.flatten() != 0
+        self.places = is_real.nonzero()[:, 0]  # of each token among the N * S places, [M]
+        # The token at each place; at padding, any token of the same sentence.
+        self.tokens = is_real.cumsum(0) - 1  # [N * S]
+        self.length = attention_mask.size(1)
+        self.mask = padding_mask(attention_mask, heads, dtype).flatten(0, 1)  # [N * H, 1, S]
+
+    def pad(self, states: Tensor) -> Tensor:
+        """Give every place its token's states, [M, ...] to [N * S, ...], in attention's dtype."""
+        return states.to(self.mask.dtype)[self.tokens]
+
+
+class FastEncoderLayer:
+    """An EncoderLayer over real tokens."""
+
+    def __init__(self, layer: EncoderLayer) -> None:
+        self.attention = FastAttention(layer.self_attn, has_keys=True)
+        self.norm = FastAddNorm(layer.self_attn_layer_norm)
+        self.feed_forward = FastFeedForward(layer)
+
+    def __call__(self, hidden_states: Tensor, places: TokenPlaces) -> Tensor:
+        """Run the layer, [M, D] to [M, D]."""
+        padded = places.pad(self.attention.project(self.norm.before(hidden_states)))
+        query, key, value = self.attention.split_heads(padded, places.length)  # [N, H, S, K] each
+        key = key.transpose(2, 3).flatten(0, 1)
+        attended, _ = attend(query, key, value.flatten(0, 1), places.mask)
+        output = self.attention.out(self.attention.join_heads(attended)[places.places])
+        return self.feed_forward(self.norm.after(hidden_states, output))
+
+
+class FastDecoderLayer:
+    """A DecoderLayer for one token of each hypothesis."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        self.self_attention = FastAttention(layer.self_attn, has_keys=True)
+        self.self_norm = FastAddNorm(layer.self_attn_layer_norm)
+        self.source_attention = FastAttention(layer.encoder_attn, has_keys=False)
+        self.source_norm = FastAddNorm(layer.encoder_attn_layer_norm)
+        self.feed_forward = FastFeedForward(layer)
+
+    def __call__(
+        self,
+        hidden_states: Tensor,
+        width: int,
+        target: Tensor,
+        target_mask: Tensor,
+        source: tuple[Tensor, Tensor],
+        source_mask: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the layer.
+
+        Args:
+            hidden_states: States of one token of each hypothesis, [N * k, D].
+            width: Hypotheses of each sentence, k.
+            target: Keys and values of the target, [N, H, 2, T, K]. The layer writes those of the
+                new tokens into the last k of T.
+            target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
+            source: Keys, [N * H, K, S], and values, [N * H, S, K], of the source.
+            source_mask: Added to the scores over the source, broadcastable to [N * H, k, S].
+
+        Returns:
+            States, [N * k, D], and the attention over the source, [N * H, k, S].
+        """
+        states = self.self_norm.before(hidden_states)
+        parts = self.self_attention.split_heads(self.self_attention.project(states), width)
+        target[:, :, :, -width:] = parts[1:].permute(1, 2, 0, 3, 4)
+        keys, values = target.flatten(0, 1).unbind(1)
+        attended, _ = attend(parts[0], keys.transpose(1, 2), values, target_mask)
+        output = self.self_attention.out(self.self_attention.join_heads(attended))
+        hidden_states = self.self_norm.after(hidden_states, output)
+
+        states = self.source_norm.before(hidden_states)
+        (query,) = self.source_attention.split_heads(self.source_attention.project(states), width)
+        attended, weights = attend(query, *source, source_mask)
+        output = self.source_attention.out(self.source_attention.join_heads(attended))
+        hidden_states = self.source_norm.after(hidden_states, output)
+
+        return self.feed_forward(hidden_states), weights
+
+
+@dataclass(frozen=True)
+class EncodedSources:
+    """The part of an encoded batch that every decoding step reads.
+
+    Args:
+        keys_values: For each decoder layer keys, [N, H, K, S], and values, [N, H, S, K]. Each key
+            is a column in memory too: a product with few queries reads columns faster than rows.
+        mask: Added to scores over sources, [N, H, 1, S].
+    """
+
+    keys_values: list[tuple[Tensor, Tensor]]
+    mask: Tensor
+
+    def select(self, sentences: Tensor) -> "EncodedSources":
+        """The sources at given indices, [M]."""
+        selected = [(keys[sentences], values[sentences]) for keys, values in self.keys_values]
+        return EncodedSources(selected, self.mask[sentences])
+
+
+class FastModel:
+    """A translation model made ready for decoding.
+
+    Raises:
+        ValueError: A projection is not a plain linear layer, or the model is on several devices.
+    """
+
+    def __init__(self, model: AiaynForConditionalGeneration) -> None:
+        check_plain_layers(model)
+        self.encoder, self.decoder = model.model.encoder, model.model.decoder
+        encoder_layers = cast(list[EncoderLayer], list(self.encoder.layers))
+        decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
+        self.encoder_heads = model.config.encoder_attention_heads
+        self.encoder_layers = [FastEncoderLayer(layer) for layer in encoder_layers]
+        attentions = [layer.encoder_attn for layer in decoder_layers]
+        self.source_projections = [
+            stacked_linear([each.k_proj, each.v_proj]) for each in attentions
+        ]
+        self.source_head_dim = attentions[0].head_dim
+        self.decoder_layers = [FastDecoderLayer(layer) for layer in decoder_layers]
+        self.lm_head = linear_function(model.lm_head.weight, model.lm_head.bias)
+        self.dtype = model.dtype
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:
+        """Encode sources, [N, S] like their mask, and project the result for each decoder layer."""
+        embedded = self.encoder.embed(self.encoder.look_up(input_ids, None), attention_mask)
+        dtype = attention_dtype(embedded)
+        places = TokenPlaces(attention_mask, self.encoder_heads, dtype)
+        hidden_states = embedded.flatten(0, 1)[places.places]  # [M, D]
+        for layer in self.encoder_layers:
+            hidden_states = layer(hidden_states, places)
+        hidden_states = self.encoder.layer_norm(hidden_states)
+        keys_values = [
+            self._split_source(places.pad(project(hidden_states)), places.length)
+            for project in self.source_projections
+        ]
+        heads = keys_values[0][0].size(1)
+        return EncodedSources(keys_values, padding_mask(attention_mask, heads, dtype))
+
+    def _split_source(self, padded: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        heads = padded.size(-1) // self.source_head_dim // 2
+        key, value = padded.view(-1, length, 2, heads, self.source_head_dim).unbind(2)
+        # [N, S, H, K] each
+        return key.permute(0, 2, 3, 1).contiguous(), value.transpose(1, 2).contiguous()
+
+    def target_positions(self, max_length: int, device: torch.device) -> Tensor:
+        """Encodings of the first positions of a target, [max_length, D]."""
+        encodings: Tensor = self.decoder.embed_positions(torch.arange(max_length, device=device))
+        return encodings.to(self.dtype)
+
+    def step(
+        self,
+        tokens: Tensor,
+        position: Tensor,
+        targets: Sequence[Tensor],
+        target_mask: Tensor,
+        sources: EncodedSources,
+    ) -> tuple[Tensor, Tensor]:
+        """Score every entry of the vocabulary as the next token of each hypothesis.
+
+        Args:
+            tokens: The last token of each hypothesis, [N, k].
+            position: Encoding of their position, [D].
+            targets: For each layer keys and values of the target, [N, H, 2, T, K]; the last k of T
+                are written here.
+            target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
+            sources: The encoded sources.
+
+        Returns:
+            Logits in float32, [N, k, V], and the last layer's attention over the source,
+            [N * H, k, S].
+        """
+        embedded = self.decoder.embed_tokens(tokens.flatten()) * self.decoder.embed_scale
+        hidden_states = embedded + position  # [N * k, D]
+        source_mask = sources.mask.flatten(0, 1)
+        for layer, target, (keys, values) in zip(
+            self.decoder_layers, targets, sources.keys_values, strict=True
+        ):
+            source = (keys.flatten(0, 1), values.flatten(0, 1))
+            hidden_states, weights = layer(
+                hidden_states, tokens.size(1), target, target_mask, source, source_mask
+            )
+        logits: Tensor = self.lm_head(self.decoder.layer_norm(hidden_states))
+        return logits.float().view(*tokens.shape, -1), weights
+
+
+def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
+    """Raise a ValueError unless a model's projections are plain linear layers on one device."""
+    for name, module in model.named_modules():
+        is_plain = isinstance(module, nn.Linear) and module.weight.is_floating_point()
+        if name.rpartition(".")[2] in PROJECTIONS and not is_plain:
+            raise ValueError(
+                f"Translator needs plain linear layers, but {name} is a "
+                f"{type(module).__module__}.{type(module).__name__}. Merge adapters first: "
+                "Translator.from_pretrained merges an adapter's folder, and merge_and_unload() a "
+                "PeftModel. For quantized models use model.generate()."
+            )
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise ValueError(
+            f"Translator needs a model on one device, got parts on {', '.join(devices)}. Pass "
+            "device instead of device_map."
+        )

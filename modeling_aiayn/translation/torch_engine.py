@@ -1,0 +1,203 @@
+"""Our own engine: searches a batch of source ids for target ids, step by step."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..losses import IGNORED_LABEL
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from .beam_decoder import BeamDecoder
+from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
+from .decoding_rules import DecodingRules
+from .engine import SourceSentence
+from .fast_model import FastModel
+from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
+from .options import SearchOptions
+from .required_phrases import ConstrainedSearch
+
+# Removing finished sentences copies the rest, so it waits until they are this share of a batch.
+LEAVING_SHARE = 0.125
+
+
+class TorchEngine:
+    """Our own decoder; several models vote by the mean of their probabilities.
+
+    Models are packed and generation configs are read on the first use. Later changes of either have
+    no effect.
+
+    Raises:
+        ValueError: A model is of another class, or the vocabularies have different sizes.
+    """
+
+    def __init__(self, models: Sequence[AiaynForConditionalGeneration]) -> None:
+        self.models = list(models)
+        for model in self.models:
+            if not isinstance(model, AiaynForConditionalGeneration):
+                raise ValueError(
+                    "Translator needs an AiaynForConditionalGeneration, got "
+                    f"{type(model).__name__}. Merge adapters first: model.merge_and_unload()."
+                )
+            model.eval()
+        sizes = {model.lm_head.out_features for model in self.models}
+        if len(sizes) != 1:
+            raise ValueError(
+                "Models that vote must have one target vocabulary, got vocabularies of "
+                f"{' and '.join(map(str, sorted(sizes)))} entries."
+            )
+        self.vocabulary_size = sizes.pop()
+        self.source_positions = self._shortest_table("encoder")
+        self.target_positions = self._shortest_table("decoder")
+
+    def _shortest_table(self, half: str) -> int | None:
+        tables = (getattr(each.model, half).embed_positions.max_length for each in self.models)
+        return min((table for table in tables if table is not None), default=None)
+
+    @cached_property
+    def rules(self) -> DecodingRules:
+        """The rules of the first model's generation config."""
+        generation_config = self.models[0].generation_config
+        return DecodingRules.from_generation_config(
+            generation_config, self.vocabulary_size, self.target_positions
+        )
+
+    @cached_property
+    def _fast_models(self) -> list[FastModel]:
+        return [FastModel(model) for model in self.models]
+
+    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
+        """Check that the models can be decoded with, and that phrases come with beam search."""
+        # Both raise here, before anything is read or written.
+        _ = self.rules, self._fast_models
+        if has_phrases and (options.do_sample or options.num_beams < 2):
+            raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
+
+    @torch.inference_mode()
+    def search(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        """The nbest translations of each sentence of a batch, finished and best first."""
+        searches = [self._search_for(sentence, options) for sentence in sentences]
+        input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
+        decoder = BeamDecoder(
+            self._fast_models,
+            input_ids,
+            attention_mask,
+            options.width,
+            max(search.max_length for search in searches),
+            options.coverage_penalty > 0,
+        )
+        running = searches
+        while running:
+            self._advance(running, decoder, options)
+            running = _remove_done(running, decoder)
+        return [search.finished[: options.nbest] for search in searches]
+
+    def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
+        limit = self.rules.max_length(sentence, options)
+        shared = (options, self.rules.eos_token_ids, limit, sentence.prefix)
+        if options.do_sample:
+            return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
+        if sentence.phrases:
+            return ConstrainedSearch(*shared, phrases=sentence.phrases)
+        return SentenceSearch(*shared)
+
+    def _advance(
+        self, searches: Sequence[SentenceSearch], decoder: BeamDecoder, options: SearchOptions
+    ) -> None:
+        tokens, parents, log_probabilities = self._running_rows(searches)
+        logits = decoder.step(tokens, parents)
+        self.rules.exclude_from_softmax(logits)
+        restrictions = self._restrictions(searches)
+        if options.do_sample:
+            draws = [search.draws()[: tokens.size(1)] for search in searches]
+            candidates = drawn_candidates(logits, log_probabilities, restrictions, options, draws)
+        else:
+            # Of 2 * width candidates at least width do not end, if there is one end.
+            count = (1 + len(self.rules.eos_token_ids)) * options.width
+            candidates = best_candidates(logits, log_probabilities, restrictions, count)
+        coverage = decoder.coverage_scores()
+        for search, found, covered in zip(searches, candidates, coverage, strict=True):
+            if not search.is_done:
+                search.advance(found, covered)
+
+    def _running_rows(self, searches: Sequence[SentenceSearch]) -> tuple[Tensor, Tensor, Tensor]:
+        """Last tokens, parents and log-probabilities of running hypotheses, [N, k] each.
+
+        k is the largest number of hypotheses of a sentence; missing ones have probability 0.
+        """
+        width = max(len(search.running) for search in searches)
+        start = self.models[0].config.decoder_start_token_id
+        rows: list[tuple[float, int, int]] = []
+        for search in searches:
+            rows += [
+                (each.log_probability, each.parent, each.token_ids[-1] if each.token_ids else start)
+                for each in search.running
+            ]
+            rows += [(-torch.inf, 0, 0)] * (width - len(search.running))
+        scores, parents, tokens = (
+            torch.tensor(column, device=self.models[0].device).view(-1, width)
+            for column in zip(*rows, strict=True)
+        )
+        return tokens, parents, scores
+
+    def _restrictions(self, searches: Sequence[SentenceSearch]) -> Restrictions:
+        restrictions = Restrictions({}, [], [], [], self.rules.suppressed_token_ids)
+        for index, search in enumerate(searches):
+            if search.is_done:
+                continue
+            forced = search.forced_tokens()
+            if forced is not None:
+                restrictions.forced[index] = forced
+            restrictions.banned.extend((index, *place) for place in search.banned_tokens())
+            restrictions.offered.extend((index, *place) for place in search.offered_tokens())
+            if search.needs_one_for_each:
+                restrictions.one_for_each.append(index)
+        return restrictions
+
+    @torch.inference_mode()
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
+        input_ids, attention_mask = self._padded(sources)
+        labels, is_real = self._padded(targets)
+        decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
+            labels.masked_fill(is_real == 0, IGNORED_LABEL)
+        )
+        votes = torch.stack(
+            [
+                model(input_ids, attention_mask, decoder_input_ids).logits.float().log_softmax(-1)
+                for model in self.models
+            ]
+        )  # [models, N, T, V]
+        if self.rules.excluded_from_softmax:
+            shares = votes.logsumexp(0)  # up to a constant, which the next softmax removes
+            self.rules.exclude_from_softmax(shares)
+            votes = shares.log_softmax(-1)[None]
+        picked = votes.gather(-1, labels[None, ..., None].expand(len(votes), -1, -1, 1))[..., 0]
+        mean = picked.logsumexp(0) - math.log(len(votes))
+        totals: list[float] = mean.masked_fill(is_real == 0, 0.0).sum(-1).tolist()
+        check_no_nan(totals)
+        return totals
+
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Ids and their mask, [N, S] both."""
+        rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+        mask = [torch.ones_like(row) for row in rows]
+        first = self.models[0]
+        ids = pad_sequence(rows, batch_first=True, padding_value=first.config.pad_token_id)
+        return ids.to(first.device), pad_sequence(mask, batch_first=True).to(first.device)
+
+
+def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[SentenceSearch]:
+    """The searches that stay in the batch; those that are done leave once they are enough."""
+    staying = [index for index, search in enumerate(searches) if not search.is_done]
+    if len(searches) - len(staying) < LEAVING_SHARE * len(searches):
+        return searches
+    if staying:
+        decoder.keep(torch.tensor(staying, device=decoder.attention_mask.device))
+    return [searches[index] for index in staying]
