@@ -1,4 +1,4 @@
-"""The one picture that every notebook draws: attention weights with the tokens beside them."""
+"""Draw attention weights with their tokens: the picture that every notebook uses."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,18 @@ def draw_weights(
     title: str,
     highest: float | None = 1.0,
 ) -> None:
-    """Draw weights as a heat map: a row looks, a column is looked at.
+    """Draw weights as a heat map: each row is a query, each column is a key.
 
     Args:
-        axes: Where to draw.
+        axes: The axes to draw on.
         weights: Weights, [T, S].
-        rows: Names of the T that look.
-        columns: Names of the S that are looked at.
-        title: What is drawn.
-        highest: The weight that is darkest; None: the largest there is.
+        rows: Labels of the T queries.
+        columns: Labels of the S keys.
+        title: Title of the picture.
+        highest: The weight with the darkest colour. None: the largest weight.
     """
     axes.imshow(weights.detach(), cmap="Blues", vmin=0, vmax=highest)
-    # A token such as "$x$" is text and not mathematics.
+    # Without parse_math=False, a token such as "$x$" would be drawn as a formula.
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     axes.set_xlabel("looked at (key)")

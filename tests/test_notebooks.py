@@ -1,4 +1,4 @@
-"""The notebooks: run in a fresh kernel from top to bottom, and kept without what they print."""
+"""The notebooks run in a fresh kernel from top to bottom, and are stored without outputs."""
 
 import ast
 import re
@@ -18,18 +18,18 @@ of_each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: p
 
 
 def text_of(path, kind=None):
-    """The sources of a notebook's cells, of one kind or of all."""
+    """The text of a notebook's cells: all of them, or those of one kind."""
     cells = nbformat.read(path, as_version=4).cells
     return "\n".join(cell.source for cell in cells if kind in (None, cell.cell_type))
 
 
-def test_every_seed_document_has_one():
+def test_every_seed_document_has_a_notebook():
     assert [path.stem[:3] for path in NOTEBOOKS] == SEEDS
 
 
 @of_each_notebook
-def test_it_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
-    """What a notebook claims it asserts: a run without an error is the test. And it must draw."""
+def test_a_notebook_runs_without_errors_and_draws(path, tmp_path, monkeypatch):
+    """The notebook asserts its own claims, so a run without an error is the test."""
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     notebook = nbformat.read(path, as_version=4)
@@ -40,7 +40,7 @@ def test_it_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
 
 
 @of_each_notebook
-def test_outputs_are_stripped_and_the_file_is_as_it_is_written(path):
+def test_a_notebook_is_stored_without_outputs_in_the_format_of_nbformat(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
@@ -52,15 +52,14 @@ def test_outputs_are_stripped_and_the_file_is_as_it_is_written(path):
 
 
 @of_each_notebook
-def test_it_names_its_seed_and_no_place_of_one_machine(path):
+def test_a_notebook_names_its_seed_and_contains_no_absolute_path(path):
     assert text_of(path, "markdown").startswith(f"# Seed {path.stem[:3]}: ")
     assert f"eed document {path.stem[:3]}" in text_of(path, "markdown")
     assert not re.search(r"""(?:^|[\s"'`(=])(?:/|~/|[A-Z]:\\)\w+/""", text_of(path))
 
 
 @of_each_notebook
-def test_what_it_refers_to_is_there(path):
-    """A failing idea is worth its cell only if the test that catches it exists."""
+def test_the_tests_and_files_that_a_notebook_names_exist(path):
     text = text_of(path)
     named = TESTS.findall(text)
     assert named
@@ -76,7 +75,7 @@ def test_what_it_refers_to_is_there(path):
 
 
 @of_each_notebook
-def test_each_failing_idea_is_shown_to_fail(path):
+def test_each_idea_that_fails_is_followed_by_a_check(path):
     cells = nbformat.read(path, as_version=4).cells
     failing = [
         following.source

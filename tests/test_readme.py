@@ -1,4 +1,4 @@
-"""README and docs are run: Python as it stands, commands as far as they go without an hour's training."""
+"""The README and the pages under docs: their code blocks run, and their links and names exist."""
 
 import ast
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, arguments_of_recipe, small_model
+from datasets import Dataset
 from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
@@ -18,13 +19,11 @@ from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.tokenization import byte_tokenizer
-from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.data import DataArguments
-from modeling_aiayn.training.setup import ModelArguments
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.translation import Translator
 
 README = (ROOT / "README.md").read_text()
-DOORS_PAGE = (ROOT / "docs" / "doors.md").read_text()
+FEATURES_PAGE = (ROOT / "docs" / "transformers.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
 PYTHON = re.findall(r"```python\n(.*?)```", PAGES, flags=re.S)
 COMMANDS = [
@@ -32,6 +31,7 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", PAGES, flags=re.S)
     for line in block.replace("\\\n", " ").splitlines()
 ]
+FEATURES = re.findall(r"^\| [^|]+ \| `([^`]+)`", FEATURES_PAGE, re.M)
 
 
 @pytest.fixture(scope="session")
@@ -41,102 +41,149 @@ def opus(tmp_path_factory):
 
 @pytest.fixture
 def workplace(tmp_path, tokenizer, opus, monkeypatch):
-    """A folder with what the README talks of: runs/demo, files to translate, OPUS-MT."""
+    """A folder with the models and files that the pages name: runs/demo, data/test.en, ..."""
     monkeypatch.chdir(tmp_path)
-    small_model(vocab_size=len(tokenizer)).save_pretrained("runs/demo")
-    tokenizer.save_pretrained("runs/demo")
-    Path("runs/demo/README.md").write_text("---\nlicense: apache-2.0\n---\nA translator.\n")
+    translator = small_model(vocab_size=len(tokenizer))
     classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
-    for model, cutter, folder in (
+    for model, tokenizer_of_model, folder in (
+        (translator, tokenizer, "runs/demo"),
+        (translator, tokenizer, "runs/mine"),
+        (translator, tokenizer, "runs/multi30k"),
+        (translator, tokenizer, "runs/multi30k-fr"),
         (classifier, tokenizer, "runs/imdb"),
+        (classifier, tokenizer, "runs/reviews"),
         (language_model, byte_tokenizer(), "runs/shakespeare"),
     ):
         model.save_pretrained(folder)
-        cutter.save_pretrained(folder)
+        tokenizer_of_model.save_pretrained(folder)
+        Path(folder, "README.md").write_text("---\nlicense: apache-2.0\n---\nA model.\n")
     Path("checkpoints").symlink_to(ROOT / "checkpoints")
     Path("opus-mt-en-de").symlink_to(opus)
-    Path("sentences.en").write_text("The dog sees.\nWe see.\n")
-    Path("en.txt").write_text("the dog sees .\n" * 2)
-    for language in ("de", "fr"):
-        Path(f"{language}.txt").write_text("der Hund sieht .\n" * 2)
-    Path("runs/multi30k-fr").symlink_to("demo")
-    Path("gold.pharaoh").write_text("0-0 1p1 2-2\n" * 2)
-    Path("pairs.tsv").write_text("The dog sees.\tDer Hund sieht.\n")
+    Path("data").mkdir()
+    for path, text in (
+        ("sentences.en", "The dog sees.\nWe see.\n"),
+        ("sentences.de", "Der Hund sieht.\n"),
+        ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
+        ("data/test.en", "The dog sees.\n"),
+        ("data/test.de", "Der Hund sieht.\n"),
+        ("reviews.txt", "A wonderful film.\nA waste of two hours.\n"),
+        ("en.txt", "the dog sees .\n" * 2),
+        ("de.txt", "der Hund sieht .\n" * 2),
+        ("fr.txt", "le chien voit .\n" * 2),
+        ("gold.pharaoh", "0-0 1p1 2-2\n" * 2),
+    ):
+        Path(path).write_text(text)
     return tmp_path
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
 def test_python_blocks_run(workplace, number):
-    exec(compile(PYTHON[number], f"README block {number}", "exec"), {"__name__": "readme"})
-
-
-DOORS = re.findall(r"^\| [^|]+ \| `([^`]+)`", DOORS_PAGE, re.M)
+    exec(compile(PYTHON[number], f"Python block {number}", "exec"), {"__name__": "readme"})
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_opens(workplace, hub, door):
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_feature_example_runs(workplace, hub, feature):
     namespace = {}
-    exec(PYTHON[1], namespace)
+    exec(next(block for block in PYTHON if "batch = tokenizer(" in block), namespace)
     exec("import torch, accelerate, peft, transformers, modeling_aiayn.translation", namespace)
     exec("from transformers.distributed import DistributedConfig", namespace)
     for library in ("transformers", "accelerate", "peft"):
         module = namespace[library]
-        names = {node.id for node in ast.walk(ast.parse(door)) if isinstance(node, ast.Name)}
+        names = {node.id for node in ast.walk(ast.parse(feature)) if isinstance(node, ast.Name)}
         namespace |= {name: getattr(module, name) for name in names if hasattr(module, name)}
-    eval(door, namespace)
+    eval(feature, namespace)
 
 
-def test_the_table_of_doors_is_read_whole():
-    assert len(DOORS) == DOORS_PAGE.count("(../tests/test_") == 30
+def test_every_row_of_the_feature_table_is_tested():
+    assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 30
+
+
+def check_launched_training(words, monkeypatch):
+    """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`."""
+    script = next(index for index, word in enumerate(words) if word.endswith(".py"))
+    recipe = words[script + 1]
+    files = [word for word in words[: script + 1] if word.endswith((".py", ".yaml"))]
+    assert all((ROOT / word).exists() for word in files)
+    assert find_recipe(recipe)
+    monkeypatch.setattr(sys, "argv", [*words[script:], "--use_cpu", "true"])
+    parse_arguments("", *arguments_of_recipe(recipe))
+
+
+def make_what_a_command_reads(words):
+    """Export, import or train a model that the command needs."""
+    if "--engine" in words:
+        export_ctranslate2(Translator.from_pretrained("runs/demo"), "runs/demo-ct2", "int8")
+    if "models/opus-en-de" in words and "--system" not in words:
+        import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
+    if "scripts/average_checkpoints.py" in words:
+        translator = Translator.from_pretrained("runs/demo")
+        tokenizer = translator.source_tokenizer
+        pair = dict(tokenizer(["We see."], text_target=["Wir sehen."]))
+        arguments = AiaynTrainingArguments(
+            "runs/multi30k", max_steps=5, save_steps=1, save_strategy="steps", report_to="none"
+        )
+        model = translator.model.float()
+        AiaynTrainer(
+            model, arguments, train_dataset=Dataset.from_dict(pair), processing_class=tokenizer
+        ).train()
+
+
+def run_script(words, monkeypatch):
+    """Run a script; of a training run, only read its flags."""
+    monkeypatch.setattr(sys, "argv", words)
+    if words[0].startswith("scripts/train_"):
+        parse_arguments("", *arguments_of_recipe(words[1]))
+    else:
+        make_what_a_command_reads(words)
+        runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(workplace, hub, opus, monkeypatch, command):
     files = {path.name: path.read_bytes() for path in opus.iterdir()}
     hub.repositories["Helsinki-NLP/opus-mt-en-de"] = {"main": ("0" * 40, files)}
-    program, *arguments = shlex.split(command, comments=True)
+    program, *words = shlex.split(command.split(" > ")[0], comments=True)
     if program == "make":
-        done = subprocess.run(
-            ["make", "-n", *arguments], cwd=ROOT, capture_output=True, check=False
-        )
-        assert done.returncode == 0
-    elif program in ("torchrun", "accelerate"):
-        script = next(index for index, word in enumerate(arguments) if word.endswith(".py"))
-        recipe, *flags = arguments[script + 1 :]
-        monkeypatch.setattr(sys, "argv", [arguments[script], recipe, *flags, "--use_cpu", "true"])
-        parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
-        assert find_recipe(recipe)
-        files = [word for word in arguments[: script + 1] if word.endswith((".py", ".yaml"))]
-        assert all((ROOT / word).exists() for word in files)
+        dry_run = ["make", "-n", *words]
+        assert subprocess.run(dry_run, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    elif program == "source":
+        assert words == [".venv/bin/activate"]
     elif program == "pip":
-        assert (ROOT / arguments[arguments.index("--constraint") + 1]).exists()
+        assert (ROOT / words[words.index("--constraint") + 1]).exists()
+    elif program in ("torchrun", "accelerate"):
+        check_launched_training(words, monkeypatch)
     else:
         assert program == "python"
-        if "--engine" in arguments:
-            export_ctranslate2(Translator.from_pretrained("runs/demo"), "runs/demo-ct2", "int8")
-        if "opus-en-de" in command and "import_weights" not in command:
-            import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
-        monkeypatch.setattr(sys, "argv", arguments)
-        if arguments[0].startswith("scripts/train_"):
-            parse_arguments("", *arguments_of_recipe(arguments[1]))
-        else:
-            runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
+        run_script(words, monkeypatch)
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+def anchors(path):
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.M)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_links_lead_to_existing_files_and_headings(page):
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
-        assert (ROOT / path).exists(), target
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), flags=re.M)
-            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
+            assert anchor in anchors(linked), target
 
 
-def test_the_table_names_what_there_is():
-    for row in re.findall(r"^\|.*\]\(modeling_aiayn/.*\|$", README, flags=re.M):
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
+
+
+def test_the_code_table_names_existing_functions_and_classes():
+    rows = re.findall(r"^\|.*\]\(modeling_aiayn/.*\|$", README, flags=re.M)
+    assert rows
+    for row in rows:
         paths = re.findall(r"\]\((modeling_aiayn/[^)]+)\)", row)
         text = "".join((ROOT / path).read_text() for path in paths)
         for name in re.findall(r"`([^`]+)`", row.split("|")[3]):
@@ -145,8 +192,8 @@ def test_the_table_names_what_there_is():
             )
 
 
-def test_departures_are_those_of_the_docstrings():
-    """Each file that departs is listed, and none that does not."""
+def test_the_readme_lists_the_departures_that_the_docstrings_name():
+    """Each file that departs is listed, and no other file."""
     section = README.split("## Departures from the paper")[1].split("##")[0]
     listed = set(re.findall(r"\(`([^`]+)`\)", section))
     departing = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import small_config
+from conftest import ROOT, small_config
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from training_setup import arguments, logged, make_trainer

@@ -6,7 +6,7 @@ from typing import Self
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..generation import beyond_source
+from ..generation import max_tokens_beyond_source
 from .engine import SourceSentence
 from .options import SearchOptions
 
@@ -55,7 +55,7 @@ class DecodingRules:
             eos_token_ids=frozenset(ends if isinstance(ends, list) else [ends]),
             suppressed_token_ids=suppressed,
             excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
-            max_tokens_beyond_source=beyond_source(generation_config),
+            max_tokens_beyond_source=max_tokens_beyond_source(generation_config),
             target_positions=target_positions,
         )
 

@@ -1,0 +1,170 @@
+"""The package's layout: which module may import which, and how large its parts may be."""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "modeling_aiayn"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+IDS = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
+
+HUB_SET = {
+    *("configuration_aiayn", "attention", "dropout", "layers", "stacks", "losses", "chunked_loss"),
+    *("generation", "modeling_aiayn"),
+}
+# Top-level modules of the workshop, each with the others that it may import.
+BASE_MODULES = {
+    "embedded_corpus": set(),
+    "whole_files": set(),
+    "metrics": set(),
+    "tokenization": set(),
+    "corpus": {"embedded_corpus"},
+    "loading": {"tokenization"},
+    "publishing": {"tokenization", "loading"},
+}
+# Rooms of the workshop, each with the rooms that it may import besides.
+ROOMS = {
+    "training": set(),
+    "translation": set(),
+    "inspection": {"translation"},
+    "interop": {"translation"},
+    "classification": {"training", "inspection"},
+    "language_model": {"training"},
+}
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 40
+
+
+def module_name(path: Path) -> str:
+    """modeling_aiayn/translation/engine.py is "translation.engine"; an __init__ is its folder."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+NAMES = {module_name(path): path for path in MODULES}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The package's own modules that a module imports, anywhere in it."""
+    package = path.relative_to(PACKAGE).parent.parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = list(package[: len(package) - node.level + 1])
+            module = ".".join(base + (node.module.split(".") if node.module else []))
+            names = {f"{module}.{alias.name}".strip(".") for alias in node.names}
+            inner = names & NAMES.keys()
+            found |= inner or {module}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("modeling_aiayn"):
+            found.add(node.module.removeprefix("modeling_aiayn").lstrip("."))
+        elif isinstance(node, ast.Import):
+            found |= {
+                alias.name.removeprefix("modeling_aiayn").lstrip(".")
+                for alias in node.names
+                if alias.name.split(".")[0] == "modeling_aiayn"
+            }
+    return found
+
+
+IMPORTS = {module_name(path): imported_modules(path) for path in MODULES}
+
+
+def allowed_rooms(room: str) -> set[str]:
+    if room in HUB_SET:
+        return HUB_SET
+    if room in BASE_MODULES:
+        return HUB_SET | {room} | BASE_MODULES[room]
+    if room in ROOMS:
+        return HUB_SET | BASE_MODULES.keys() | {room} | ROOMS[room]
+    if room == "":  # the package's __init__
+        return HUB_SET
+    assert room in ("commands", "__main__"), f"{room} is in no room of the plan"
+    return HUB_SET | BASE_MODULES.keys() | ROOMS.keys() | {"", "commands"}
+
+
+@pytest.mark.parametrize("name", IMPORTS, ids=lambda name: name or "__init__")
+def test_imports_point_one_way(name):
+    wrong = {each for each in IMPORTS[name] if room_of(each) not in allowed_rooms(room_of(name))}
+    assert not wrong
+
+
+def test_no_imports_form_a_cycle():
+    """Imports within functions count too."""
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"import cycle: {' -> '.join((*path, name))}"
+        if name not in done:
+            for imported in sorted(IMPORTS.get(name, ())):
+                if imported != name:
+                    visit(imported, (*path, name))
+            done.add(name)
+
+    for name in IMPORTS:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_no_file_is_long(path):
+    assert len(path.read_text("utf-8").splitlines()) <= MAX_FILE_LINES
+
+
+def code_lines(source: str) -> set[int]:
+    """Numbers of the lines that hold more than a comment."""
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {
+        line
+        for token in tokens
+        if token.type not in (*skipped, tokenize.ENDMARKER)
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_no_function_is_long(path):
+    source = path.read_text("utf-8")
+    lines = code_lines(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body
+            if ast.get_docstring(node) is not None:
+                docstring = range(body[0].lineno, body[0].end_lineno + 1)
+            else:
+                docstring = range(0)
+            own = lines & set(range(node.lineno, node.end_lineno + 1)) - set(docstring)
+            assert len(own) <= MAX_FUNCTION_LINES, f"{node.name} has {len(own)} lines of code"
+
+
+def test_no_two_functions_share_a_name():
+    """Methods may, and each command has a main()."""
+    names = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    )
+    del names["main"]
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_functions_that_raise_are_called_check():
+    wrong = [
+        f"{path.name}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.lstrip("_").startswith(("refuse_", "require_", "ensure_", "validate_"))
+        # The library calls this method of a configuration by its name.
+        and node.name != "validate_architecture"
+    ]
+    assert wrong == []
