@@ -4,8 +4,6 @@ So the objective does not depend on padding, gradient accumulation or the number
 num_items_in_batch is the number of real labels in the whole step. None: it is counted in labels.
 """
 
-from typing import NotRequired
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,15 +15,15 @@ logger = logging.get_logger(__name__)
 IGNORED_LABEL = -100
 
 
-class LossKwargs(TransformersKwargs):
+class LossKwargs(TransformersKwargs, total=False):
     """Keyword arguments of a language head's forward that must not be in its signature.
 
     The Trainer of transformers treats each named argument with "label" in its name as labels, and
     computes no evaluation loss if one of them is missing.
     """
 
-    label_smoothing_factor: NotRequired[float]
-    shift_labels: NotRequired[Tensor | None]
+    label_smoothing_factor: float
+    shift_labels: Tensor | None
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:

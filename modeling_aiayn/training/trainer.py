@@ -62,6 +62,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             processes.
     """
 
+    label_smoother: Any  # the library's, which its own annotations leave out
+
     def __init__(
         self,
         model: PreTrainedModel | nn.Module | None = None,
