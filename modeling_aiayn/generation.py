@@ -15,8 +15,6 @@ from transformers import (
     LogitsProcessorList,
 )
 
-from .stacks import source_mask
-
 # Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
 # The default of transformers for models without a source.
@@ -127,7 +125,8 @@ class AiaynGenerationMixin(GenerationMixin):
         processors: LogitsProcessorList,  # noqa: ARG002
     ) -> int:
         """Add max_new_tokens to kwargs if no length is set. Return the length of the prefix."""
-        prefix = input_length(inputs, kwargs)
+        prompt = given_input(inputs, kwargs)
+        prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
         if setting("max_length") is None and setting("max_new_tokens") is None:
             kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
         return prefix
@@ -160,17 +159,21 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         processors: LogitsProcessorList,
     ) -> int:
         """Limit each translation by the length of its source if no length is set."""
+        source = given_input(inputs, kwargs)
         # Decoding steps do not see the source ids any more, so padding is found here.
-        if kwargs.get("inputs_embeds") is None:
-            ids = kwargs.get("input_ids") if inputs is None else inputs
-            mask = source_mask(ids, kwargs.get("attention_mask"), self.config.pad_token_id)
+        if kwargs.get("attention_mask") is None and kwargs.get("inputs_embeds") is None:
+            shape = (1, 1) if source is None else source.shape[:2]
+            mask = torch.ones(shape, dtype=torch.long, device=self.device)
+            if source is not None and source.dim() == 2:
+                mask = (source != self.config.pad_token_id).long()
             kwargs["attention_mask"] = mask
         prefix = prefix_length(kwargs.get("decoder_input_ids"), setting)
         beyond = setting("max_tokens_beyond_source")
         beyond = MAX_TOKENS_BEYOND_SOURCE if beyond is None else beyond
         kwargs.pop("max_tokens_beyond_source", None)
         if setting("max_length") is None and setting("max_new_tokens") is None:
-            new_tokens = self._within_positions(input_length(inputs, kwargs) + beyond, prefix)
+            length = 1 if source is None else source.size(1)
+            new_tokens = self._within_positions(length + beyond, prefix)
             kwargs["max_new_tokens"] = new_tokens
             mask, eos = kwargs.get("attention_mask"), setting("eos_token_id")
             if mask is not None and eos is not None:
@@ -205,14 +208,14 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         return past_key_values
 
 
-def input_length(inputs: Tensor | None, kwargs: dict[str, Any]) -> int:
-    """Return the length of what generate() is given: ids, embeddings or the encoder's output."""
+def given_input(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
+    """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
     for name in ("inputs_embeds", "input_ids"):
         if inputs is None:
             inputs = kwargs.get(name)
     if inputs is None and kwargs.get("encoder_outputs") is not None:
-        inputs = kwargs["encoder_outputs"][0]
-    return 1 if inputs is None else inputs.size(1)  # 1: transformers starts from bos
+        return kwargs["encoder_outputs"][0]
+    return inputs
 
 
 def prefix_length(decoder_input_ids: Tensor | None, setting: Callable[[str], Any]) -> int:
