@@ -1,4 +1,4 @@
-"""Compare decoding speed with generate(), MarianMTModel and CTranslate2, in target tokens per second.
+"""Compare decoding speed with generate(), MarianMTModel and CTranslate2: target tokens per second.
 
 python benchmarks/benchmark_decoding.py --file data/multi30k/test_2016_flickr --train_file \
     data/multi30k/train --model runs/multi30k
