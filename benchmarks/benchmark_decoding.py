@@ -1,10 +1,11 @@
-"""Measure decoding beside generate(), MarianMTModel and CTranslate2: target tokens per second.
+"""Compare decoding speed with generate(), MarianMTModel and CTranslate2: target tokens per second.
 
 python benchmarks/benchmark_decoding.py --file data/multi30k/test_2016_flickr --train_file \
     data/multi30k/train --model runs/multi30k
 
-Base size with random weights, 32 tokens from each sentence; with --model also the whole file, from
-text to text, by that model. All take their turns in one run; medians are compared.
+The models have the base size and random weights, and generate 32 tokens per sentence. With --model,
+the benchmark also translates the whole file from text to text with that model. All contenders take
+turns in one run; the tables compare medians.
 """
 
 import sys
@@ -28,26 +29,28 @@ from modeling_aiayn.translation import Translator
 
 @dataclass
 class BenchmarkArguments:
-    """What to measure."""
+    """Data, sizes and repetitions of the benchmark."""
 
-    file: str = field(metadata={"help": "Sentence pairs to translate, as for train_translation."})
-    train_file: str = field(metadata={"help": "Sentence pairs that the vocabulary is made from."})
-    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
-    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    file: str = field(metadata={"help": "Sentence pairs to translate, as for train-translation."})
+    train_file: str = field(metadata={"help": "Sentence pairs to train the vocabulary on."})
+    source_lang: str = field(default="en", metadata={"help": "Source language."})
+    target_lang: str = field(default="de", metadata={"help": "Target language."})
     preset: str = field(default="base", metadata={"help": "tiny, base or big."})
-    vocab_size: int = field(default=8000, metadata={"help": "Entries of the BPE vocabulary."})
-    batches: list[int] = field(default_factory=lambda: [32, 1], metadata={"help": "Sentences."})
-    beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Beams."})
-    rounds: int = field(default=5, metadata={"help": "Batches of each, after one to warm up."})
+    vocab_size: int = field(default=8000, metadata={"help": "Size of the BPE vocabulary."})
+    batches: list[int] = field(default_factory=lambda: [32, 1], metadata={"help": "Batch sizes."})
+    beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Numbers of beams."})
+    rounds: int = field(default=5, metadata={"help": "Batches to measure, after one to warm up."})
     dtypes: list[str] = field(
         default_factory=lambda: ["float32", "float16", "bfloat16"],
-        metadata={"help": "What weights are kept in. A CPU computes with float16 in float32."},
+        metadata={"help": "Types of the weights. A CPU computes with float16 weights in float32."},
     )
-    model: str | None = field(default=None, metadata={"help": "A trained model, for the file."})
+    model: str | None = field(
+        default=None, metadata={"help": "Trained model to translate the file with."}
+    )
 
 
 def main() -> None:
-    """Measure and print tables."""
+    """Measure, and print tables."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
     languages = (arguments.source_lang, arguments.target_lang)
     texts = read_pairs(arguments.file, *languages)["source"]

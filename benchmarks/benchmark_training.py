@@ -1,9 +1,9 @@
-"""Measure training beside MarianMTModel and nn.Transformer: tokens per second, products, memory.
+"""Compare training with MarianMTModel and nn.Transformer: tokens per second, FLOP/s, memory.
 
     python benchmarks/benchmark_training.py --file data/multi30k/train --rounds 5
 
-All contenders take their updates in turn in one process; rates are the median update's, of real
-tokens.
+All contenders take turns in one process. A rate is that of the median update and does not count
+padding.
 """
 
 import sys
@@ -25,25 +25,29 @@ PRECISIONS = ("bfloat16", "float32")
 
 @dataclass
 class BenchmarkArguments:
-    """What to measure."""
+    """Data, sizes and repetitions of the benchmark."""
 
-    file: str = field(metadata={"help": "Sentence pairs, as for train_translation.py."})
-    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
-    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    file: str = field(metadata={"help": "Sentence pairs, as for train-translation."})
+    source_lang: str = field(default="en", metadata={"help": "Source language."})
+    target_lang: str = field(default="de", metadata={"help": "Target language."})
     preset: str = field(default="base", metadata={"help": "tiny, base or big."})
-    vocab_size: int = field(default=8000, metadata={"help": "Entries of the BPE vocabulary."})
-    max_tokens: int = field(default=8192, metadata={"help": "Tokens in a batch of ours."})
-    rounds: int = field(default=5, metadata={"help": "Updates of each, after one to warm up."})
+    vocab_size: int = field(default=8000, metadata={"help": "Size of the BPE vocabulary."})
+    max_tokens: int = field(default=8192, metadata={"help": "Tokens in a batch of this package."})
+    rounds: int = field(default=5, metadata={"help": "Updates to measure, after one to warm up."})
     precisions: list[str] = field(
         default_factory=lambda: list(PRECISIONS),
-        metadata={"help": "Which of these; bfloat16 is autocast.", "choices": PRECISIONS},
+        metadata={"help": "Precisions to measure; bfloat16 means autocast.", "choices": PRECISIONS},
     )
-    memory_vocab_size: int = field(default=37_000, metadata={"help": "Vocabulary for memory."})
-    memory_length: int = field(default=32, metadata={"help": "Tokens of a side for memory."})
+    memory_vocab_size: int = field(
+        default=37_000, metadata={"help": "Vocabulary size of the memory test."}
+    )
+    memory_length: int = field(
+        default=32, metadata={"help": "Tokens per sentence in the memory test."}
+    )
 
 
 def main() -> None:
-    """Measure and print tables."""
+    """Measure, and print tables."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
     pairs = read_pairs(arguments.file, arguments.source_lang, arguments.target_lang)
     tokenizer = train_bpe_tokenizer([*pairs["source"], *pairs["target"]], arguments.vocab_size)

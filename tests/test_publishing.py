@@ -91,7 +91,7 @@ def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
     card = hub.repositories["me/translator"]["main"][1]["README.md"].decode()
     assert card.count('from_pretrained("me/translator"') == 2 and '"dogs"' not in card
     assert 'from_pretrained("dogs"' in (run / "README.md").read_text()
-    assert "Kept: the last weights." in card
+    assert "Saved weights: the last weights." in card
 
 
 def test_a_lost_connection_is_retried_and_then_reported(folder, hub, caplog):
