@@ -66,25 +66,7 @@ def train_bpe_tokenizer(
             f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes "
             f"and the characters of the texts, got {vocab_size}. Raise it."
         )
-    tokenizer = Tokenizer(models.BPE())
-    spaces = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Lowercase(), *spaces] if lowercase else spaces
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(SPACE, behavior="merged_with_next"),
-            pre_tokenizers.Punctuation(behavior="isolated"),
-        ]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace(SPACE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    tokenizer = _untrained_bpe(lowercase)
     trainer = BpeTrainer(
         vocab_size=vocab_size - len(BYTE_TOKENS),
         special_tokens=SPECIAL_TOKENS,
@@ -201,6 +183,29 @@ def decode_lines(
         for sequence in sequences
     )
     return [" ".join(text.splitlines()) for text in texts]
+
+
+def _untrained_bpe(lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    spaces = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Lowercase(), *spaces] if lowercase else spaces
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(SPACE, behavior="merged_with_next"),
+            pre_tokenizers.Punctuation(behavior="isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer
 
 
 def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:

@@ -198,7 +198,7 @@ def test_missing_data_ends_all_processes(tmp_path):
     )
     assert done.returncode != 0
     assert done.stderr.count("error: No such file: none.en (or none.en.gz).") == 1
-    assert done.stderr.count("the first process of this machine could not prepare the data") <= 1
+    assert done.stderr.count("the first process of this machine failed to prepare the data") <= 1
     assert "Traceback" not in done.stderr.partition("torch/distributed")[0]
     assert not list(tmp_path.glob("modeling_aiayn-*"))
 

@@ -367,7 +367,7 @@ def test_splits_that_do_not_fit_are_refused():
 def test_a_dataset_may_lack_a_test_and_nothing_else(tmp_path):
     pair = json.dumps({"en": "a", "de": "ein"})
     (tmp_path / "train.jsonl").write_text(pair)
-    with pytest.raises(ValueError, match=r"must have a split 'validation', got train: put its"):
+    with pytest.raises(ValueError, match=r"must have a split 'validation', got train\. Write its"):
         load_splits(DataArguments(dataset_name=str(tmp_path)))
     (tmp_path / "validation.jsonl").write_text(pair)
     assert load_splits(DataArguments(dataset_name=str(tmp_path))).keys() == {"train", "validation"}
@@ -432,7 +432,7 @@ def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
     for side in ("source_tokenizer", "target_tokenizer"):
         assert getattr(found, side).get_vocab() == getattr(prepared, side).get_vocab()
     assert (tmp_path / "handed over").stat().st_mode & 0o077 == 0
-    with pytest.raises(FileNotFoundError, match="first process of this machine could not prepare"):
+    with pytest.raises(FileNotFoundError, match="first process of this machine failed to prepare"):
         PreparedData.load(tmp_path / "none")
 
 
