@@ -97,24 +97,21 @@ def chunked_cross_entropy(
     matrix products use its dtype; the loss and the sums over chunks are float32.
     """
     check_label_smoothing_factor(label_smoothing_factor)
-    is_real = labels.to(hidden_states.device) != IGNORED_LABEL  # [B, T]
+    device = hidden_states.device
+    is_autocast = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if is_autocast else hidden_states.dtype
+    labels = labels.to(device)
+    is_real = labels != IGNORED_LABEL  # [B, T]
     total: Tensor = _SummedCrossEntropy.apply(  # type: ignore[no-untyped-call] # torch's
         hidden_states[is_real],
         weight,
         bias,
-        labels.to(hidden_states.device)[is_real],
+        labels[is_real],
         label_smoothing_factor,
-        _product_dtype(hidden_states),
+        dtype,
         torch.is_grad_enabled(),
     )
     return mean_over_step(total, labels, num_items_in_batch)
-
-
-def _product_dtype(hidden_states: Tensor) -> torch.dtype:
-    device_type = hidden_states.device.type
-    if torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return hidden_states.dtype
 
 
 class _SummedCrossEntropy(torch.autograd.Function):

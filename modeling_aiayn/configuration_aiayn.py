@@ -10,26 +10,21 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+
+def _both_stacks(
+    d_model: int, layers: int, heads: int, ffn_dim: int, dropout: float
+) -> dict[str, Any]:
+    """Fields of a model whose encoder and decoder have the same sizes."""
+    sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": ffn_dim}
+    stacks = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in sizes.items()}
+    return {"d_model": d_model, "dropout": dropout, **stacks}
+
+
+# Table 3. The base model is the default of every field.
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "d_model": 128,
-        "encoder_layers": 4,
-        "decoder_layers": 4,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 256,
-        "decoder_ffn_dim": 256,
-        "dropout": 0.3,
-    },
+    "tiny": _both_stacks(d_model=128, layers=4, heads=4, ffn_dim=256, dropout=0.3),
     "base": {},
-    "big": {
-        "d_model": 1024,
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "encoder_ffn_dim": 4096,
-        "decoder_ffn_dim": 4096,
-        "dropout": 0.3,
-    },
+    "big": _both_stacks(d_model=1024, layers=6, heads=16, ffn_dim=4096, dropout=0.3),
 }
 
 # Entries of config.json by which auto classes find the code in a folder without this package.
@@ -69,12 +64,9 @@ class AiaynConfig(PreTrainedConfig):
         vocab_size: Vocabulary size, shared by source and target (section 5.1).
         decoder_vocab_size: Size of a separate target vocabulary. None: shared.
         d_model: Width of the residual stream.
-        encoder_layers: Layers of the encoder, N.
-        decoder_layers: Layers of the decoder, N.
-        encoder_attention_heads: Heads of the encoder's attention, h.
-        decoder_attention_heads: Heads of the decoder's attention, h.
-        encoder_ffn_dim: Width inside the encoder's feed-forward networks, d_ff.
-        decoder_ffn_dim: Width inside the decoder's feed-forward networks, d_ff.
+        encoder_layers, decoder_layers: Layers of each stack, N.
+        encoder_attention_heads, decoder_attention_heads: Heads of each stack's attention, h.
+        encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
         head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, as in the
             paper. d_model gives the wide heads of the seed documents.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
@@ -95,9 +87,7 @@ class AiaynConfig(PreTrainedConfig):
         scale_embedding: Multiply embeddings by sqrt(d_model) (section 3.4).
         tie_word_embeddings: Share one matrix between both embeddings and the output projection.
         use_cache: Keep keys and values between decoding steps.
-        bos_token_id: Id of `<s>`.
-        pad_token_id: Id of `<pad>`.
-        eos_token_id: Id of `</s>`.
+        bos_token_id, pad_token_id, eos_token_id: Ids of `<s>`, `<pad>` and `</s>`.
         decoder_start_token_id: Id that the decoder starts from.
         is_encoder_decoder: Whether the model has both halves; transformers reads it.
 
@@ -224,9 +214,9 @@ class AiaynConfig(PreTrainedConfig):
             ValueError: A field is invalid. The message names it, its value and the allowed range.
         """
         super().validate_architecture()
-        self._validate_ranges()
-        self._validate_heads()
-        self._validate_token_range()
+        self._check_ranges()
+        self._check_heads()
+        self._check_token_range()
         if self.activation_function not in ACT2FN:
             raise ValueError(
                 f"activation_function must be one of {', '.join(sorted(ACT2FN))}, "
@@ -238,7 +228,7 @@ class AiaynConfig(PreTrainedConfig):
                 f"frequency), got d_model={self.d_model}."
             )
 
-    def _validate_ranges(self) -> None:
+    def _check_ranges(self) -> None:
         for name in SIZES:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -254,7 +244,7 @@ class AiaynConfig(PreTrainedConfig):
         if self.position_offset < 0:
             raise ValueError(f"position_offset must be at least 0, got {self.position_offset}.")
 
-    def _validate_heads(self) -> None:
+    def _check_heads(self) -> None:
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             heads = getattr(self, name)
             if self.head_dim is None and self.d_model % heads:
@@ -263,7 +253,7 @@ class AiaynConfig(PreTrainedConfig):
                     f"got d_model={self.d_model} and {name}={heads}."
                 )
 
-    def _validate_token_range(self) -> None:
+    def _check_token_range(self) -> None:
         """Check special ids against both vocabularies: source and target both use pad and eos."""
         smaller = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):

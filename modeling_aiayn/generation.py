@@ -175,10 +175,10 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
             length = 1 if source is None else source.size(1)
             new_tokens = self._within_positions(length + beyond, prefix)
             kwargs["max_new_tokens"] = new_tokens
-            mask, eos = kwargs.get("attention_mask"), setting("eos_token_id")
-            if mask is not None and eos is not None:
-                lengths = (prefix + mask.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
-                eos_ids = torch.as_tensor(eos, device=mask.device).reshape(-1)  # [E]
+            is_real, eos = kwargs.get("attention_mask"), setting("eos_token_id")
+            if is_real is not None and eos is not None:
+                lengths = (prefix + is_real.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
+                eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
                 processors.append(SourceRelativeLength(lengths, eos_ids))
         return prefix
 

@@ -15,7 +15,7 @@ logger = logging.get_logger(__name__)
 IGNORED_LABEL = -100
 
 
-class LossKwargs(TransformersKwargs, total=False):
+class LossKwargs(TransformersKwargs, total=False):  # type: ignore[call-arg] # untyped base
     """Keyword arguments of a language head's forward that must not be in its signature.
 
     The Trainer of transformers treats each named argument with "label" in its name as labels, and

@@ -244,15 +244,9 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         )
         if skip_logits is None:
             skip_logits = self.training and labels is not None and num_items_in_batch is not None
-        logits, loss = score_tokens(
-            self.lm_head,
-            outputs.last_hidden_state,
-            labels,
-            num_items_in_batch,
-            label_smoothing_factor,
-            logits_to_keep,
-            skip_logits,
-        )
+        counted = (labels, num_items_in_batch, label_smoothing_factor)
+        states = outputs.last_hidden_state
+        logits, loss = score_tokens(self.lm_head, states, *counted, logits_to_keep, skip_logits)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -425,15 +419,9 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        logits, loss = score_tokens(
-            self.lm_head,
-            outputs.last_hidden_state,
-            targets,
-            num_items_in_batch,
-            label_smoothing_factor,
-            logits_to_keep,
-            skip_logits,
-        )
+        counted = (targets, num_items_in_batch, label_smoothing_factor)
+        states = outputs.last_hidden_state
+        logits, loss = score_tokens(self.lm_head, states, *counted, logits_to_keep, skip_logits)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

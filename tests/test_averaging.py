@@ -215,8 +215,8 @@ def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated,
     # Trainers start in the configuration's dtype.
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "b").dtype == torch.float32
     for wrong, message in (
-        (("--run", evaluated[0]), "Give one of last, best and checkpoints."),
-        (("--last", 2), "last and best need a run"),
+        (("--run", evaluated[0]), "Give exactly one of --last, --best and --checkpoints."),
+        (("--last", 2), "--last and --best need --run"),
     ):
         code, out, err = run("average_checkpoints.py", *wrong, "--output", tmp_path / "c")
         assert (code, out) == (1, "") and message in err

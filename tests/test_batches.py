@@ -183,7 +183,7 @@ def test_invalid_batch_sizes_are_rejected(tmp_path, options, message):
 def test_a_stream_cannot_be_batched_by_tokens(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, max_tokens_per_batch=300)
     trainer.train_dataset = encoded.to_iterable_dataset()
-    with pytest.raises(ValueError, match="needs a dataset with a length, got IterableDataset"):
+    with pytest.raises(ValueError, match="needs a dataset with a length, got a stream"):
         trainer.train()
 
 

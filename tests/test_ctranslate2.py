@@ -324,7 +324,10 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert (code, out) == (1, "") and "needs a translator of one model, got an ensemble of 2" in err
     (tmp_path / "blank").write_text("\n \n")
     wrong = (("--do_sample", "true"), "no do_sample"), (("--file", tmp_path / "no"), "No such file")
-    for flags, message in (*wrong, (("--file", tmp_path / "blank"), "no sentence to compare on")):
+    for flags, message in (
+        *wrong,
+        (("--file", tmp_path / "blank"), "must hold a sentence to compare on, but it is empty"),
+    ):
         to = ("--output", tmp_path / "wrong")
         code, out, err = run("export_ctranslate2.py", "--model", model_folder, *to, *flags)
         assert (code, out) == (1, "") and message in err

@@ -214,8 +214,11 @@ def test_processes_that_are_not_connected_are_rejected(tmp_path):
         check=False,
     )
     assert done.returncode != 0
-    assert "error: 2 processes were launched, and each would train alone" in done.stderr
-    assert "give --use_cpu true" in done.stderr
+    assert (
+        "error: 2 processes were launched, but accelerate found no accelerators to connect them"
+        in done.stderr
+    )
+    assert "pass --use_cpu true" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

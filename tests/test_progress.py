@@ -84,7 +84,7 @@ def test_a_run_without_log_entries_has_a_table_too():
 
 @pytest.mark.parametrize(
     ("name", "title"),
-    [("bleu", "BLEU"), ("accuracy", "per cent of the texts"), ("perplexity", "Perplexity")],
+    [("bleu", "BLEU"), ("accuracy", "percent of the texts"), ("perplexity", "Perplexity")],
 )
 def test_curves_show_the_metric_of_the_run(tmp_path, name, title):
     log = [{"step": step, "loss": 2.0, f"eval_{name}": 50.0 + step} for step in (1, 2)]

@@ -573,7 +573,7 @@ def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path
     code, out, err = run(*command, "--resume", "auto")
     assert code == 0, err
     assert "| updates" in out and "bleu" in out
-    assert f"Going on from {folder / f'checkpoint-{max(updates)}'}" in caplog.text
+    assert f"Resuming from {folder / f'checkpoint-{max(updates)}'}" in caplog.text
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
     code, out, _ = run(*command, "--resume", "auto")
     assert (code, out) == (0, f"Already finished: {folder}\n")

@@ -32,10 +32,10 @@ class GoldPair:
     possible: Links
 
 
-def embedded_gold(size: int) -> list[GoldPair]:
-    """Generate pairs of the embedded grammar's test split; all of their links are sure."""
+def embedded_gold(size: int, split: str = "test") -> list[GoldPair]:
+    """Generate pairs of a split of the embedded grammar; all of their links are sure."""
     gold = []
-    for pair in generate_pairs("test", size):
+    for pair in generate_pairs(split, size):
         links = frozenset(pair.alignment)
         words = (pair.source_words, pair.target_words)
         gold.append(GoldPair(pair.source, pair.target, words, links, links))
