@@ -61,7 +61,7 @@ def open_peer(
     source: str | Path | PreTrainedModel,
     load_tokenizers: Callable[[Path], Tokenizers],
 ) -> tuple[PreTrainedModel, Tokenizers]:
-    """Load a peer and its tokenizers from a folder; a given model is returned without tokenizers."""
+    """Load a peer and its tokenizers from a folder; return a given peer without tokenizers."""
     if isinstance(source, model_class):
         return source, (None, None)
     folder = Path(str(source))

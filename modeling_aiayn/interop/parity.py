@@ -46,7 +46,7 @@ class ImportReport:
     beam: int
 
     def is_within(self, tolerance: float = TOLERANCE) -> bool:
-        """Tell whether all outputs are equal, and logits differ by this share of the largest."""
+        """Tell whether outputs are equal and logits differ by at most a share of the largest."""
         difference = max(self.right_padded, self.left_padded)
         is_close = difference <= tolerance * max(1.0, self.largest_logit)
         return is_close and self.greedy == self.beam == self.sources

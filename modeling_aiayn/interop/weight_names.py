@@ -102,7 +102,7 @@ class NameTable:
         return None
 
     def get(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
-        """Return the checkpoint's tensor for one of our parameters; a missing one is an error."""
+        """Return the checkpoint's tensor for one of our parameters, or raise a ValueError."""
         found = self.find(tensors, parameter)
         if found is None:
             raise ValueError(f"{self.describe(parameter, tensors)} is missing.")
