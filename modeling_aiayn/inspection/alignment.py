@@ -93,7 +93,7 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
         if not translation.text:
             return ""
         words = (clean_text(translation.source).split(), None)
-        # The ids and not the text, which could be split into other tokens.
+        # Pass the ids, because the text could be split into other tokens.
         maps = maps_with_words(translator, translation.source, translation.token_ids, words)
         return to_pharaoh(_links_of_maps(maps, choice))
 
