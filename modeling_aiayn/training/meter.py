@@ -52,7 +52,7 @@ class TokenMeter:
         self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
 
     def rates(self, accelerator: Accelerator) -> dict[str, float]:
-        """Real tokens per second and the share of padding, for the log; counts restart from zero."""
+        """Real tokens per second and the share of padding, for the log; restarts the counts."""
         counted = torch.tensor([*self.state().values()], dtype=torch.float64)
         self.resume({"real": 0.0, "padded": 0.0, "seconds": 0.0})
         if accelerator.num_processes > 1:

@@ -197,8 +197,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             # The library would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
         elif self._predicts_tokens:
-            smoothing = self.args.label_smoothing_factor
-            inputs = inputs | {"label_smoothing_factor": smoothing, "use_cache": False}
+            factor = self.args.label_smoothing_factor
+            inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(
