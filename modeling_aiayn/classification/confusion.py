@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..inspection.pictures import label_columns, label_rows, labels_for, write_figure
+from ..inspection.pictures import label_axis, labels_for, write_figure
 from .scores import ClassificationScores
 
 
@@ -31,8 +31,8 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
     names, families = labels_for(path, scores.names)
-    label_columns(axes, names, families)
-    label_rows(axes, names, families)
+    label_axis(axes.xaxis, names, families)
+    label_axis(axes.yaxis, names, families)
     axes.set(
         xlabel="predicted class",
         ylabel="true class",

@@ -23,9 +23,6 @@ def links_of(
         attention: Attention of each target token, [T, S].
         source_words: The word of each source token; None: no word.
         target_words: The word of each target token; None: no word.
-
-    Returns:
-        Links between words, (source, target).
     """
     best_tokens = attention.argmax(-1).tolist()
     links = (
@@ -43,16 +40,9 @@ def maps_with_words(
     target: str | Sequence[int],
     words: tuple[Sequence[str], Sequence[str] | None],
 ) -> AttentionMaps:
-    """Compute attention maps whose tokens are assigned to given words.
+    """Compute attention maps whose tokens are assigned to given words of source and target.
 
-    Args:
-        translator: A model and its tokenizers.
-        source: A sentence.
-        target: Its translation, as text or as ids.
-        words: Words of the source and of the target. None: the target's words between spaces.
-
-    Raises:
-        ValueError: A word is not in its sentence.
+    Without words of the target, its words are separated by spaces. Words must be in their sentence.
     """
     source = clean_text(source)
     maps = attention_maps(translator, source, target)
@@ -80,12 +70,8 @@ def align(
 ) -> list[Links]:
     """Link the words of a sentence and of its translation, once for each choice of attention.
 
-    Args:
-        translator: A model and its tokenizers.
-        source: A sentence.
-        target: Its translation; the model is teacher-forced to produce it.
-        choices: The layers and heads to read.
-        words: Words of source and target. None: words are separated by spaces.
+    The model is teacher-forced to produce the target. Without `words`, the words of source and
+    target are separated by spaces.
     """
     words = words or (clean_text(source).split(), clean_text(target).split())
     maps = maps_with_words(translator, source, target, words)
@@ -107,7 +93,7 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
         if not translation.text:
             return ""
         words = (clean_text(translation.source).split(), None)
-        # The ids and not the text, which could be split into other tokens.
+        # Pass the ids, because the text could be split into other tokens.
         maps = maps_with_words(translator, translation.source, translation.token_ids, words)
         return to_pharaoh(_links_of_maps(maps, choice))
 

@@ -11,16 +11,13 @@ from .alignment import Links, maps_with_words
 from .alignment_scores import GoldPair
 from .attention_weights import AttentionChoice, AttentionMaps
 from .heat_maps import CELL_SIZE, COLOURS
-from .pictures import label_columns, label_rows, labels_for, write_figure
+from .pictures import label_axis, labels_for, write_figure
 
 
 def word_attention_maps(translator: Translator, pair: GoldPair) -> AttentionMaps:
     """Compute the attention between a pair's own words.
 
     Tokens outside words, such as `</s>`, stay as they are.
-
-    Raises:
-        ValueError: A word is not in its sentence.
     """
     return maps_with_words(translator, pair.source, pair.target, pair.words).merged()
 
@@ -28,13 +25,9 @@ def word_attention_maps(translator: Translator, pair: GoldPair) -> AttentionMaps
 def draw_alignment_matrix(
     maps: AttentionMaps, choice: AttentionChoice, pair: GoldPair, path: str | Path
 ) -> None:
-    """Draw attention between words, and frame the links that a pair should have.
+    """Draw a pair's `word_attention_maps` as a PNG or SVG, and frame the links that it should have.
 
-    Args:
-        maps: The pair's `word_attention_maps`.
-        choice: The layer and head to draw.
-        pair: Words and links: solid frames for sure links, dashed frames for possible ones.
-        path: The PNG or SVG to write.
+    Sure links have solid frames, and possible ones have dashed frames.
 
     Raises:
         OSError: The file cannot be written.
@@ -47,8 +40,8 @@ def draw_alignment_matrix(
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(choice.of(view.weights).numpy(), vmin=0, cmap=COLOURS)
-    label_columns(axes, columns, families)
-    label_rows(axes, rows, families)
+    label_axis(axes.xaxis, columns, families)
+    label_axis(axes.yaxis, rows, families)
     axes.tick_params(length=0)
     axes.set(xlabel=view.column_title, ylabel=view.row_title)
     axes.set_title(str(choice), fontsize=10)

@@ -17,12 +17,8 @@ from .attention_weights import AttentionChoice
 class GoldPair:
     """A sentence pair with the links that it should have.
 
-    Args:
-        source: A sentence.
-        target: Its translation.
-        words: The words of source and target.
-        sure: Links that an alignment must contain.
-        possible: Links that it may contain; they include the sure ones.
+    An alignment must contain the sure links. It may contain the possible links, which include the
+    sure ones.
     """
 
     source: str
@@ -77,11 +73,7 @@ def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) ->
 
 
 def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]:
-    """Parse one line to sure links and to possible links, which include the sure ones.
-
-    Raises:
-        ValueError: A link is invalid; the message begins with `where`.
-    """
+    """Parse one line to sure links and to possible links, which include the sure ones."""
     sure, possible = set(), set()
     for link in text.split():
         separator = "-" if "-" in link else "p"
@@ -100,14 +92,7 @@ def parse_links(text: str, is_reversed: bool, where: str) -> tuple[Links, Links]
 
 @dataclass
 class AlignmentScore:
-    """Counts over a corpus and the scores computed from them (Och and Ney 2003).
-
-    Args:
-        found: Number of links found.
-        found_sure: Number of links found that are sure.
-        found_possible: Number of links found that are possible.
-        sure: Number of sure links in the corpus.
-    """
+    """Numbers of links in a corpus, and the scores computed from them (Och and Ney 2003)."""
 
     found: int = 0
     found_sure: int = 0

@@ -60,21 +60,13 @@ class AttentionChoice:
         return ",".join(chosen) or "mean"
 
     def check(self, layers: int, heads: int) -> None:
-        """Check that a model has the layer and the head.
-
-        Raises:
-            ValueError: It does not.
-        """
+        """Check that a model with so many layers and heads has the chosen ones."""
         for name, index, size in (("layer", self.layer, layers), ("head", self.head, heads)):
             if index is not None and not 0 <= index < size:
                 raise ValueError(f"{name} must be in [0, {size}), got {index}.")
 
     def of(self, weights: Tensor) -> Tensor:
-        """Select or average weights, [layers, H, T, S], to one map, [T, S].
-
-        Raises:
-            ValueError: There is no such layer or head.
-        """
+        """Select or average weights, [layers, H, T, S], to one map, [T, S]."""
         self.check(*weights.shape[:2])
         chosen = weights if self.layer is None else weights[self.layer][None]
         chosen = chosen if self.head is None else chosen[:, self.head][:, None]
@@ -91,13 +83,11 @@ class AttentionView:
     """One kind of attention with the labels of its rows and columns.
 
     Args:
-        kind: "encoder", "decoder" or "cross".
         weights: Weights, [layers, H, T, S]; each row sums to 1.
         rows: Labels of the T rows, one for each query.
         columns: Labels of the S columns, one for each key.
     """
 
-    kind: str
     weights: Tensor
     rows: list[str]
     columns: list[str]
@@ -156,7 +146,7 @@ class AttentionMaps:
         if kind == "decoder":
             columns, column_title = self.inputs, "target looked at"
         weights = getattr(self, kind)
-        return AttentionView(kind, weights, rows.tokens, columns.tokens, row_title, column_title)
+        return AttentionView(weights, rows.tokens, columns.tokens, row_title, column_title)
 
     def merged(self) -> "AttentionMaps":
         """Return attention between words instead of sub-words; each row still sums to 1.

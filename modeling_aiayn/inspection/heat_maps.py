@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from .attention_weights import AttentionChoice, AttentionView
-from .pictures import label_columns, label_rows, labels_for, write_figure
+from .pictures import label_axis, labels_for, write_figure
 
 COLOURS = "Blues"
 # Size of a row or column, in inches.
@@ -79,10 +79,10 @@ def _draw_maps(
         axes.set_title(title, fontsize=min(10.0, font_size + 1))
         axes.tick_params(length=0)
     for axes in grid[-1]:
-        label_columns(axes, columns, families, font_size)
+        label_axis(axes.xaxis, columns, families, font_size)
         axes.set_xlabel(view.column_title, fontsize=font_size)
     for axes in grid[:, 0]:
-        label_rows(axes, rows, families, font_size)
+        label_axis(axes.yaxis, rows, families, font_size)
         axes.set_ylabel(view.row_title, fontsize=font_size)
     figure.colorbar(image, ax=grid.ravel().tolist(), label="attention weight", shrink=0.8)
     write_figure(figure, path)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dict
 
@@ -30,11 +30,7 @@ OPEN_BOX = "\N{OPEN BOX}"
 
 
 def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> str:
-    """Check a file's ending and return it in lower case.
-
-    Raises:
-        ValueError: It is not one of `endings`.
-    """
+    """Check that a file has one of the `endings`, and return its ending in lower case."""
     ending = Path(path).suffix.lower()
     endings = list(endings)
     if ending not in endings:
@@ -49,13 +45,6 @@ def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[
 
     An SVG keeps the text, and its viewer chooses the fonts. A PNG uses this machine's fonts, and
     the code point of a character that no font has.
-
-    Args:
-        path: The picture.
-        texts: Tokens or words.
-
-    Raises:
-        ValueError: The picture is neither PNG nor SVG.
     """
     texts = list(texts)
     labels, families = drawable(texts)
@@ -64,37 +53,19 @@ def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[
     return labels, families
 
 
-def label_columns(
-    axes: Axes, names: Sequence[str], families: Sequence[str], font_size: float = 10.0
+def label_axis(
+    axis: Axis, names: Sequence[str], families: Sequence[str], font_size: float = 10.0
 ) -> None:
-    """Label a map's columns, without reading dollar signs as formulas."""
-    step = _label_step(names)
-    axes.set_xticks(
+    """Label a map's columns or rows, without reading dollar signs as formulas."""
+    step = 1 + (len(names) - 1) // MAX_LABELS
+    axis.set_ticks(
         range(0, len(names), step),
         names[::step],
-        rotation=90,
+        rotation=90 if isinstance(axis, XAxis) else 0,
         parse_math=False,
         family=list(families),
         fontsize=font_size,
     )
-
-
-def label_rows(
-    axes: Axes, names: Sequence[str], families: Sequence[str], font_size: float = 10.0
-) -> None:
-    """Label a map's rows, without reading dollar signs as formulas."""
-    step = _label_step(names)
-    axes.set_yticks(
-        range(0, len(names), step),
-        names[::step],
-        parse_math=False,
-        family=list(families),
-        fontsize=font_size,
-    )
-
-
-def _label_step(names: Sequence[str]) -> int:
-    return 1 + (len(names) - 1) // MAX_LABELS
 
 
 def write_figure(figure: Figure, path: str | Path) -> None:
@@ -152,11 +123,9 @@ def visible(text: str) -> str:
 
 
 def drawable(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Prepare labels for this machine's fonts.
+    """Prepare labels for this machine's fonts, and choose the families that matplotlib should try.
 
-    Returns:
-        The texts, `visible`, with code points for characters that no font has; and the font
-        families in the order in which matplotlib should try them.
+    Invisible characters, and characters that no font has, are replaced by their code points.
     """
     shown = [visible(text) for text in texts]
     families, missing = _families_for(frozenset("".join(shown)))

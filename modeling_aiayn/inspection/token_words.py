@@ -73,15 +73,8 @@ NO_TOKENS = Tokens([], [], [])
 def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
     """Merge attention between tokens to attention between words.
 
-    The columns of a word are added and its rows averaged, so each row still sums to 1.
-
-    Args:
-        weights: Attention between tokens, [..., T, S].
-        rows: The T tokens of the queries.
-        columns: The S tokens of the keys.
-
-    Returns:
-        Attention between words, [..., groups of rows, groups of columns].
+    Weights, [..., T, S], become [..., groups of rows, groups of columns]. The columns of a word are
+    added and its rows averaged, so each row still sums to 1.
     """
     averaging = rows.membership / rows.membership.sum(-1, keepdim=True)
     return averaging @ weights @ columns.membership.T
@@ -117,17 +110,16 @@ def tokens_of_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Tok
 def words_of_tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str], limit: int | None = None
 ) -> list[int | None]:
-    """Find the given words that the tokens of a text belong to.
+    """Find the index of each token's word; None for `</s>` and for tokens outside the words.
+
+    Slow tokenizers, as imported models have, give no offsets: decoded tokens are compared with the
+    text.
 
     Args:
-        tokenizer: Any tokenizer. One without offsets, as imported models have, is compared with
-            the text by what its tokens decode to.
+        tokenizer: Any tokenizer.
         text: The text.
         words: Words of the text in their order, in any case.
         limit: Number of tokens to which the text was truncated, `</s>` counted. None: all.
-
-    Returns:
-        The index of each token's word; None for `</s>` and for tokens outside the words.
 
     Raises:
         ValueError: The text does not contain the words in this order.

@@ -50,11 +50,7 @@ class AiaynLoader(BartLoader):
 
 
 def check_exportable(config: AiaynConfig) -> None:
-    """Check that CTranslate2 can express a configuration.
-
-    Raises:
-        ValueError: It cannot; the message names the first such field.
-    """
+    """Check that CTranslate2 can express a configuration; the error names the unsupported field."""
     for half in ("encoder", "decoder"):
         heads = getattr(config, f"{half}_attention_heads")
         if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
@@ -195,11 +191,7 @@ def compare_engines(
 ) -> ParityReport:
     """Translate texts with both translators, and let both score the translations of `ours`.
 
-    Args:
-        ours: A translator.
-        theirs: Another one with the same vocabulary.
-        texts: Sentences, at least one.
-        options: Search options of both.
+    Both need the same vocabulary, and at least one text must not be empty.
     """
     texts = [text for text in texts if text.strip()]
     mine = [best.text for best, *_ in ours.stream(texts, options)]

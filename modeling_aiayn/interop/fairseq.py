@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
+from .layout import RECOGNISED_BY
 from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
 from .vocabularies import (
     FAIRSEQ_SPECIALS,
@@ -96,15 +97,7 @@ class FairseqText:
     target_lang: str = "de"
 
     def tokenizers(self, sizes: tuple[int, int]) -> tuple[PreTrainedTokenizerBase | None, ...]:
-        """Build the tokenizers of source and target; without a dictionary both are None.
-
-        Args:
-            sizes: Vocabulary sizes of the model.
-
-        Raises:
-            OSError: A file cannot be read.
-            ValueError: A dictionary and the model differ in size.
-        """
+        """Build tokenizers for the model's vocabulary sizes; without a dictionary both are None."""
         if self.source_dictionary is None:
             return None, None
         made = []
@@ -162,15 +155,11 @@ def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignMo
     return dataclasses.replace(foreign, source_tokenizer=source, target_tokenizer=target)
 
 
-def fairseq_sinusoids(d_model: int, length: int = 64) -> Tensor:
-    """Compute fairseq's encodings from the first token's position on: sines, then cosines.
-
-    Returns:
-        Encodings, [length, D].
-    """
+def fairseq_sinusoids(d_model: int) -> Tensor:
+    """Compute fairseq's encodings from the first token on, [n, D]: sines, then cosines."""
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half) * -(math.log(10000) / max(1, half - 1)))
-    angles = (torch.arange(length) + FIRST_POSITION)[:, None] * frequencies
+    angles = (torch.arange(RECOGNISED_BY) + FIRST_POSITION)[:, None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
@@ -195,11 +184,7 @@ def _fairseq_options(checkpoint: Mapping[str, Any], path: str | Path) -> dict[st
 
 
 def check_fairseq_options(options: Mapping[str, Any]) -> None:
-    """Check that our model supports fairseq's options.
-
-    Raises:
-        ValueError: It does not; the message names the first such option.
-    """
+    """Check that our model supports fairseq's options; the error names the unsupported option."""
     for name in UNSUPPORTED:
         if options.get(name):
             raise ValueError(f"This model does not support {name}, got {options[name]!r}.")

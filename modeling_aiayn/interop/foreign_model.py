@@ -55,9 +55,9 @@ class ForeignModel:
     peer: PreTrainedModel | None = field(default=None, repr=False)
 
     def position_encodings(self, half: str) -> Tensor:
-        """Return the position encodings of the "encoder" or "decoder" in the foreign layout.
+        """Return one half's encodings from the first token's position on, in the foreign layout.
 
-        They start at the first token's position, [n, D].
+        They have the shape [n, D].
         """
         if self.positions is not None:
             return self.positions
@@ -66,14 +66,10 @@ class ForeignModel:
 
 
 def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> None:
-    """Check the fields that a user passes beside a plain state dict.
+    """Check the fields of `AiaynConfig` that a user passes beside a plain state dict.
 
-    Args:
-        fields: The user's fields of `AiaynConfig`.
-        inferred: Fields that the tensors determine, so that the user must not pass them.
-
-    Raises:
-        ValueError: The number of heads is missing, or a field is inferred from the tensors.
+    The numbers of heads are required. The tensors determine the `inferred` fields, so the user must
+    not pass them.
     """
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if name not in fields:
@@ -94,15 +90,8 @@ def read_foreign(
     """Build a foreign model from its tensors and the fields of its configuration.
 
     Vocabulary sizes, tied matrices and the layout of positions are inferred from the tensors.
-
-    Args:
-        system: The system's name.
-        table: Its names of our parameters.
-        tensors: All tensors of the checkpoint.
-        fields: Fields of `AiaynConfig`.
-        positions: Its sinusoids from the first token's position on, [n, D]. None: its positions
-            are learned.
-        **more: Other fields of `ForeignModel`.
+    `positions` are its sinusoids from the first token's position on, [n, D]; None if its positions
+    are learned. `more` are other fields of `ForeignModel`.
 
     Raises:
         ValueError: A tensor is missing, has the wrong shape or belongs to no parameter, or the

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
@@ -73,7 +72,10 @@ def import_model(
     folder = Path(folder)
     check_unused(folder)
     model = convert(foreign)
-    reference, name = _reference_of(foreign)
+    reference = foreign.peer or ReferenceModel(foreign)
+    name = "the same tensors in torch.nn's Transformer layers"
+    if foreign.peer is not None:
+        name = f"transformers' {type(foreign.peer).__name__}"
     positions = len(foreign.position_encodings("encoder"))
     report = compare_models(model, reference, name, sources, show_progress, positions)
     if not report.is_within():
@@ -86,13 +88,6 @@ def import_model(
         card = imported_model_card(foreign, folder.name, report, license)
         (unfinished / "README.md").write_text(card, "utf-8")
     return report
-
-
-def _reference_of(foreign: ForeignModel) -> tuple[PreTrainedModel, str]:
-    """Return the model to compare an import with, and its name in the report."""
-    if foreign.peer is not None:
-        return foreign.peer, f"transformers' {type(foreign.peer).__name__}"
-    return ReferenceModel(foreign), "the same tensors in torch.nn's Transformer layers"
 
 
 def _write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:

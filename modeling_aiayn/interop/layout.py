@@ -49,16 +49,11 @@ def interleaved_from_halves(d_model: int) -> Tensor:
 
 
 def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
-    """Find the base, first position and order of dimensions of a table of sinusoids.
+    """Find the base, first position and order of dimensions of a table of sinusoids, [n, D].
 
-    Dimensions may be interleaved or in halves. The wavelengths may form D / 2 steps, as in the
-    paper, or D / 2 - 1, as in Tensor2Tensor; the latter equals base 10000^(D / (D - 2)).
-
-    Args:
-        table: Encodings from the first token's position on, [n, D].
-
-    Returns:
-        The sinusoids, or None if the table holds something else.
+    The table begins with the first token's position. Dimensions may be interleaved or in halves.
+    The wavelengths may form D / 2 steps, as in the paper, or D / 2 - 1, as in Tensor2Tensor; the
+    latter equals base 10000^(D / (D - 2)). The result is None if the table holds something else.
     """
     d_model = table.size(1)
     if d_model % 2:
@@ -78,11 +73,7 @@ def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
 
 
 def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
-    """Return the table of positions, [n, D], that a checkpoint holds once for each half.
-
-    Raises:
-        ValueError: A table is missing, or the two differ.
-    """
+    """Return the table of positions, [n, D], that a checkpoint holds equally for both halves."""
     for name in (source, target):
         if name not in tensors:
             raise ValueError(f"The tensor {name} is missing.")
@@ -95,11 +86,7 @@ def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: st
 
 
 def position_table(tensor: Tensor, name: str) -> Tensor:
-    """Remove dimensions of size 1 from a table of positions, which leaves [n, D].
-
-    Raises:
-        ValueError: Other than two dimensions are left.
-    """
+    """Remove dimensions of size 1 from a table of positions, which must leave [n, D]."""
     sizes = [size for size in tensor.shape if size != 1]
     if len(sizes) != 2:
         raise ValueError(
@@ -110,12 +97,7 @@ def position_table(tensor: Tensor, name: str) -> Tensor:
 
 
 def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Permute the residual stream's dimensions in every parameter.
-
-    Args:
-        weights: Parameters under our names.
-        order: The present index of each dimension, [D].
-    """
+    """Permute the residual stream in every parameter: `order` holds the present indices, [D]."""
     reordered = dict(weights)
     for name, weight in weights.items():
         for pattern, dimension in RESIDUAL_DIMENSIONS.items():

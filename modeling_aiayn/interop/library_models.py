@@ -41,13 +41,9 @@ SHARED_FIELDS = (
 
 
 def fetch(repo_id: str) -> Path:
-    """Download a model's repository from the Hub, with weights in one format only.
+    """Download a repository, such as Helsinki-NLP/opus-mt-en-de, to a folder in the Hub's cache.
 
-    Args:
-        repo_id: Repository, such as Helsinki-NLP/opus-mt-en-de.
-
-    Returns:
-        The folder in the Hub's cache.
+    Weights are downloaded in one format only.
 
     Raises:
         OSError: The Hub cannot be reached, or has no such repository.
@@ -65,12 +61,7 @@ def open_peer(
     source: str | Path | PreTrainedModel,
     load_tokenizers: Callable[[Path], Tokenizers],
 ) -> tuple[PreTrainedModel, Tokenizers]:
-    """Load a peer and its tokenizers from a folder; a loaded model is returned without tokenizers.
-
-    Raises:
-        OSError: There is no such folder, or it holds no such model.
-        ValueError: The folder holds a model of another type, or weights are missing or not finite.
-    """
+    """Load a peer and its tokenizers from a folder; return a given peer without tokenizers."""
     if isinstance(source, model_class):
         return source, (None, None)
     folder = Path(str(source))
@@ -122,19 +113,10 @@ def read_peer(
     tensors: Mapping[str, Tensor] | None = None,
     **fields: Any,
 ) -> ForeignModel:
-    """Build a foreign model from a peer.
+    """Build a foreign model from a peer, whose weights may have any type.
 
-    Args:
-        system: The system's name.
-        table: Its names of our parameters.
-        given: The peer, in any type.
-        tokenizers: Its tokenizers.
-        first_position: Row of the first token in the table of positions.
-        tensors: Tensors that replace those of the peer's state dict.
-        **fields: Fields of our configuration beside `SHARED_FIELDS`.
-
-    Raises:
-        ValueError: A tensor is missing, has the wrong shape or belongs to no parameter.
+    The table of positions holds the first token in row `first_position`. `tensors` replace tensors
+    of the peer's state dict. `fields` are fields of our configuration beside `SHARED_FIELDS`.
     """
     peer = _in_float32(given)
     return read_foreign(
@@ -178,9 +160,9 @@ def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
 
 
 def load_tokenizer(
-    tokenizer_class: type[PreTrainedTokenizerBase], folder: Path, needed: str
+    tokenizer_class: type[Any], folder: Path, needed: str
 ) -> PreTrainedTokenizerBase | None:
-    """Load a folder's tokenizer in its own class; return None if the file `needed` is missing."""
+    """Load a folder's tokenizer by a class; return None if the file `needed` is missing."""
     if not (folder / needed).is_file():
         return None
     return tokenizer_class.from_pretrained(folder, local_files_only=True)

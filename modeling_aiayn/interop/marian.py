@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .foreign_model import ForeignModel
@@ -59,19 +59,17 @@ def marian_tokenizers(folder: Path) -> Tokenizers:
     """
     whole = load_tokenizer(MarianTokenizer, folder, "source.spm")
     if whole is None:
-        return _fast_tokenizer(folder), _fast_tokenizer(folder / TARGET_TOKENIZER_FOLDER)
+        source, target = (
+            load_tokenizer(AutoTokenizer, place, "tokenizer.json")
+            for place in (folder, folder / TARGET_TOKENIZER_FOLDER)
+        )
+        return source, target
     if whole.separate_vocabs:
         target_vocabulary = str(folder / "target_vocab.json")
         source = _tokenizer_of_one_language(folder, "source.spm")
         return source, _tokenizer_of_one_language(folder, "target.spm", vocab=target_vocabulary)
     vocabulary = str(folder / "vocab.json")
     return whole, _tokenizer_of_one_language(folder, "target.spm", vocab=vocabulary)
-
-
-def _fast_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def _tokenizer_of_one_language(folder: Path, pieces: str, **vocabulary: str) -> MarianTokenizer:

@@ -26,11 +26,7 @@ NORM_TOLERANCE = 1e-4
 
 
 def check_marian_supports(config: AiaynConfig) -> None:
-    """Check that MarianMTModel can express a configuration.
-
-    Raises:
-        ValueError: It cannot; the message names the first such field.
-    """
+    """Check that MarianMTModel can express a configuration; the error names the wrong field."""
     needed = {
         "norm_first": (config.norm_first, False),
         "final_norm": (bool(config.final_norm), False),

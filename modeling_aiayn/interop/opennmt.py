@@ -105,11 +105,7 @@ def read_opennmt(path: str | Path) -> ForeignModel:
 
 
 def check_opennmt_options(options: Mapping[str, Any]) -> None:
-    """Check that our model supports OpenNMT-py's options.
-
-    Raises:
-        ValueError: It does not; the message names the first such option.
-    """
+    """Check that our model supports OpenNMT-py's options; the error names the wrong option."""
     for name, needed in NEEDED_OPTIONS.items():
         if options.get(name, needed) != needed:
             raise ValueError(

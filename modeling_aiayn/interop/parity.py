@@ -46,11 +46,7 @@ class ImportReport:
     beam: int
 
     def is_within(self, tolerance: float = TOLERANCE) -> bool:
-        """Tell whether all outputs are equal and all logits are close.
-
-        Args:
-            tolerance: Largest difference of logits, as a share of the largest logit.
-        """
+        """Tell whether outputs are equal and logits differ by at most a share of the largest."""
         difference = max(self.right_padded, self.left_padded)
         is_close = difference <= tolerance * max(1.0, self.largest_logit)
         return is_close and self.greedy == self.beam == self.sources
@@ -80,20 +76,12 @@ def compare_models(
 ) -> ImportReport:
     """Compare two models' logits, greedy outputs and beam-search outputs on random sources.
 
-    Args:
-        ours: Our model, in float32.
-        reference: The other model.
-        name: The other model's name in the report.
-        sources: Number of random sources.
-        show_progress: Whether to show a progress bar on stderr.
-        positions: Longest text that both models accept, in tokens.
-
-    Raises:
-        ValueError: `sources` is below 1.
+    Our model must be in float32. The report calls the other model `name`. `sources` is the number
+    of sources, and `positions` the longest text that both models accept, in tokens.
     """
     if sources < 1:
         raise ValueError(f"sources must be at least 1, got {sources}.")
-    texts = random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
+    texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences: list[tuple[float, float, float]] = []
     same = {1: 0, 4: 0}
     starts = range(0, sources, BATCH_SIZE)
@@ -107,21 +95,9 @@ def compare_models(
     return ImportReport(name, sources, right, left, largest, same[1], same[4])
 
 
-def random_sources(
-    config: AiaynConfig, count: int, longest: int = LONGEST_SOURCE, seed: int = 0
-) -> list[Tensor]:
-    """Draw random ids of many lengths, each followed by the end token.
-
-    Args:
-        config: Configuration of the model that reads them.
-        count: Number of sources.
-        longest: Largest length in tokens, the end token counted.
-        seed: Seed of the random numbers.
-
-    Returns:
-        Ids, [S] each; the end is the only special token in them.
-    """
-    generator = torch.Generator().manual_seed(seed)
+def _random_sources(config: AiaynConfig, count: int, longest: int) -> list[Tensor]:
+    """Draw ids, [S] each, of up to `longest` tokens; the end is the only special token in them."""
+    generator = torch.Generator().manual_seed(0)
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     special = {config.bos_token_id, config.pad_token_id, config.decoder_start_token_id, *ends}
     size = min(config.vocab_size, config.decoder_vocab_size or config.vocab_size)

@@ -64,15 +64,7 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
 
 
 def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:
-    """Copy a state dict, and check that it holds tensors only.
-
-    Args:
-        state: The state dict.
-        where: The state dict's name in the error message.
-
-    Raises:
-        ValueError: It is empty, or holds something else.
-    """
+    """Copy a state dict, which must hold tensors only; `where` is its name in error messages."""
     others = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if others:
         raise ValueError(f"{where} must hold tensors only, but {others[0]} is not a tensor.")
@@ -82,12 +74,7 @@ def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:
 
 
 def read_state_dict(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of a state dict, or read it from a file.
-
-    Raises:
-        OSError: The file is missing or damaged.
-        ValueError: It holds something else than tensors.
-    """
+    """Return a copy of a state dict, or read it from a file."""
     if isinstance(source, Mapping):
         return tensors_in(source, "The state dict")
     return tensors_in(read_checkpoint_file(source), str(source))

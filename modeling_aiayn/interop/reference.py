@@ -17,17 +17,11 @@ from ..configuration_aiayn import AiaynConfig
 from .foreign_model import ForeignModel
 from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS
 
-# Our names and torch's.
-ATTENTIONS = {"self_attn": "self_attn", "encoder_attn": "multihead_attn"}
-
 
 class SampleDeviationNorm(nn.Module):
-    """The Annotated Transformer's layer norm, which divides by the sample's deviation.
+    """The Annotated Transformer's layer norm: it divides by the sample's deviation plus epsilon.
 
-    Args:
-        weight: Gain, [D].
-        bias: Bias, [D].
-        epsilon: Added to the deviation.
+    Weight and bias have the shape [D].
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
@@ -43,12 +37,7 @@ class SampleDeviationNorm(nn.Module):
 
 
 class ReferenceEncoder(nn.Module):
-    """The encoder as generate() calls it.
-
-    Args:
-        stack: Its layers.
-        embed: Its embeddings: ids, [B, S], to states, [B, S, D].
-    """
+    """The encoder as generate() calls it."""
 
     main_input_name = "input_ids"
 
@@ -64,13 +53,7 @@ class ReferenceEncoder(nn.Module):
 
 
 class ReferenceEmbedding(nn.Module):
-    """Scaled token embeddings plus positions in the foreign layout.
-
-    Args:
-        rows: Token embeddings, [V, D].
-        scale: The factor of token embeddings.
-        positions: Encodings from the first token's position on, [n, D].
-    """
+    """Scaled token embeddings, [V, D], plus positions in the foreign layout, [n, D]."""
 
     def __init__(self, rows: Tensor, scale: float, positions: Tensor) -> None:
         super().__init__()
@@ -130,12 +113,7 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the next token at each position, [B, T, V].
 
-        Args:
-            input_ids: Source ids, padded on the right, [B, S].
-            attention_mask: 1 for real source tokens, [B, S].
-            decoder_input_ids: Target ids, start token first, [B, T].
-            encoder_outputs: The encoder's output, if it was computed before.
-            **_: Arguments that generate() passes to every model.
+        Source ids are padded on the right, [B, S]. Target ids have the start token first, [B, T].
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
@@ -188,7 +166,7 @@ def _fill_layer(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: Seq
         weight = weights[f"{prefix}{module}.weight"]
         return weights.get(f"{prefix}{module}.{leaf}", torch.zeros(len(weight)))
 
-    for ours, theirs in ATTENTIONS.items():
+    for ours, theirs in (("self_attn", "self_attn"), ("encoder_attn", "multihead_attn")):
         attention = getattr(layer, theirs, None)
         if attention is None:
             continue

@@ -27,15 +27,9 @@ def tokenizer_of_pieces(
 ) -> PreTrainedTokenizerBase:
     """Build a tokenizer for texts that are already cut into pieces with spaces between them.
 
-    Decoding joins the pieces that subword-nmt has cut.
-
-    Args:
-        tokens: The vocabulary in the order of its ids.
-        specials: The tokens named bos_token, pad_token, eos_token and unk_token.
-        template: Special tokens around a text, $A.
-
-    Raises:
-        ValueError: A token occurs twice, or a special token is missing.
+    Decoding joins the pieces that subword-nmt has cut. `tokens` is the vocabulary in the order of
+    its ids; `specials` names its bos_token, pad_token, eos_token and unk_token; `template` shows
+    the special tokens around a text, $A.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
@@ -65,11 +59,7 @@ def tokenizer_of_pieces(
 
 
 def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -> None:
-    """Check that a vocabulary has a token for each of the model's `size` embeddings.
-
-    Raises:
-        ValueError: It has more or fewer.
-    """
+    """Check that a vocabulary has a token for each of the model's `size` embeddings."""
     if len(tokens) != size:
         raise ValueError(
             f"{where} must hold a token for each of the model's {size} embeddings, got "
@@ -80,12 +70,7 @@ def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -
 def read_fairseq_dictionary(path: str | Path) -> list[str]:
     """Read the vocabulary of a fairseq dict.txt, whose lines hold a token and its count.
 
-    Returns:
-        Tokens in the order of their ids, fairseq's four special tokens first.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line does not hold a token and a number.
+    The list is in the order of ids: fairseq's four special tokens come first.
     """
     tokens = [*FAIRSEQ_SPECIALS]
     for number, line in enumerate(read_lines(path), start=1):
@@ -103,16 +88,8 @@ def moses_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Build transformers' tokenizer for fairseq's models: Moses, then byte-pair encoding.
 
-    It needs the package sacremoses.
-
-    Args:
-        tokens: The vocabulary in the order of its ids.
-        bpe_codes: The file of merges that subword-nmt wrote.
-        language: The language of the texts, for Moses.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It has the first version of subword-nmt's format.
+    It needs the package sacremoses. `tokens` is the vocabulary in the order of its ids, `bpe_codes`
+    the file of merges that subword-nmt wrote, in version 0.2 of its format.
     """
     codes = list(read_lines(bpe_codes))
     if codes and not codes[0].startswith("#version: 0.2") and len(codes[0].split()) == 2:

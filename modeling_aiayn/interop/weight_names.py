@@ -102,11 +102,7 @@ class NameTable:
         return None
 
     def get(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
-        """Return the checkpoint's tensor for one of our parameters.
-
-        Raises:
-            ValueError: The checkpoint has none.
-        """
+        """Return the checkpoint's tensor for one of our parameters, or raise a ValueError."""
         found = self.find(tensors, parameter)
         if found is None:
             raise ValueError(f"{self.describe(parameter, tensors)} is missing.")
@@ -154,11 +150,7 @@ def _one_third(name: str, whole: Tensor, number: int) -> Tensor:
 def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int | bool]:
     """Infer fields of `AiaynConfig` from a checkpoint's shapes, where it has no configuration.
 
-    Returns:
-        The number of layers and the feed-forward width of both halves, and which biases exist.
-
-    Raises:
-        ValueError: A half has no layer, or its first feed-forward weight is not a matrix.
+    These are the numbers of layers, the feed-forward widths, and which biases exist.
     """
     fields: dict[str, int | bool] = {"attention_bias": False}
     for half in ("encoder", "decoder"):
@@ -174,11 +166,7 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
 
 
 def check_matrix(table: NameTable, tensors: Mapping[str, Tensor], parameter: str) -> None:
-    """Check that a parameter's tensor exists and has two dimensions.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Check that a parameter's tensor exists and has two dimensions."""
     found = table.get(tensors, parameter)
     if found.dim() != 2:
         raise ValueError(
@@ -205,11 +193,10 @@ class TakenWeights:
 def take_weights(
     table: NameTable, tensors: Mapping[str, Tensor], config: AiaynConfig
 ) -> TakenWeights:
-    """Rename all tensors of a checkpoint to our names; none may be missing or left unexplained.
+    """Rename all tensors of a checkpoint to our names, and check their shapes and values.
 
-    Raises:
-        ValueError: A tensor is missing, has the wrong shape, is not finite, or belongs to no
-            parameter. The message contains its name in the other system.
+    No tensor may be missing, or have neither a parameter nor a reason to be left out. An error
+    message contains the tensor's name in the other system.
     """
     with torch.device("meta"):
         parameters = AiaynForConditionalGeneration(config).state_dict()

@@ -25,19 +25,10 @@ LOSSES = ("loss", "perplexity")
 
 
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of several models' weights; a tied matrix is included once, as it is saved.
+    """The mean of several models' weights by name, each in its own dtype; sums are in float64.
 
-    For checkpoints of a run with ema_decay, these are the means of its averaged weights.
-
-    Args:
-        folders: Models of one architecture and vocabulary.
-
-    Returns:
-        Mean weights by name, each in its own dtype; the sums are in float64.
-
-    Raises:
-        OSError: A folder has no weights.
-        ValueError: There is no folder, or the models' weights have different shapes.
+    A tied matrix is included once, as it is saved. For checkpoints of a run with ema_decay, these
+    are the means of its averaged weights. The weights must have the same shapes.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -67,15 +58,7 @@ def _check_shapes(first: dict[str, Tensor], weights: dict[str, Tensor], folder: 
 
 
 def check_same_model(folders: Iterable[Path]) -> None:
-    """Check that models have the same options and vocabulary, not only weights of the same shapes.
-
-    Args:
-        folders: Models.
-
-    Raises:
-        OSError: One has no configuration.
-        ValueError: One differs from the first in a field other than dropout.
-    """
+    """Check that models have the same options and vocabulary; only dropout may differ."""
     first: dict[str, Any] = {}
     for folder in folders:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -90,21 +73,14 @@ def check_same_model(folders: Iterable[Path]) -> None:
 
 
 def last_checkpoints(run: Path, number: int) -> list[Path]:
-    """The newest checkpoints of a run, oldest first.
-
-    Raises:
-        ValueError: There are fewer than number, or one is damaged.
-    """
+    """The newest checkpoints of a run, oldest first; all must exist and be undamaged."""
     return _check_number(list_checkpoints(run)[-number:], number, run)
 
 
 def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
-    """The checkpoints of a run that scored best in its own evaluations, best first.
+    """The checkpoints that scored best in the run's own evaluations, best first.
 
-    Args:
-        run: The run's folder.
-        number: Number of checkpoints.
-        metric: The score: loss, bleu, chrf...
+    Metrics are loss, bleu, chrf...
 
     Raises:
         ValueError: Fewer than number were evaluated by metric, or one is damaged.
@@ -133,12 +109,7 @@ def _check_number(folders: list[Path], number: int, run: Path, how: str = "") ->
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model with the mean of several models' weights and the last one's other files.
 
-    The folder appears whole or not at all.
-
-    Args:
-        folders: Models of one architecture.
-        output: The folder to create.
-        dtype: Type of the weights to write. None: the checkpoints'.
+    The folder appears whole or not at all. Without a dtype, weights keep the checkpoints' type.
 
     Raises:
         OSError: A file cannot be read or written.

@@ -38,7 +38,7 @@ def pair_lengths(dataset: Dataset | Iterable[dict[str, list[int]]]) -> Lengths:
 def cut_batches(
     lengths: Lengths, max_tokens: int, generator: np.random.Generator, multiple_of: int = 1
 ) -> list[NDArray[np.int64]]:
-    """Divide pairs into batches of at most max_tokens, in random order.
+    """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
     The number of batches and their sizes depend on the lengths alone. The generator only decides
     which of the pairs with equal lengths go into which batch, and the order of the batches.
@@ -48,9 +48,6 @@ def cut_batches(
         max_tokens: Maximum tokens in a batch: source plus target, padding included.
         generator: Random generator.
         multiple_of: Make the number of batches a multiple of this, by halving some.
-
-    Returns:
-        For each batch the indices of its pairs.
 
     Raises:
         ValueError: One pair has more than max_tokens, or there are fewer pairs than batches.
@@ -103,17 +100,8 @@ def _halve(
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in another order in each epoch.
 
-    All processes have the same number of batches in each epoch.
-
-    Args:
-        lengths: Source and target lengths in tokens, padding included, [pairs, 2].
-        max_tokens: Maximum tokens in a batch: source plus target, padding included.
-        seed: Seed of the order.
-        process: Index of this process.
-        num_processes: Number of processes.
-
-    Raises:
-        ValueError: See `cut_batches`.
+    All processes have the same number of batches in each epoch. Lengths and max_tokens are those of
+    `cut_batches`.
     """
 
     def __init__(

@@ -156,8 +156,8 @@ def delete_old_checkpoints(
 ) -> None:
     """Delete the oldest checkpoints beyond limit; without a positive limit, none.
 
-    Folders without a manifest do not count. Those written and kept stay. Checkpoints of later
-    updates than written are damaged, and are deleted first.
+    Folders without a manifest do not count. The newly written checkpoint and those named in kept
+    are never deleted. Checkpoints of later updates are damaged, and are deleted first.
     """
     complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
     if limit is None or limit <= 0:
@@ -174,9 +174,7 @@ def choose_checkpoint(
 ) -> Checkpoint | None:
     """The verified checkpoint to resume from, or None to start from the beginning.
 
-    Args:
-        args: The run's arguments.
-        given: A checkpoint. True: the newest one. None: as `args.resume` says.
+    `given` may be a checkpoint, or True for the newest one; with None, `args.resume` decides.
     """
     if isinstance(given, Checkpoint):
         return given

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 CURVES_FILE = "curves.png"
 # Title and unit of each score; the first one that the log has is drawn.
@@ -47,13 +47,7 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 class CurvesCallback(TrainerCallback):
     """Draws the curves into the output folder after each evaluation, and at the end."""
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw the curves of all entries so far."""
         if state.is_world_process_zero:
             draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)

@@ -140,17 +140,9 @@ def encode_pairs(
     max_length: int,
     name: str,
 ) -> Dataset:
-    """Add the ids of both sides to pairs, and drop pairs that are too long.
+    """Add the ids of "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
-    Args:
-        pairs: Columns "source" and "target".
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target.
-        max_length: Maximum tokens on each side, including `</s>`.
-        name: Name of the pairs in messages.
-
-    Returns:
-        The pairs with the new columns "input_ids" and "labels".
+    At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
 
     Raises:
         ValueError: All pairs are too long.

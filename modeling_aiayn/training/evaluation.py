@@ -72,9 +72,7 @@ def translation_metrics(
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Build compute_metrics for AiaynTrainer: BLEU and chrF.
 
-    Args:
-        tokenizer: The target's.
-        references: Translations, in the order of the evaluation data.
+    The tokenizer is the target's; references are in the order of the evaluation data.
     """
     scores = TranslationScores()
 

@@ -26,9 +26,9 @@ ECHO_SECONDS = 2.0
 def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Start a loader's workers in process groups of their own, and return the loader.
 
-    torchrun and terminals send a signal to the trainer's whole group. Workers that it ended could
-    not serve the rest of the update at whose end the trainer saves. Workers in groups of their own
-    end when the trainer ends.
+    torchrun and terminals send a signal to the trainer's whole group. It would end the workers, but
+    the trainer needs their batches to finish the update before it saves. Workers in groups of their
+    own end when the trainer ends.
     """
     inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
     if getattr(inner.worker_init_fn, "func", None) is not _leave_group:

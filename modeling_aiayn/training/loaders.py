@@ -41,11 +41,7 @@ def token_batch_loader(
     pad_to_multiple_of: int | None,
     device: torch.device,
 ) -> DataLoader[Any]:
-    """This process's batches of at most `args.max_tokens_per_batch` tokens.
-
-    Raises:
-        ValueError: The dataset is a stream, or see `cut_batches`.
-    """
+    """This process's batches of at most `max_tokens_per_batch` tokens; a stream is rejected."""
     if not hasattr(dataset, "__len__"):
         raise ValueError(
             "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "

@@ -51,17 +51,10 @@ class TokenMeter:
         self.real, self.padded = state["real"], state["padded"]
         self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
 
-    def take(self) -> Tensor:
-        """Return real tokens, tokens with padding, and seconds, [3], and start from zero."""
-        now = time.perf_counter()
-        seconds = now - self._started - self._paused
-        counted = torch.tensor([float(self.real), self.padded, seconds], dtype=torch.float64)
-        self.real, self.padded, self._started, self._paused = 0.0, 0.0, now, 0.0
-        return counted
-
     def rates(self, accelerator: Accelerator) -> dict[str, float]:
-        """`take` as entries of the log: real tokens per second and the share of padding."""
-        counted = self.take()
+        """Real tokens per second and the share of padding, for the log; restarts the counts."""
+        counted = torch.tensor([*self.state().values()], dtype=torch.float64)
+        self.resume({"real": 0.0, "padded": 0.0, "seconds": 0.0})
         if accelerator.num_processes > 1:
             counted = accelerator.reduce(counted.to(accelerator.device), "sum").cpu()
             counted[2] /= accelerator.num_processes

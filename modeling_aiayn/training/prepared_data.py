@@ -19,13 +19,9 @@ from .setup import ModelArguments, build_tokenizers
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Pairs and their tokenizers.
+    """Pairs and their tokenizers, which are one object if the vocabulary is shared.
 
-    Args:
-        splits: Pairs as "train", "validation" and perhaps "test"; the first two with "input_ids"
-            and "labels".
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target; the same object if the vocabulary is shared.
+    Splits are "train" and "validation", both with "input_ids" and "labels", and perhaps "test".
     """
 
     splits: DatasetDict
@@ -42,11 +38,7 @@ class PreparedData:
 
     @classmethod
     def load(cls, folder: Path) -> "PreparedData":
-        """Load saved data; the pairs stay on disk and are memory-mapped.
-
-        Raises:
-            FileNotFoundError: The folder does not exist.
-        """
+        """Load saved data; the pairs stay on disk and are memory-mapped."""
         if not folder.is_dir():
             raise FileNotFoundError(
                 f"{folder} does not exist: the first process of this machine failed to prepare the "
@@ -60,12 +52,7 @@ class PreparedData:
 
 
 def prepare_data(data: DataArguments, model: ModelArguments) -> PreparedData:
-    """Read pairs, train the vocabulary on the training pairs, and encode the pairs.
-
-    Raises:
-        OSError: A file or dataset cannot be read.
-        ValueError: A file or dataset has the wrong format, or arguments are invalid.
-    """
+    """Read pairs, train the vocabulary on the training pairs, and encode the pairs."""
     splits = load_splits(data)
     source, target = build_tokenizers(model, splits["train"])
     for name in ("train", "validation"):
@@ -91,8 +78,8 @@ def prepare_data_once(
     So a corpus is encoded and held in memory once for each machine, not once for each GPU.
 
     Raises:
-        OSError: As for `prepare_data`; in the other processes, for any error of the first.
-        ValueError: As for `prepare_data`.
+        OSError: A file or dataset cannot be read; in the other processes, any error of the first.
+        ValueError: A file or dataset has the wrong format, or arguments are invalid.
     """
     if args.world_size == 1:
         return prepare_data(data, model)

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback
 
 # Label and format of the logged values that the bar shows.
 _SHOWN = {
@@ -18,13 +18,7 @@ _SHOWN = {
 class ProgressBar(ProgressCallback):
     """A progress bar that shows the newest logged values, with evaluations printed above it."""
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start at the update that is resumed, or the bar would overestimate the speed."""
         super().on_train_begin(args, state, control, **kwargs)
         self.current_step = state.global_step
@@ -34,12 +28,7 @@ class ProgressBar(ProgressCallback):
             bar.refresh()
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         """Show a new entry of the log."""
         if not state.is_world_process_zero or self.training_bar is None or logs is None:

@@ -77,7 +77,7 @@ class Resumption(TrainerCallback):
         return self._log_state["stopped_early"] or state.global_step >= max_steps
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restore all but the postponed evaluation, which waits for the random numbers."""
+        """Restore everything except a postponed evaluation, which needs the random state first."""
         if self._checkpoint is None:
             return
         self.trainer._tr_loss.fill_(self._log_state["loss"])

@@ -36,9 +36,6 @@ class Run:
         trainer.train(run.checkpoint)
         run.finish()
 
-    Args:
-        args: The run's arguments.
-
     Raises:
         OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
             resume from does not exist.
@@ -120,7 +117,7 @@ def forget_finish(args: TrainingArguments) -> None:
 
 
 def _is_finished(args: TrainingArguments) -> bool:
-    """Whether `--resume auto` names a finished run that is not to become longer."""
+    """Whether `--resume auto` finds a finished run that the arguments do not make longer."""
     path = Path(args.output_dir) / FINISHED_FILE
     if args.resume != "auto" or not path.is_file():
         return False

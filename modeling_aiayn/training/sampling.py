@@ -10,13 +10,8 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 class LengthGroups(Sampler[int]):
     """Order sentences so that each batch holds similar lengths, and shuffle the batches.
 
-    The sampler of transformers repeatedly goes from long batches to short ones; shuffled batches
-    avoid that the size of the gradients follows this pattern.
-
-    Args:
-        lengths: Length of each sentence, in tokens.
-        batch_size: Sentences in a batch.
-        seed: Seed of the order, which changes with each epoch.
+    The sampler of transformers repeatedly goes from long batches to short ones, and the size of the
+    gradients follows. Shuffled batches have no such pattern. Lengths are in tokens.
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:

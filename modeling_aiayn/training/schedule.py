@@ -7,22 +7,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
-    """Equation 3: d_model^-0.5 * min(update^-0.5, update * warmup_updates^-1.5).
-
-    Args:
-        update: Number of the update, counted from 1.
-        d_model: Width of the model.
-        warmup_updates: Updates over which the rate rises.
-    """
+    """Equation 3: d_model^-0.5 * min(update^-0.5, update * warmup_updates^-1.5), updates from 1."""
     return float(d_model**-0.5 * min(update**-0.5, update * warmup_updates**-1.5))
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
-    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate.
-
-    Raises:
-        ValueError: warmup_updates is less than 1.
-    """
+    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate."""
     if warmup_updates < 1:
         raise ValueError(
             f"lr_scheduler_type='noam' needs warmup_steps of at least 1, got {warmup_updates}."

@@ -1,4 +1,4 @@
-"""Build what a run trains: vocabularies of its training text, and a model that fits them."""
+"""Build a run's vocabularies from its training text, and a model that fits them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -60,11 +60,7 @@ class ModelArguments(PresetArguments):
 
 
 def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
-    """Parse the YAML mapping in a flag; None gives an empty mapping.
-
-    Raises:
-        ValueError: The text is not a YAML mapping.
-    """
+    """Parse the YAML mapping in a flag; None gives an empty mapping."""
     try:
         found = yaml.safe_load(text or "{}")
     except yaml.YAMLError:
@@ -75,15 +71,7 @@ def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
 
 
 def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, Any]:
-    """Read the fields of AiaynConfig in config_overrides.
-
-    Args:
-        model: The model's arguments.
-        derived: Fields that follow from the training data, and must not be overridden.
-
-    Raises:
-        ValueError: config_overrides is not a YAML mapping, or has a field of derived.
-    """
+    """Read config_overrides; they must not set `derived` fields, which follow from the data."""
     overrides = parse_mapping("config_overrides", model.config_overrides)
     for name in derived:
         if name in overrides:
@@ -95,11 +83,7 @@ def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, 
 
 
 def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
-    """Build the configuration from preset and config_overrides.
-
-    Args:
-        model: The model's arguments.
-        **derived: Fields that follow from the training data.
+    """Build the configuration from preset, config_overrides, and fields that follow from the data.
 
     Raises:
         ValueError: There is no such preset, or config_overrides is invalid.
@@ -110,10 +94,7 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
 def build_tokenizers(
     model: ModelArguments, train: Dataset
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """Train the vocabularies on the training pairs alone.
-
-    Returns:
-        Tokenizers of source and target; the same object twice if they share a vocabulary.
+    """Train tokenizers of source and target, one object if shared, on the training pairs alone.
 
     Raises:
         ValueError: There is no such kind of vocabulary, or its size does not fit the text.

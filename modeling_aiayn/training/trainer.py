@@ -135,7 +135,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """As the library computes them, but without an epoch to train where a run is complete."""
+        """Return the library's values, with no epochs to train if the run is complete."""
         epochs, *others = super().set_initial_training_values(*args, **kwargs)
         max_steps = others[-1]
         return (0 if self.resumption.is_complete(max_steps) else epochs, *others)
@@ -170,7 +170,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return self.length_groups
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
-        """In order for models with a target, whose references are a list beside the data."""
+        """Keep the order for models with a target: their references are a list in this order."""
         if not self._has_target:
             return super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
@@ -197,11 +197,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             # The library would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
         elif self._predicts_tokens:
-            options = {
-                "label_smoothing_factor": self.args.label_smoothing_factor,
-                "use_cache": False,
-            }
-            inputs = inputs | options
+            factor = self.args.label_smoothing_factor
+            inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(
@@ -221,7 +218,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; with a training loss the speed, and in the summary values of the whole run."""
+        """Add the speed to each training loss, and values of the whole run to the summary."""
         if "loss" in logs:
             logs |= self.meter.rates(self.accelerator)
         if "total_flos" in logs:  # the summary
@@ -229,7 +226,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
             logs["seconds_of_all_starts"] = round(self.resumption.seconds(), 1)
             if self._max_tokens is not None:
-                # Computed from a number of sentences in a batch, which there is not.
+                # The library computes it from a fixed number of sentences in a batch.
                 logs.pop("train_samples_per_second", None)
         super().log(logs, start_time)
 
