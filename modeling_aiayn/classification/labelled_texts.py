@@ -107,10 +107,6 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
     Without validation texts, the same share of each class is drawn from the training texts:
     files are often sorted by class.
 
-    Args:
-        data: The data's arguments.
-        seed: Seed of the draw.
-
     Returns:
         "train", "validation" and perhaps "test", with the columns "text" and "label".
 
@@ -214,16 +210,9 @@ def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Encode texts; a text that is too long is cut, and still ends in `</s>`.
+    """Encode the columns "text" and "label" as "input_ids" and "labels".
 
-    Args:
-        texts: Columns "text" and "label".
-        tokenizer: The tokenizer.
-        max_length: Maximum tokens of a text, including `</s>`.
-        name: Name of the texts in messages.
-
-    Returns:
-        The columns "input_ids" and "labels".
+    A text of more than max_length tokens is cut, and still ends in `</s>`.
     """
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -77,13 +77,7 @@ def build_classifier(
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a new classifier with a vocabulary of the training texts, or one on another encoder.
 
-    Args:
-        arguments: The model's arguments.
-        train: Training texts, with "text" and "label".
-        max_length: Maximum tokens of a text.
-
-    Returns:
-        The model and its tokenizer.
+    The columns of train are "text" and "label"; max_length is in tokens.
 
     Raises:
         OSError: The folder to start from is damaged.

@@ -115,11 +115,7 @@ class TextScore:
 def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -> TextScore:
     """Predict each token of a text except the first one, once.
 
-    Args:
-        trainer: A trainer with the model.
-        text: The text.
-        size: Tokens of a window.
-        step: Tokens by which the window slides: size - 1 as in training, fewer for more context.
+    A window has size tokens and slides by step: size - 1 as in training, less for more context.
     """
     windows = covering_windows(text.ids, size, step)
     # evaluate() would log these scores as the run's own, and early stopping would count them.
@@ -128,12 +124,7 @@ def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -
 
 
 def text_score_table(scores: dict[str, TextScore], unit: str) -> str:
-    """Format scores as a Markdown table.
-
-    Args:
-        scores: Scores by the name of their row.
-        unit: "character" or "byte".
-    """
+    """Format scores as a Markdown table, a row each; unit is "character" or "byte"."""
     # For bytes, bits per token and bits per byte are the same column.
     columns = {
         f"nats per {unit}": [score.nats for score in scores.values()],
