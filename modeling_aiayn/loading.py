@@ -134,7 +134,7 @@ def load_checked(
         auto_class: The class that loads the model: AutoModelForCausalLM, ...
         path: A folder, or with hub the name of a repository.
         hub: Whether path is a repository on the Hub.
-        new: Prefix of the weights that path need not hold; they are initialised.
+        new: Prefix of the weights that may be missing from path; they are initialised.
         **options: Passed to auto_class.from_pretrained.
 
     Raises:

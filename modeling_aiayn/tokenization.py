@@ -18,7 +18,7 @@ from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-# In the order of their ids. Padding is not 0: generate() would pad beams with eos then.
+# In the order of their ids. If padding had the id 0, generate() would pad beams with eos.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.

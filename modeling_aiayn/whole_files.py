@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whenever the process is killed.
+"""Write files and folders whole or not at all, even if the process is killed.
 
 Everything is written under another name first, forced to disk, and renamed in one step.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Beside a folder that is being written: holds it until it is complete, and folders being deleted.
+# Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"
 
 
@@ -55,9 +55,9 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
 
     Args:
         folder: Created if it is missing.
-        weights: Patterns of the names of files without which the others are useless. Where there
-            are new ones, all earlier ones are deleted first and the new ones arrive last: a kill
-            in between leaves none, and never the files of one model beside those of another.
+        weights: Patterns of the names of weight files. If a pattern has new files, its old ones
+            are deleted before any new file arrives, and new weights arrive last: a kill in between
+            leaves a folder without weights, never one with files of two models.
 
     Yields:
         An empty folder to write into.

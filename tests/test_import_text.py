@@ -46,7 +46,8 @@ from transformers import (
     pipeline,
 )
 
-from modeling_aiayn.commands.import_weights import ImportFlags, read_foreign_model
+from modeling_aiayn.commands.import_flags import ImportFlags
+from modeling_aiayn.commands.import_weights import read_foreign_model
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice

@@ -22,7 +22,9 @@ Text = TypeVar("Text", bytes, str)
 class LanguageDataArguments:
     """A text, its tokens, and how it is split."""
 
-    train_file: str = HfArg(help="A text file, plain or .gz; its end is held out, see the shares.")
+    train_file: str = HfArg(
+        help="A text file, plain or .gz. Its end is held out for validation and test."
+    )
     unit: str = HfArg(
         default="character", help="Token unit.", metadata={"choices": ["character", "byte"]}
     )

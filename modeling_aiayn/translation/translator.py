@@ -383,7 +383,7 @@ class Translator:
             line = f"Line {given.number + 1}"
             if given.text.strip() != text:
                 logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
-            # One token less, to leave room for the end.
+            # Leave room for the end.
             room = self.max_target_tokens - 1
             prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
             phrases = [self._target_ids(each, True) for each in given.phrases if each.strip()]
