@@ -70,7 +70,7 @@ class TorchEngine:
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check the models, and that required phrases come with beam search."""
-        # Reading both now raises their errors before anything is translated.
+        # Computing both raises their errors now, before an output file is opened.
         _ = self.rules, self._fast_models
         if has_phrases and (options.do_sample or options.num_beams < 2):
             raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
