@@ -176,17 +176,9 @@ def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, 
 
 
 def read_hub(name: str, config_name: str | None, split: str, source: str, target: str) -> Dataset:
-    """Read pairs from a dataset on the Hub; pairs with an empty side are skipped.
+    """Read pairs from a dataset on the Hub, memory-mapped; pairs with an empty side are skipped.
 
-    Args:
-        name: Name of the dataset, as for datasets.load_dataset.
-        config_name: Name of its configuration, or None.
-        split: Name of the split.
-        source: Column of the source sentence, or its key in the column "translation".
-        target: The same of the target sentence.
-
-    Returns:
-        The pairs, memory-mapped from disk.
+    Source and target are columns, or keys in the column "translation".
 
     Raises:
         OSError: The dataset cannot be read.
@@ -252,11 +244,7 @@ def _find_side(prefix: str, language: str) -> Path:
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
-    """Keep the pairs with text on both sides, and log the number of others.
-
-    Args:
-        pairs: The pairs.
-        name: Name of the pairs in messages.
+    """Keep the pairs with text on both sides; messages call the pairs by name.
 
     Raises:
         ValueError: No pair is left.
@@ -275,17 +263,10 @@ def skip_empty(pairs: Dataset, name: str) -> Dataset:
 
 
 def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
-    """Generate pairs of the embedded grammar (`embedded_corpus`), in either direction.
-
-    Args:
-        split: "train", "validation" or "test".
-        size: Number of pairs.
-        source: "en" or "de".
-        target: The other one.
-        seed: Seed of the random pairs.
+    """Generate pairs of the embedded grammar with `generate_pairs`, in either direction.
 
     Raises:
-        ValueError: The languages are not English and German.
+        ValueError: The languages are not "en" and "de".
     """
     if {source, target} != {"en", "de"}:
         raise ValueError(f"The embedded corpus has en and de, got {source!r} and {target!r}.")
@@ -294,12 +275,7 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
 
 
 def warn_of_repeats(train: Dataset, held_out: Mapping[str, Dataset]) -> None:
-    """Log how many training pairs are repeated, and how many held-out sources are in train.
-
-    Args:
-        train: Training pairs.
-        held_out: Pairs to score on, by their names in messages.
-    """
+    """Log how many training pairs are repeated, and how many held-out sources are in train."""
     sources = {name: set(pairs["source"]) for name, pairs in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
     # Hashes need less memory than the pairs of a large corpus themselves.

@@ -49,13 +49,8 @@ def as_text(words: tuple[str, ...]) -> str:
 def generate_pairs(split: str, size: int, seed: int = 0) -> list[AlignedPair]:
     """Generate distinct pairs of one split; splits share no sentence, whatever their seeds.
 
-    Args:
-        split: "train", "validation" or "test".
-        size: Number of pairs.
-        seed: Seed of the random pairs.
-
     Raises:
-        ValueError: There is no such split, or size is not positive.
+        ValueError: split is not "train", "validation" or "test", or size is not positive.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}.")

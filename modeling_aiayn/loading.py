@@ -38,12 +38,7 @@ HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
-    """Check that a folder exists: transformers takes any other name for a repository.
-
-    Args:
-        folder: The folder.
-        hint: A sentence that the error message ends with.
-    """
+    """Check that a folder exists; transformers would take another name for a repository."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"No such directory: {folder}. {hint}".rstrip())
 
@@ -101,10 +96,7 @@ def check_weight_files(folder: str | Path) -> None:
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
     """Check that all weights of a model were loaded, and that each is finite.
 
-    Args:
-        path: Where the model was loaded from, for error messages.
-        model: The model.
-        loading_info: The second result of from_pretrained(output_loading_info=True).
+    loading_info is the second result of from_pretrained(output_loading_info=True).
 
     Raises:
         ValueError: A weight is missing, unexpected, of the wrong shape, or not finite.
@@ -142,11 +134,8 @@ def load_checked(
         auto_class: The class that loads the model: AutoModelForCausalLM, ...
         path: A folder, or with hub the name of a repository.
         hub: Whether path is a repository on the Hub.
-        new: Prefix of the weights that path need not hold; they are initialised.
+        new: Prefix of the weights that may be missing from path; they are initialised.
         **options: Passed to auto_class.from_pretrained.
-
-    Returns:
-        The model.
 
     Raises:
         OSError: There is no such model, or a file is damaged.

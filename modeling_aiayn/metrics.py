@@ -63,13 +63,7 @@ class TranslationScores(evaluate.Metric):
     def _compute(
         self, predictions: list[str], references: list[str], resamples: int = 0
     ) -> dict[str, Any]:
-        """Score translations, with one reference each.
-
-        Args:
-            predictions: Translations.
-            references: References.
-            resamples: Bootstrap resamples for intervals (Koehn 2004). 0: no intervals.
-        """
+        """Score translations; resamples are for intervals by bootstrap (Koehn 2004)."""
         if not predictions:
             raise ValueError("Scoring needs at least one translation, got none.")
         metrics: dict[str, Any] = {
@@ -95,11 +89,6 @@ def moses_bleu(
 
     It applies Moses's lowercase, normalize-punctuation and tokenizer, in that order, and scores the
     tokens without further tokenisation.
-
-    Args:
-        translations: Translations.
-        references: One reference for each translation.
-        language: Language of both, for Moses.
 
     Returns:
         "bleu_moses" and its signature.

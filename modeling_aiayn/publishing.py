@@ -58,13 +58,7 @@ VOCABULARIES = ("tokenizer.json", "source.spm", "vocab-src.json")
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:
-    """List the files of a model's folder that belong on the Hub, from an allow-list.
-
-    Args:
-        folder: A folder that a training script has finished.
-
-    Returns:
-        Sorted paths.
+    """List the files of a finished run's folder that belong on the Hub, sorted.
 
     Raises:
         OSError: There is no such folder, or a file with weights is missing or damaged.
@@ -106,7 +100,7 @@ def publish(
     The token is that of `hf auth login` or HF_TOKEN.
 
     Args:
-        folder: A folder that a training script has finished.
+        folder: The folder of a finished run.
         repo_id: Repository, as in "me/translator".
         revision: Branch, created if needed. None: main.
         private: Whether a new repository is private.

@@ -18,7 +18,7 @@ from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-# In the order of their ids. Padding is not 0: generate() would pad beams with eos then.
+# In the order of their ids. If padding had the id 0, generate() would pad beams with eos.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
@@ -89,16 +89,10 @@ def train_word_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
 
-    Args:
-        texts: Sentences of one language.
-        min_frequency: Minimum count of a word.
-        lowercase: Whether to lower-case all text.
-
-    Returns:
-        A tokenizer that appends `</s>`, and encodes special tokens in user text as ordinary text.
+    The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text.
 
     Raises:
-        ValueError: There is no text, or no word is frequent enough.
+        ValueError: There is no text, or no word occurs min_frequency times.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     if lowercase:
@@ -123,8 +117,7 @@ def train_word_tokenizer(
 def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
     """Build a vocabulary of a text's characters, for language models.
 
-    Returns:
-        A tokenizer whose ids follow the order of code points; it does not append `</s>`.
+    The ids follow the order of code points. The tokenizer does not append `</s>`.
 
     Raises:
         ValueError: The text is empty.
@@ -142,8 +135,7 @@ def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Build the vocabulary of the 256 bytes, for language models.
 
-    Returns:
-        A tokenizer of UTF-8 in which byte b has the id 4 + b; it does not append `</s>`.
+    A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`.
     """
     # GPT-2's visible character for each byte: only the ByteLevel decoder keeps valid UTF-8 that
     # stands beside an invalid byte.
@@ -169,13 +161,9 @@ def replace_surrogates(text: str) -> str:
 def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
-    """Decode generated ids, each sequence into one line, and keep `<unk>` visible.
+    """Decode generated ids, each sequence into one line, without start, end and padding.
 
     skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
-
-    Args:
-        tokenizer: Tokenizer of the target.
-        sequences: Ids of each sentence, with or without start, end and padding.
     """
     hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
     texts = (

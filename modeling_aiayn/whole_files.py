@@ -1,15 +1,15 @@
-"""Files and folders that are there whole or not at all, whenever the process is killed.
+"""Write files and folders whole or not at all, even if the process is killed.
 
 Everything is written under another name first, forced to disk, and renamed in one step.
 """
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Beside a folder that is being written: holds it until it is complete, and folders being deleted.
+# Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"
 
 
@@ -26,14 +26,11 @@ def write_file(path: Path, content: str) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Write a new folder; it gets its name only once the block has ended without an error.
 
-    Args:
-        folder: The folder to create; it must not exist, or be empty.
-
     Yields:
         An empty folder of the same name to write into, `unfinished_path(folder)`.
 
     Raises:
-        FileExistsError: The folder is not empty.
+        FileExistsError: The folder exists and is not empty.
         OSError: The folder cannot be written.
     """
     check_unused(folder)
@@ -57,10 +54,10 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
     """Write files into a folder, replacing those of the same names after the block has ended.
 
     Args:
-        folder: The folder; created if it is missing.
-        weights: Patterns of the names of files without which the others are useless. Where there
-            are new ones, all earlier ones are deleted first and the new ones arrive last: a kill
-            in between leaves none, and never the files of one model beside those of another.
+        folder: Created if it is missing.
+        weights: Patterns of the names of weight files. If a pattern has new files, its old ones
+            are deleted before any new file arrives, and new weights arrive last: a kill in between
+            leaves a folder without weights, never one with files of two models.
 
     Yields:
         An empty folder to write into.
@@ -80,7 +77,8 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
         last = [new for pattern in weights for new in unfinished.glob(pattern)]
         for pattern in weights:
             if any(unfinished.glob(pattern)):
-                _delete_files(folder.glob(pattern))
+                for earlier in folder.glob(pattern):
+                    earlier.unlink()
         force_to_disk(folder)
         for path in sorted(files, key=last.__contains__):
             target = folder / path.relative_to(unfinished)
@@ -129,11 +127,6 @@ def _share_weights(folder: Path) -> None:
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*.safetensors"):
         path.chmod(mode)
-
-
-def _delete_files(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink()
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -9,15 +9,9 @@ from .scores import ClassificationScores
 
 
 def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
-    """Draw the confusion matrix: counts in the cells, colours by the share of the true class.
+    """Draw the confusion matrix to a .png or .svg file.
 
-    Args:
-        scores: The scores.
-        path: The PNG or SVG to write.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The path ends neither in .png nor in .svg.
+    The cells show counts; their colours show the share of the true class.
     """
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)

@@ -3,12 +3,13 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..corpus import read_json_lines, read_lines
 
@@ -19,37 +20,25 @@ logger = logging.getLogger(__name__)
 class TextDataArguments:
     """Labelled texts: from files or from a dataset on the Hub."""
 
-    train_file: str | None = field(
+    train_file: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "A .jsonl file, or a .tsv file with the label before the text; each plain or "
-            ".gz."
-        },
+        help="A .jsonl file, or a .tsv file with the label before the text; each plain or .gz.",
     )
-    validation_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "Validation texts, same formats. Default: a share of the training texts."
-        },
+    validation_file: str | None = HfArg(
+        default=None, help="Validation texts, same formats. Default: a share of the training texts."
     )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Texts to score the trained model on, same formats."}
+    test_file: str | None = HfArg(
+        default=None, help="Texts to score the trained model on, same formats."
     )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
+    dataset_config: str | None = HfArg(default=None, help="A configuration of that dataset.")
+    text_column: str = HfArg(default="text", help="Column or key of the text.")
+    label_column: str = HfArg(default="label", help="Column or key of the class.")
+    validation_share: float = HfArg(
+        default=0.1, help="Share of the training texts to validate on, without validation texts."
     )
-    dataset_config: str | None = field(
-        default=None, metadata={"help": "A configuration of that dataset."}
-    )
-    text_column: str = field(default="text", metadata={"help": "Column or key of the text."})
-    label_column: str = field(default="label", metadata={"help": "Column or key of the class."})
-    validation_share: float = field(
-        default=0.1,
-        metadata={"help": "Share of the training texts to validate on, without validation texts."},
-    )
-    max_length: int = field(
-        default=512,
-        metadata={"help": "Cut texts to this many tokens; the log says how many were cut."},
+    max_length: int = HfArg(
+        default=512, help="Cut texts to this many tokens; the log says how many were cut."
     )
 
     def __post_init__(self) -> None:
@@ -117,10 +106,6 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
     Without validation texts, the same share of each class is drawn from the training texts:
     files are often sorted by class.
-
-    Args:
-        data: The data's arguments.
-        seed: Seed of the draw.
 
     Returns:
         "train", "validation" and perhaps "test", with the columns "text" and "label".
@@ -225,16 +210,9 @@ def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Encode texts; a text that is too long is cut, and still ends in `</s>`.
+    """Encode the columns "text" and "label" as "input_ids" and "labels".
 
-    Args:
-        texts: Columns "text" and "label".
-        tokenizer: The tokenizer.
-        max_length: Maximum tokens of a text, including `</s>`.
-        name: Name of the texts in messages.
-
-    Returns:
-        The columns "input_ids" and "labels".
+    A text of more than max_length tokens is cut, and still ends in `</s>`.
     """
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -1,6 +1,6 @@
 """Train a classifier: its arguments, its model and its vocabulary."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
 )
+from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..loading import check_directory, load_checked
@@ -24,30 +25,23 @@ from ..training.setup import PresetArguments, read_overrides
 class ClassifierTrainingArguments(RunArguments):
     """Training arguments of a classifier."""
 
-    lr_scheduler_type: str = field(
-        default="linear", metadata={"help": "A schedule of transformers."}
+    lr_scheduler_type: str = HfArg(default="linear", help="A schedule of transformers.")
+    learning_rate: float = HfArg(default=5e-4, help="The peak learning rate.")
+    warmup_steps: float = HfArg(
+        default=0.1, help="Updates over which the rate rises; below 1, a share of all updates."
     )
-    learning_rate: float = field(default=5e-4, metadata={"help": "The peak learning rate."})
-    warmup_steps: float = field(
-        default=0.1,
-        metadata={"help": "Updates over which the rate rises; below 1, a share of all updates."},
+    per_device_train_batch_size: int = HfArg(default=32, help="Texts in a batch, on each device.")
+    per_device_eval_batch_size: int = HfArg(
+        default=64, help="Texts in an evaluation batch, on each device."
     )
-    per_device_train_batch_size: int = field(
-        default=32, metadata={"help": "Texts in a batch, on each device."}
+    eval_strategy: str = HfArg(default="epoch", help="no, epoch or steps.")
+    save_strategy: str = HfArg(default="epoch", help="no, epoch, steps or best.")
+    save_total_limit: int | None = HfArg(default=2, help="Keep at most this many checkpoints.")
+    load_best_model_at_end: bool = HfArg(
+        default=True, help="Keep the checkpoint with the best validation score."
     )
-    per_device_eval_batch_size: int = field(
-        default=64, metadata={"help": "Texts in an evaluation batch, on each device."}
-    )
-    eval_strategy: str = field(default="epoch", metadata={"help": "no, epoch or steps."})
-    save_strategy: str = field(default="epoch", metadata={"help": "no, epoch, steps or best."})
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "Keep at most this many checkpoints."}
-    )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "Keep the checkpoint with the best validation score."}
-    )
-    metric_for_best_model: str | None = field(
-        default="accuracy", metadata={"help": "Score to compare: accuracy, macro_f1 or loss."}
+    metric_for_best_model: str | None = HfArg(
+        default="accuracy", help="Score to compare: accuracy, macro_f1 or loss."
     )
 
 
@@ -55,18 +49,16 @@ class ClassifierTrainingArguments(RunArguments):
 class ClassifierArguments(PresetArguments):
     """The model: a new one, or one on the encoder of another model."""
 
-    start_from: str | None = field(
-        default=None,
-        metadata={"help": "Folder of a model, such as a translator, whose encoder to fine-tune."},
+    start_from: str | None = HfArg(
+        default=None, help="Folder of a model, such as a translator, whose encoder to fine-tune."
     )
-    vocabulary: str = field(
+    vocabulary: str = HfArg(
         default="bpe",
-        metadata={"help": "bpe, or word: lower-cased words.", "choices": ["bpe", "word"]},
+        help="bpe, or word: lower-cased words.",
+        metadata={"choices": ["bpe", "word"]},
     )
-    vocab_size: int = field(default=8000, metadata={"help": "Size of the bpe vocabulary."})
-    min_frequency: int = field(
-        default=2, metadata={"help": "Minimum count of a word in the word vocabulary."}
-    )
+    vocab_size: int = HfArg(default=8000, help="Size of the bpe vocabulary.")
+    min_frequency: int = HfArg(default=2, help="Minimum count of a word in the word vocabulary.")
 
     def __post_init__(self) -> None:
         if self.start_from is None:
@@ -85,13 +77,7 @@ def build_classifier(
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a new classifier with a vocabulary of the training texts, or one on another encoder.
 
-    Args:
-        arguments: The model's arguments.
-        train: Training texts, with "text" and "label".
-        max_length: Maximum tokens of a text.
-
-    Returns:
-        The model and its tokenizer.
+    The columns of train are "text" and "label"; max_length is in tokens.
 
     Raises:
         OSError: The folder to start from is damaged.

@@ -28,16 +28,7 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]:
     """Fill dataclasses from a recipe, if the first argument is one, and from flags.
 
-    Args:
-        description: The job's docstring, for --help.
-        *dataclass_types: Dataclasses whose fields are the job's flags.
-
-    Returns:
-        An object of each dataclass.
-
-    Raises:
-        OSError: The recipe cannot be read.
-        ValueError: The recipe is not a YAML mapping, or a flag has an invalid value.
+    The fields of the dataclasses are the flags; description is the text of --help.
     """
     parser = HfArgumentParser(
         dataclass_types,
@@ -61,14 +52,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str) -> Path:
-    """Find a recipe: an existing file, or else a recipe of the package.
-
-    Args:
-        path: A path, or NAME.yaml or recipes/NAME.yaml for a recipe of the package.
-
-    Raises:
-        FileNotFoundError: Neither the file nor such a recipe exists.
-    """
+    """Find a recipe: an existing file, or else NAME.yaml or recipes/NAME.yaml of the package."""
     recipe = Path(path)
     if recipe.is_file():
         return recipe
@@ -109,9 +93,6 @@ def run_command(main: Callable[[], None]) -> None:
     """Run a job; write errors that a user can correct as one line to stderr, with exit code 1.
 
     A --debug flag without a value also shows the traceback.
-
-    Args:
-        main: The job.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     words = [*sys.argv, "--"]

@@ -33,12 +33,7 @@ from .import_flags import SYSTEM_FLAGS, ImportFlags
 
 
 def read_foreign_model(flags: ImportFlags) -> ForeignModel:
-    """Read the model that the flags name.
-
-    Raises:
-        OSError: A file is missing or damaged.
-        ValueError: The file is not one of the system, or this package cannot represent the model.
-    """
+    """Read the model that the flags name."""
     path = fetch(flags.source) if flags.hub else Path(flags.source)
     config, names = parse_mapping("config", flags.config), parse_mapping("names", flags.names)
     dictionaries = None

@@ -10,11 +10,7 @@ from ..loading import check_model_folder, load_checked
 
 
 def default_device(device: str | None) -> str:
-    """The given device, or a GPU if there is one, or the CPU.
-
-    Raises:
-        ValueError: torch has no such device.
-    """
+    """The given device, or a GPU if there is one, or the CPU."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -26,12 +22,7 @@ def default_device(device: str | None) -> str:
 
 
 def check_head(folder: str, head: str) -> None:
-    """Check that a folder holds a model that was saved as the class named head.
-
-    Raises:
-        OSError: The folder does not exist or holds no model.
-        ValueError: The model was saved as another class.
-    """
+    """Check that a folder holds a model that was saved as the class named head."""
     check_model_folder(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     saved_as = next(iter(config.architectures or []), "none")
@@ -42,12 +33,7 @@ def check_head(folder: str, head: str) -> None:
 def load_with_tokenizer(
     auto_class: Any, path: str | Path, hub: bool = False, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model of a class, and its tokenizer; check that all weights are there and finite.
-
-    Raises:
-        OSError: The model or its tokenizer cannot be read.
-        ValueError: A weight is missing, unexpected or not finite.
-    """
+    """Load a model with `load_checked`, and its tokenizer."""
     model = load_checked(auto_class, path, hub=hub, **options)
     tokenizer = AutoTokenizer.from_pretrained(
         path, trust_remote_code=False, local_files_only=not hub

@@ -59,12 +59,7 @@ class AlignmentFlags(TranslatorFlags):
             check_ending(self.picture)
 
     def read_pairs_with_links(self) -> list[GoldPair]:
-        """Read or generate the pairs, at least two.
-
-        Raises:
-            OSError: A file cannot be read.
-            ValueError: The files differ in length, a link is invalid, or there are too few pairs.
-        """
+        """Read or generate the pairs, at least two."""
         if self.source and self.target and self.gold:
             pairs = read_gold(self.source, self.target, self.gold, self.reversed)
         else:

@@ -75,12 +75,7 @@ class PictureFlags:
             AttentionChoice.parse(self.attention)
 
     def draw(self, maps: AttentionMaps) -> None:
-        """Write the picture or page.
-
-        Raises:
-            OSError: The file cannot be written.
-            ValueError: The model has no such layer, head or kind of attention.
-        """
+        """Write the picture or page."""
         if check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING:
             return write_attention_page(maps, self.output)
         view = (maps.merged() if self.words else maps).view(self.kind)
@@ -94,12 +89,7 @@ class PictureFlags:
 def load_maps(
     flags: TranslatorFlags, options: SearchOptions, text: str, target: str | None
 ) -> AttentionMaps:
-    """Run the model on the text and record its attention.
-
-    Raises:
-        OSError: The model does not exist.
-        ValueError: A flag is given that is only for translation models.
-    """
+    """Run the model on the text and record its attention."""
     architecture = _architecture(flags)
     if architecture not in TEXT_MODELS:
         defaults = vars(SearchOptions())

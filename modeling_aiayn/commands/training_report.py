@@ -24,14 +24,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """Collect the values that the card's template needs, without paths or names of this machine.
 
-    Args:
-        trainer: The trainer, after training.
-        data: Source of the sentence pairs.
-        splits: The sentence pairs.
-        command: Words of the command that started the run.
-
-    Returns:
-        Values by their names in the template.
+    The command is the one that started the run.
     """
     args, state = trainer.args, trainer.state
     held_out = splits["test" if "test" in splits else "validation"]
@@ -61,16 +54,7 @@ def run_facts(
 
 
 def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write scores.json, and the filled card as README.md.
-
-    Args:
-        folder: The run's folder.
-        scores: Scores by name, and their signatures.
-        facts: Values for the template, from `run_facts`.
-
-    Raises:
-        OSError: A file cannot be read or written.
-    """
+    """Write scores.json, and the card filled with the values of `run_facts` as README.md."""
     results = [
         EvalResult(
             task_type="translation",

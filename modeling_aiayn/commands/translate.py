@@ -76,11 +76,7 @@ class TranslateFlags(TranslatorFlags):
         return self.output is not None and self.output.endswith(".gz")
 
     def open_output(self) -> AbstractContextManager[BinaryIO]:
-        """Open the file to write, or stdout.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Open the file to write, or stdout."""
         if self.output is None:
             return nullcontext(sys.stdout.buffer)
         opened: Any = gzip.open if self.is_compressed else open
@@ -88,11 +84,7 @@ class TranslateFlags(TranslatorFlags):
         return file
 
     def sentences(self) -> Iterator[str]:
-        """Read the sentences to translate.
-
-        Raises:
-            ValueError: Both --text and --input are given.
-        """
+        """Read the sentences to translate."""
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
         if self.text is not None:
@@ -107,7 +99,7 @@ def main() -> None:
     choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     prefixes = flags.prefixes and stream_lines(flags.prefixes)
     translator = flags.load()
-    translator.check_options(options, flags.phrases is not None)
+    translator.engine.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
     phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))
     # Open the output after all flags are checked: a wrong flag must not empty an existing file.

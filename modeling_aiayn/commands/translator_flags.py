@@ -57,11 +57,7 @@ class TranslatorFlags:
         }
 
     def load(self) -> Translator:
-        """Load the translator.
-
-        Raises:
-            OSError: The model does not exist or cannot be read.
-        """
+        """Load the translator."""
         if self.engine == "ctranslate2":
             options: dict[str, Any] = {"dtype": self.dtype} if self.dtype != "auto" else {}
             return Translator.from_pretrained(

@@ -56,11 +56,7 @@ def complete(
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode the beginning of a text for a language model.
-
-    Raises:
-        ValueError: The text is empty, or has a character that the model does not know.
-    """
+    """Encode the beginning of a text; a ValueError if it is empty or has an unknown character."""
     text = replace_surrogates(text)
     if not text:
         raise ValueError("The text to complete must have at least one character, got none.")

@@ -1,13 +1,14 @@
 """Read a text, split it into training and held-out parts, and encode them."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+from transformers.hf_argparser import HfArg
 
 from ..corpus import read_bytes
 from ..tokenization import SPECIAL_TOKENS, byte_tokenizer, train_character_tokenizer
@@ -21,22 +22,18 @@ Text = TypeVar("Text", bytes, str)
 class LanguageDataArguments:
     """A text, its tokens, and how it is split."""
 
-    train_file: str = field(
-        metadata={"help": "A text file, plain or .gz; its end is held out, see the shares."}
+    train_file: str = HfArg(
+        help="A text file, plain or .gz. Its end is held out for validation and test."
     )
-    unit: str = field(
-        default="character",
-        metadata={"help": "Token unit.", "choices": ["character", "byte"]},
+    unit: str = HfArg(
+        default="character", help="Token unit.", metadata={"choices": ["character", "byte"]}
     )
-    context: int = field(
-        default=64, metadata={"help": "Number of previous tokens that a prediction may depend on."}
+    context: int = HfArg(
+        default=64, help="Number of previous tokens that a prediction may depend on."
     )
-    validation_share: float = field(
-        default=0.1, metadata={"help": "Share of the text to validate on."}
-    )
-    test_share: float = field(
-        default=0.0,
-        metadata={"help": "Share of the text, after validation, to score the trained model on."},
+    validation_share: float = HfArg(default=0.1, help="Share of the text to validate on.")
+    test_share: float = HfArg(
+        default=0.0, help="Share of the text, after validation, to score the trained model on."
     )
 
     def __post_init__(self) -> None:

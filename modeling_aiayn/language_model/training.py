@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..modeling_aiayn import AiaynForCausalLM
 from ..tokenization import vocabulary_sha256
@@ -25,38 +26,24 @@ class LanguageModelTrainingArguments(RunArguments):
         ValueError: As for RunArguments; or max_steps is not positive.
     """
 
-    max_steps: int = field(
-        default=2000, metadata={"help": "Updates; each one draws new random windows."}
+    max_steps: int = HfArg(default=2000, help="Updates; each one draws new random windows.")
+    lr_scheduler_type: str = HfArg(default="cosine", help="A schedule of transformers.")
+    learning_rate: float = HfArg(default=1e-3, help="The peak learning rate.")
+    warmup_steps: float = HfArg(default=100, help="Updates over which the learning rate rises.")
+    adam_beta2: float = HfArg(default=0.99, help="Adam's beta2.")
+    weight_decay: float = HfArg(default=0.1, help="Weight decay of matrices.")
+    per_device_train_batch_size: int = HfArg(default=12, help="Windows in a batch, on each device.")
+    per_device_eval_batch_size: int = HfArg(
+        default=64, help="Windows in an evaluation batch, on each device."
     )
-    lr_scheduler_type: str = field(
-        default="cosine", metadata={"help": "A schedule of transformers."}
-    )
-    learning_rate: float = field(default=1e-3, metadata={"help": "The peak learning rate."})
-    warmup_steps: float = field(
-        default=100, metadata={"help": "Updates over which the learning rate rises."}
-    )
-    adam_beta2: float = field(default=0.99, metadata={"help": "Adam's beta2."})
-    weight_decay: float = field(default=0.1, metadata={"help": "Weight decay of matrices."})
-    per_device_train_batch_size: int = field(
-        default=12, metadata={"help": "Windows in a batch, on each device."}
-    )
-    per_device_eval_batch_size: int = field(
-        default=64, metadata={"help": "Windows in an evaluation batch, on each device."}
-    )
-    eval_strategy: str = field(default="steps", metadata={"help": "no, epoch or steps."})
-    eval_steps: float | None = field(
-        default=250, metadata={"help": "Evaluate every so many updates."}
-    )
-    save_strategy: str = field(default="steps", metadata={"help": "no, epoch, steps or best."})
-    save_steps: float = field(default=250, metadata={"help": "Save every so many updates."})
-    prediction_loss_only: bool = field(
-        default=True, metadata={"help": "Compute only the loss in evaluation."}
-    )
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "Keep at most this many checkpoints."}
-    )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "Keep the checkpoint with the best validation loss."}
+    eval_strategy: str = HfArg(default="steps", help="no, epoch or steps.")
+    eval_steps: float | None = HfArg(default=250, help="Evaluate every so many updates.")
+    save_strategy: str = HfArg(default="steps", help="no, epoch, steps or best.")
+    save_steps: float = HfArg(default=250, help="Save every so many updates.")
+    prediction_loss_only: bool = HfArg(default=True, help="Compute only the loss in evaluation.")
+    save_total_limit: int | None = HfArg(default=2, help="Keep at most this many checkpoints.")
+    load_best_model_at_end: bool = HfArg(
+        default=True, help="Keep the checkpoint with the best validation loss."
     )
 
     num_train_epochs: float = field(default=3.0, init=False)
@@ -128,11 +115,7 @@ class TextScore:
 def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -> TextScore:
     """Predict each token of a text except the first one, once.
 
-    Args:
-        trainer: A trainer with the model.
-        text: The text.
-        size: Tokens of a window.
-        step: Tokens by which the window slides: size - 1 as in training, fewer for more context.
+    A window has size tokens and slides by step: size - 1 as in training, less for more context.
     """
     windows = covering_windows(text.ids, size, step)
     # evaluate() would log these scores as the run's own, and early stopping would count them.
@@ -141,12 +124,7 @@ def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -
 
 
 def text_score_table(scores: dict[str, TextScore], unit: str) -> str:
-    """Format scores as a Markdown table.
-
-    Args:
-        scores: Scores by the name of their row.
-        unit: "character" or "byte".
-    """
+    """Format scores as a Markdown table, a row each; unit is "character" or "byte"."""
     # For bytes, bits per token and bits per byte are the same column.
     columns = {
         f"nats per {unit}": [score.nats for score in scores.values()],

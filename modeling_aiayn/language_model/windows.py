@@ -44,14 +44,7 @@ class Windows(Dataset[dict[str, Tensor]]):
 
 
 def random_windows(ids: Tensor, size: int, count: int, seed: int) -> Windows:
-    """Draw windows at random positions.
-
-    Args:
-        ids: The text, [N].
-        size: Tokens of a window, W, at most N.
-        count: Number of windows.
-        seed: Seed of the positions.
-    """
+    """Draw windows of size tokens at random positions of ids, [N]; size is at most N."""
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(ids) - size + 1, (count,), generator=generator)
     return Windows(ids, size, starts, torch.ones_like(starts))
@@ -63,13 +56,12 @@ def covering_windows(ids: Tensor, size: int, step: int) -> Windows:
     With step = size - 1, a prediction depends on one to size - 1 previous tokens, as in training.
     With a smaller step it depends on at least size - step, from the second window on.
 
+    The last window ends where the text ends.
+
     Args:
         ids: The text, [N].
         size: Tokens of a window, W, at most N.
         step: Tokens by which the window slides, in [1, W).
-
-    Returns:
-        The windows; the last one ends where the text ends.
     """
     last = len(ids) - size
     starts = torch.tensor([*range(0, last, step), last])

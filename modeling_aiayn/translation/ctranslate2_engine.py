@@ -92,7 +92,7 @@ class CTranslate2Engine:
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)
-        # The engine has one limit for a batch. Sentences that passed theirs are translated again.
+        # The engine has one limit for a batch. Sentences over their own are translated again.
         for limit in sorted({*limits} - {longest}):
             late = [
                 index
@@ -102,11 +102,11 @@ class CTranslate2Engine:
             again = self._translated([sentences[index] for index in late], options, limit)
             for index, result in zip(late, again, strict=True):
                 results[index] = result
-        is_free = not (
+        is_unrestricted = not (
             options.min_length or options.no_repeat_ngram_size or self.rules.suppressed_token_ids
         )
         return [
-            self._ranked(sentence, result, options, limit, is_free and not sentence.prefix)
+            self._ranked(sentence, result, options, limit, is_unrestricted and not sentence.prefix)
             for sentence, result, limit in zip(sentences, results, limits, strict=True)
         ]
 
@@ -152,13 +152,13 @@ class CTranslate2Engine:
         result: ctranslate2.TranslationResult,
         options: SearchOptions,
         limit: int,
-        is_free: bool,
+        is_unrestricted: bool,
     ) -> list[Hypothesis]:
         """The nbest of a sentence's hypotheses, by our penalties."""
         end = self.end
         found = [[self.target_ids[token] for token in each] for each in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, found, strict=True)]
-        if not is_free or any(ids[-1:] != [end] for ids in found):
+        if not is_unrestricted or any(ids[-1:] != [end] for ids in found):
             # A hypothesis that reached its limit ends there, and its end is scored too.
             found = [ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in found]
             totals = self.score([sentence.input_ids] * len(found), found)

@@ -23,7 +23,7 @@ class DecodingRules:
         eos_token_ids: Ids that end a translation.
         suppressed_token_ids: Ids that are never generated; a prefix may contain them.
         excluded_from_softmax: Ids that get no probability, so that the others share all of it.
-        max_tokens_beyond_source: Tokens that a translation may have more than its source.
+        max_tokens_beyond_source: How many more tokens than its source a translation may have.
         target_positions: Positions of a learned position table. None: any number.
     """
 

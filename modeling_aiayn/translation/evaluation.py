@@ -9,10 +9,6 @@ from datasets import Dataset
 from ..metrics import TranslationScores
 from .translator import Translator
 
-# Bootstrap resamples of a confidence interval.
-RESAMPLES = 1000
-BATCH_OPTIONS = ("batch_size", "max_tokens_per_batch")
-
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
     """Perplexity per target token, `</s>` included; options are those of `Translator.score`."""
@@ -30,7 +26,8 @@ def evaluate_translation(
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
-    batches = {name: options[name] for name in BATCH_OPTIONS if name in options}
+    names = ("batch_size", "max_tokens_per_batch")
+    batches = {name: options[name] for name in names if name in options}
     return {**scores, "perplexity": perplexity(translator, pairs, **batches)}, translations
 
 
@@ -58,9 +55,8 @@ def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
     """Scores of translations against the targets of pairs by name, and their signatures."""
-    references = list(pairs["target"])
     scores: dict[str, Any] = TranslationScores().compute(
-        predictions=list(translations), references=references, resamples=RESAMPLES
+        predictions=list(translations), references=list(pairs["target"]), resamples=1000
     )
     return scores
 

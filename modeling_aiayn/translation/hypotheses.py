@@ -56,7 +56,7 @@ class SentenceSearch:
         finished: Finished hypotheses, best first.
     """
 
-    # Whether every hypothesis needs a candidate, beside the best of all.
+    # Whether each hypothesis gets a candidate, besides the best candidates of the sentence.
     needs_one_for_each: ClassVar[bool] = False
 
     options: SearchOptions

@@ -1,8 +1,8 @@
 """Lexical constraints: beam search for translations that contain given phrases.
 
 Dynamic beam allocation (Post and Vilar 2018): a hypothesis competes only with hypotheses that
-contain as many phrase tokens. So one that contains an unlikely phrase is not removed in favour of
-one that does not.
+contain as many phrase tokens. A hypothesis without phrases therefore cannot displace one that
+contains an unlikely phrase.
 """
 
 from collections.abc import Sequence

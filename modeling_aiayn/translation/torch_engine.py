@@ -69,8 +69,8 @@ class TorchEngine:
         return [FastModel(model) for model in self.models]
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check that the models can be decoded with, and that phrases come with beam search."""
-        # Both raise here, before anything is read or written.
+        """Check the models, and that required phrases come with beam search."""
+        # Computing both raises their errors now, before an output file is opened.
         _ = self.rules, self._fast_models
         if has_phrases and (options.do_sample or options.num_beams < 2):
             raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
@@ -116,7 +116,7 @@ class TorchEngine:
             draws = [search.draws()[: tokens.size(1)] for search in searches]
             candidates = drawn_candidates(logits, log_probabilities, restrictions, options, draws)
         else:
-            # Of 2 * width candidates at least width do not end, if there is one end.
+            # With one end id, at least width of 2 * width candidates do not end.
             count = (1 + len(self.rules.eos_token_ids)) * options.width
             candidates = best_candidates(logits, log_probabilities, restrictions, count)
         coverage = decoder.coverage_scores()
@@ -194,7 +194,7 @@ class TorchEngine:
 
 
 def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[SentenceSearch]:
-    """The searches that stay in the batch; those that are done leave once they are enough."""
+    """The searches that stay in the batch; finished ones leave when LEAVING_SHARE is reached."""
     staying = [index for index, search in enumerate(searches) if not search.is_done]
     if len(searches) - len(staying) < LEAVING_SHARE * len(searches):
         return searches

@@ -204,10 +204,6 @@ class Translator:
             )
         return self.models[0]
 
-    def check_options(self, options: SearchOptions, has_phrases: bool = False) -> None:
-        """Check that the engine can translate with these options, before anything is read."""
-        self.engine.check_options(options, has_phrases)
-
     def __call__(
         self,
         texts: Iterable[str],
@@ -274,15 +270,14 @@ class Translator:
                 str, or there are fewer prefixes or phrases than texts.
         """
         options = options or SearchOptions()
-        self.check_options(options, phrases is not None)
+        self.engine.check_options(options, phrases is not None)
         _check_several(texts)
         given = _source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
-        pools = read_pools(given, pool_size)
         return (
             translations
-            for pool in pools
-            for translations in self._translate_pool(pool, options, limits, report or _ignore)
+            for pool in read_pools(given, pool_size)
+            for translations in self._translate_pool(pool, options, limits, report)
         )
 
     def _translate_pool(
@@ -290,8 +285,9 @@ class Translator:
         pool: Sequence[SourceText],
         options: SearchOptions,
         limits: tuple[int, int],
-        report: Callable[[int, int], object],
+        report: Callable[[int, int], object] | None,
     ) -> list[list[Translation]]:
+        report = report or (lambda *_: None)
         sentences = self._encoded(pool)
         found = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         filled = [
@@ -387,7 +383,7 @@ class Translator:
             line = f"Line {given.number + 1}"
             if given.text.strip() != text:
                 logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
-            # One token less, to leave room for the end.
+            # Leave room for the end.
             room = self.max_target_tokens - 1
             prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
             phrases = [self._target_ids(each, True) for each in given.phrases if each.strip()]
@@ -418,10 +414,6 @@ class Translator:
             Translation(source, text, each.score, each.log_probability, each.token_ids)
             for text, each in zip(texts, hypotheses, strict=True)
         ]
-
-
-def _ignore(*_: int) -> None:
-    """Report nothing."""
 
 
 def _check_several(texts: Iterable[str]) -> None:
@@ -468,11 +460,7 @@ def batches_by_length(
 ) -> list[list[int]]:
     """Group sentences into batches, longest first; return indices of each batch's sentences.
 
-    Args:
-        lengths: Source tokens of each sentence.
-        batch_size: Sentences of a batch at most.
-        max_tokens_per_batch: Source tokens of a batch at most, padding included. A longer sentence
-            is a batch by itself.
+    max_tokens_per_batch includes padding. A longer sentence is a batch by itself.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
