@@ -19,6 +19,9 @@ from transformers import (
 MAX_TOKENS_BEYOND_SOURCE = 50
 # The default of transformers for models without a source.
 NEW_TOKENS = 20
+# Looks up a generation setting by name: an argument of generate(), or a configuration's field.
+Setting = Callable[[str], Any]
+Kwargs = dict[str, Any]
 
 
 def max_tokens_beyond_source(generation_config: GenerationConfig) -> int:
@@ -104,11 +107,13 @@ class AiaynGenerationMixin(GenerationMixin):
             return getattr(self.generation_config, name, None) if value is None else value
 
         watch = NonFiniteScores()
-        processors = LogitsProcessorList([*(logits_processor or []), watch])
-        prefix = self._fill_in_length(inputs, kwargs, setting, processors)
+        kwargs["logits_processor"] = LogitsProcessorList([*(logits_processor or []), watch])
+        prefix = self._fill_in_length(given_input(inputs, kwargs), kwargs, setting)
         new_tokens = setting("max_new_tokens")
         self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
-        output = super().generate(inputs, generation_config, processors, *args, **kwargs)
+        output = super().generate(
+            inputs, generation_config, kwargs.pop("logits_processor"), *args, **kwargs
+        )
         if watch.seen is not None and watch.seen:
             raise ValueError(
                 "The model computed non-finite scores (NaN). A weight is NaN or infinite, or "
@@ -117,15 +122,8 @@ class AiaynGenerationMixin(GenerationMixin):
             )
         return output
 
-    def _fill_in_length(
-        self,
-        inputs: Tensor | None,
-        kwargs: dict[str, Any],
-        setting: Callable[[str], Any],
-        processors: LogitsProcessorList,  # noqa: ARG002
-    ) -> int:
+    def _fill_in_length(self, prompt: Tensor | None, kwargs: Kwargs, setting: Setting) -> int:
         """Add max_new_tokens to kwargs if no length is set. Return the length of the prefix."""
-        prompt = given_input(inputs, kwargs)
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
         if setting("max_length") is None and setting("max_new_tokens") is None:
             kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
@@ -151,15 +149,8 @@ class AiaynGenerationMixin(GenerationMixin):
 class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
-    def _fill_in_length(
-        self,
-        inputs: Tensor | None,
-        kwargs: dict[str, Any],
-        setting: Callable[[str], Any],
-        processors: LogitsProcessorList,
-    ) -> int:
+    def _fill_in_length(self, source: Tensor | None, kwargs: Kwargs, setting: Setting) -> int:
         """Limit each translation by the length of its source if no length is set."""
-        source = given_input(inputs, kwargs)
         # Decoding steps do not see the source ids any more, so padding is found here.
         if kwargs.get("attention_mask") is None and kwargs.get("inputs_embeds") is None:
             shape = (1, 1) if source is None else source.shape[:2]
@@ -179,7 +170,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
             if is_real is not None and eos is not None:
                 lengths = (prefix + is_real.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
                 eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
-                processors.append(SourceRelativeLength(lengths, eos_ids))
+                kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
         return prefix
 
     def prepare_inputs_for_generation(
@@ -200,15 +191,12 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
 
     @staticmethod
     def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
-        """Reorder the keys and values of self-attention after a step of beam search.
-
-        The source's need no reordering: all beams of a sentence share them.
-        """
+        """Reorder self-attention's keys and values. All beams of a sentence share the source's."""
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 
 
-def given_input(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
+def given_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
     """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
     for name in ("inputs_embeds", "input_ids"):
         if inputs is None:
@@ -218,7 +206,7 @@ def given_input(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
     return inputs
 
 
-def prefix_length(decoder_input_ids: Tensor | None, setting: Callable[[str], Any]) -> int:
+def prefix_length(decoder_input_ids: Tensor | None, setting: Setting) -> int:
     """Return the length of the target's prefix. transformers adds a start token if it has none."""
     start = setting("decoder_start_token_id")
     start = setting("bos_token_id") if start is None else start

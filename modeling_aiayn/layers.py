@@ -73,12 +73,8 @@ def feed_forward(
 ) -> Tensor:
     """Equation 2: max(0, x W1 + b1) W2 + b2.
 
-    Args:
-        hidden_states: States, [B, T, D]. The output has the same shape.
-        fc1: Affine map from D to F.
-        fc2: Affine map from F to D.
-        activation: Non-linearity between them.
-        dropout: Rate on the activations.
+    hidden_states and the output are [B, T, D]; fc1 maps D to F, and fc2 maps F to D. dropout is the
+    rate on the activations.
     """
     return fc2(drop(activation(fc1(hidden_states)), dropout))
 

@@ -112,7 +112,7 @@ def classification_loss(
         logits: Scores, [B, L].
         labels: Class ids, [B]; for "regression" numbers, [B] or [B, L]; for
             "multi_label_classification" 0 or 1, [B, L].
-        problem_type: "regression", "single_label_classification" or "multi_label_classification".
+        problem_type: One of PROBLEM_TYPES.
         num_items_in_batch: Labels in the whole step.
 
     Raises:
@@ -155,10 +155,7 @@ def mean_over_step(
 
 
 def infer_problem_type(labels: Tensor, num_labels: int) -> str:
-    """Infer config.problem_type by the rule of transformers, for labels [B] or [B, L].
-
-    One output is regression, integer labels are single classes, other labels are several classes.
-    """
+    """Infer config.problem_type from labels, [B] or [B, L], by the rule of transformers."""
     if num_labels == 1:
         return "regression"
     is_integer = not labels.is_floating_point()

@@ -335,9 +335,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     # Weights of other heads' checkpoints that this model skips without a warning.
     _keys_to_ignore_on_load_unexpected = [
-        r"^(model\.)?encoder\.",
-        r"\.encoder_attn(_layer_norm)?\.",
-        r"^classifier\.",
+        r"^(model\.)?encoder\.|\.encoder_attn(_layer_norm)?\.|^classifier\."
     ]
 
     def __init__(self, config: AiaynConfig) -> None:
@@ -396,15 +394,10 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
                 shifted here: the target of each token is the next one.
             shift_labels: Labels that are already shifted, [B, T], for sequences split over
                 processes.
-            num_items_in_batch: Real targets in the whole optimiser step; the Trainer counts them.
-            logits_to_keep: How many of the last positions to score, or which ones; 0: all.
-            skip_logits: Return no logits, and compute the loss in chunks. Off by default, because
-                trainers of language models read logits.
-            label_smoothing_factor: Share of each target spread over the vocabulary (section 5.4).
+            skip_logits: Off by default, because trainers of language models read logits.
 
-        Returns:
-            Logits, [B, T, V], or None if skipped; with labels also the loss in nats per target
-            token, [].
+        num_items_in_batch, logits_to_keep, label_smoothing_factor and the output are those of
+        `AiaynForConditionalGeneration.forward`.
         """
         label_smoothing_factor = kwargs.pop("label_smoothing_factor", 0.0)
         targets = kwargs.pop("shift_labels", None)

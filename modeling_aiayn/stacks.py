@@ -201,8 +201,15 @@ class AiaynStack(AiaynPreTrainedModel):
         """
         batch_size, length = inputs_embeds.shape[:2]
         if isinstance(past_length, int):
-            check_mask(attention_mask, (batch_size, past_length + length), "token")
-            self._check_positions(past_length + length)
+            length += past_length
+            check_mask(attention_mask, (batch_size, length), "token")
+            positions = self.embed_positions.max_length
+            if positions is not None and length > positions:
+                raise ValueError(
+                    f"The learned position table has max_position_embeddings={positions} "
+                    f"positions, got an input of {length} tokens. Shorten the input, or train a "
+                    "model with position_type='sinusoidal', which has no limit."
+                )
         if position_ids is None:
             position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)
@@ -223,15 +230,6 @@ class AiaynStack(AiaynPreTrainedModel):
                 "output_attentions=True needs attn_implementation='eager', got "
                 f"{implementation!r}, which computes no attention weights. Load the model with "
                 "attn_implementation='eager', or call model.set_attn_implementation('eager')."
-            )
-
-    def _check_positions(self, length: int) -> None:
-        max_length = self.embed_positions.max_length
-        if max_length is not None and length > max_length:
-            raise ValueError(
-                f"The learned position table has max_position_embeddings={max_length} positions, "
-                f"got an input of {length} tokens. Shorten the input, or train a model with "
-                "position_type='sinusoidal', which has no limit."
             )
 
 
@@ -290,16 +288,6 @@ class AiaynEncoder(AiaynStack):
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
-def _decoder_layer_recorder() -> OutputRecorder:
-    """Let output_hidden_states=[-1] count the decoder's layers, and not the encoder's.
-
-    The constructor takes this field since transformers 5.23; older versions ignore it.
-    """
-    recorder = OutputRecorder(DecoderLayer)
-    recorder.num_hidden_layers_key = "decoder_layers"
-    return recorder
-
-
 class AiaynDecoder(AiaynStack):
     """Figure 1, right: N decoder layers over the embedded target so far.
 
@@ -308,8 +296,11 @@ class AiaynDecoder(AiaynStack):
         has_source: Whether the layers attend to a source. A language model's do not.
     """
 
+    _layer_recorder = OutputRecorder(DecoderLayer)
+    # output_hidden_states=[-1] counts these layers. The constructor of older versions lacks it.
+    _layer_recorder.num_hidden_layers_key = "decoder_layers"
     _can_record_outputs = {
-        "hidden_states": _decoder_layer_recorder(),
+        "hidden_states": _layer_recorder,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
     }
@@ -480,12 +471,7 @@ def check_source(
     encoder_attention_mask: Tensor | None,
     past_key_values: Cache | None,
 ) -> None:
-    """Check that a decoder can attend to its source.
-
-    Raises:
-        ValueError: The encoder's output is missing, its mask has another shape, or the cache has no
-            room for a source.
-    """
+    """Check that the encoder's output, its mask and the cache fit a decoder with a source."""
     if encoder_hidden_states is None:
         raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
     check_mask(encoder_attention_mask, tuple(encoder_hidden_states.shape[:2]), "state")
