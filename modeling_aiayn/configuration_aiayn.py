@@ -64,9 +64,12 @@ class AiaynConfig(PreTrainedConfig):
         vocab_size: Vocabulary size, shared by source and target (section 5.1).
         decoder_vocab_size: Size of a separate target vocabulary. None: shared.
         d_model: Width of the residual stream.
-        encoder_layers, decoder_layers: Layers of each stack, N.
-        encoder_attention_heads, decoder_attention_heads: Heads of each stack's attention, h.
-        encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
+        encoder_layers: Layers of the encoder, N.
+        decoder_layers: Layers of the decoder, N.
+        encoder_attention_heads: Heads of the encoder's attention, h.
+        decoder_attention_heads: Heads of the decoder's attention, h.
+        encoder_ffn_dim: Width inside the encoder's feed-forward networks, d_ff.
+        decoder_ffn_dim: Width inside the decoder's feed-forward networks, d_ff.
         head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, as in the
             paper. d_model gives the wide heads of the seed documents.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
@@ -87,7 +90,9 @@ class AiaynConfig(PreTrainedConfig):
         scale_embedding: Multiply embeddings by sqrt(d_model) (section 3.4).
         tie_word_embeddings: Share one matrix between both embeddings and the output projection.
         use_cache: Keep keys and values between decoding steps.
-        bos_token_id, pad_token_id, eos_token_id: Ids of `<s>`, `<pad>` and `</s>`.
+        bos_token_id: Id of `<s>`.
+        pad_token_id: Id of `<pad>`.
+        eos_token_id: Id of `</s>`.
         decoder_start_token_id: Id that the decoder starts from.
         is_encoder_decoder: Whether the model has both halves; transformers reads it.
 
