@@ -163,8 +163,6 @@ class AiaynConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_spelling(kwargs)
-        # The hand-written attention is the default; transformers would choose "sdpa".
-        kwargs["attn_implementation"] = kwargs.get("attn_implementation") or "eager"
         super().__post_init__(**kwargs)
         # AutoModel chooses between base models by this list, which must not be None.
         self.architectures: list[str] = self.architectures or []
@@ -207,7 +205,7 @@ class AiaynConfig(PreTrainedConfig):
             return self
         shared = copy.copy(self)
         shared.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
-        shared.is_encoder_decoder = True  # otherwise the halves are not told apart
+        shared.is_encoder_decoder = True  # transformers separates the halves only if this is True
         half = super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
         half.is_encoder_decoder = self.is_encoder_decoder
         return half

@@ -1,5 +1,6 @@
 """Section 6.1 for generate(): the length of an output, its cache, and an error for NaN scores."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import (
     EncoderDecoderCache,
     GenerationConfig,
     GenerationMixin,
+    LogitNormalization,
     LogitsProcessor,
     LogitsProcessorList,
 )
@@ -22,11 +24,8 @@ NEW_TOKENS = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
 Kwargs = dict[str, Any]
-
-
-def max_tokens_beyond_source(generation_config: GenerationConfig) -> int:
-    """Return how many tokens longer than its source an output may be."""
-    return getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
+# The length of the target's prefix, and settings to add.
+Filled = tuple[int, Kwargs]
 
 
 class NonFiniteScores(LogitsProcessor):
@@ -108,26 +107,30 @@ class AiaynGenerationMixin(GenerationMixin):
 
         watch = NonFiniteScores()
         kwargs["logits_processor"] = LogitsProcessorList([*(logits_processor or []), watch])
-        prefix = self._fill_in_length(given_input(inputs, kwargs), kwargs, setting)
-        new_tokens = setting("max_new_tokens")
+        prefix, filled = self._fill_in_length(given_input(inputs, kwargs), kwargs, setting)
+        new_tokens = filled.get("max_new_tokens", setting("max_new_tokens"))
         self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
+        if generation_config is None:
+            kwargs |= filled
+        else:  # transformers warns of settings in both
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**filled)
         output = super().generate(
             inputs, generation_config, kwargs.pop("logits_processor"), *args, **kwargs
         )
         if watch.seen is not None and watch.seen:
             raise ValueError(
-                "The model computed non-finite scores (NaN). A weight is NaN or infinite, or "
-                f"values exceed the range of {self.dtype}. Check the weights, or load with "
-                "dtype='float32'."
+                "The model computed non-finite scores (NaN): a weight is not finite, or values are "
+                f"too large for {self.dtype}. Check the weights, or load with dtype='float32'."
             )
         return output
 
-    def _fill_in_length(self, prompt: Tensor | None, kwargs: Kwargs, setting: Setting) -> int:
-        """Add max_new_tokens to kwargs if no length is set. Return the length of the prefix."""
+    def _fill_in_length(self, prompt: Tensor | None, kwargs: Kwargs, setting: Setting) -> Filled:  # noqa: ARG002
+        """Return the length of the prefix, and max_new_tokens if no length is set."""
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
         if setting("max_length") is None and setting("max_new_tokens") is None:
-            kwargs["max_new_tokens"] = self._within_positions(NEW_TOKENS, prefix)
-        return prefix
+            return prefix, {"max_new_tokens": self._within_positions(NEW_TOKENS, prefix)}
+        return prefix, {}
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:
         """Reduce new_tokens to the room that a learned position table leaves behind prefix."""
@@ -149,29 +152,32 @@ class AiaynGenerationMixin(GenerationMixin):
 class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
-    def _fill_in_length(self, source: Tensor | None, kwargs: Kwargs, setting: Setting) -> int:
+    def _fill_in_length(self, source: Tensor | None, kwargs: Kwargs, setting: Setting) -> Filled:
         """Limit each translation by the length of its source if no length is set."""
         # Decoding steps do not see the source ids any more, so padding is found here.
-        if kwargs.get("attention_mask") is None and kwargs.get("inputs_embeds") is None:
-            shape = (1, 1) if source is None else source.shape[:2]
-            mask = torch.ones(shape, dtype=torch.long, device=self.device)
-            if source is not None and source.dim() == 2:
-                mask = (source != self.config.pad_token_id).long()
-            kwargs["attention_mask"] = mask
+        has_mask = kwargs.get("attention_mask") is not None
+        if source is not None and not has_mask and kwargs.get("inputs_embeds") is None:
+            mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
+            is_ids = source.dim() == 2
+            kwargs["attention_mask"] = mask * (source != self.config.pad_token_id if is_ids else 1)
         prefix = prefix_length(kwargs.get("decoder_input_ids"), setting)
         beyond = setting("max_tokens_beyond_source")
         beyond = MAX_TOKENS_BEYOND_SOURCE if beyond is None else beyond
         kwargs.pop("max_tokens_beyond_source", None)
-        if setting("max_length") is None and setting("max_new_tokens") is None:
-            length = 1 if source is None else source.size(1)
-            new_tokens = self._within_positions(length + beyond, prefix)
-            kwargs["max_new_tokens"] = new_tokens
-            is_real, eos = kwargs.get("attention_mask"), setting("eos_token_id")
-            if is_real is not None and eos is not None:
-                lengths = (prefix + is_real.sum(-1) + beyond).clamp(max=prefix + new_tokens)  # [N]
-                eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
-                kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
-        return prefix
+        if setting("max_length") is not None or setting("max_new_tokens") is not None:
+            return prefix, {}
+        length = 1 if source is None else source.size(1)
+        filled = {"max_new_tokens": self._within_positions(length + beyond, prefix)}
+        is_real, eos = kwargs.get("attention_mask"), setting("eos_token_id")
+        if is_real is not None and eos is not None:
+            if setting("renormalize_logits"):  # before the limit, where eos would become certain
+                kwargs["logits_processor"].append(LogitNormalization())
+                filled["renormalize_logits"] = False
+            longest = prefix + filled["max_new_tokens"]
+            lengths = (prefix + is_real.sum(-1) + beyond).clamp(max=longest)  # [N]
+            eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
+            kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
+        return prefix, filled
 
     def prepare_inputs_for_generation(
         self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
@@ -198,12 +204,10 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
 
 def given_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
     """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
-    for name in ("inputs_embeds", "input_ids"):
-        if inputs is None:
-            inputs = kwargs.get(name)
-    if inputs is None and kwargs.get("encoder_outputs") is not None:
-        return kwargs["encoder_outputs"][0]
-    return inputs
+    encoded = kwargs.get("encoder_outputs")
+    given = (inputs, kwargs.get("inputs_embeds"), kwargs.get("input_ids"), encoded and encoded[0])
+    # transformers rejects anything else.
+    return next((each for each in given if isinstance(each, Tensor) and each.dim() > 1), None)
 
 
 def prefix_length(decoder_input_ids: Tensor | None, setting: Setting) -> int:

@@ -52,7 +52,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """Table 3, row E: a trained table of max_length positions, the first of which is offset."""
+    """Table 3, row E: a trained table of max_length positions, and offset rows before them."""
 
     def __init__(self, max_length: int, d_model: int, offset: int = 0) -> None:
         super().__init__(max_length + offset, d_model)

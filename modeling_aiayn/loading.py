@@ -18,8 +18,10 @@ from transformers import (
 )
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
     cached_file,
 )
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -34,7 +36,7 @@ ENFORCED = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
-HUB_HINT = "To load a repository from the Hub, say so (hub=True, or --hub)."
+HUB_HINT = "To load a repository from the Hub, pass hub=True (or --hub)."
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
@@ -73,19 +75,20 @@ def check_weight_file(path: Path) -> None:
 
 
 def check_weight_files(folder: str | Path) -> None:
-    """Check all safetensors files in a folder, and those that its index names.
+    """Check the safetensors files that transformers would read: whole, in shards, an adapter's.
 
     Raises:
         OSError: A file is missing or damaged, or the index names a file outside the folder.
     """
-    paths = set(Path(folder).glob("*.safetensors"))
+    names = (SAFE_WEIGHTS_NAME, ADAPTER_SAFE_WEIGHTS_NAME)
+    paths = {path for path in (Path(folder, name) for name in names) if path.exists()}
     index = Path(folder, SAFE_WEIGHTS_INDEX_NAME)
-    if index.is_file():
+    if index.is_file() and Path(folder, SAFE_WEIGHTS_NAME) not in paths:
         try:
-            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         except (ValueError, KeyError) as error:
             raise OSError(f"{index} is damaged. Copy or download it again.") from error
-        for name in names:
+        for name in shards:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise OSError(f"{index}: the index names a file outside the folder, {name}.")
             paths.add(Path(folder, name))
@@ -107,13 +110,16 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
             f"{path}: {name} must have shape {tuple(expected)} by the configuration, got "
             f"{tuple(found)}. Use the configuration that was saved with these weights."
         )
-    for kind, trouble in (("missing_keys", "is missing"), ("unexpected_keys", "is unexpected")):
+    for kind, trouble in (
+        ("missing_keys", "is missing"),
+        ("unexpected_keys", "does not fit the model"),
+    ):
         if loading_info[kind]:
             first, *others = sorted(loading_info[kind])
             more = f" (and {len(others)} others)" if others else ""
             raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. The weights must be exactly those "
-                "of the configuration. Save the model again where it was trained."
+                f"{path}: the weight {first}{more} {trouble}. Check that config.json and the "
+                "weights were saved together, or save the model again where it was trained."
             )
     for name, weight in model.state_dict().items():
         if not weight.is_meta and not weight.isfinite().all():
@@ -134,7 +140,8 @@ def load_checked(
         auto_class: The class that loads the model: AutoModelForCausalLM, ...
         path: A folder, or with hub the name of a repository.
         hub: Whether path is a repository on the Hub.
-        new: Prefix of the weights that may be missing from path; they are initialised.
+        new: Prefix of the weights that may be missing from path; they are initialised. Weights
+            that the model does not need are then ignored.
         **options: Passed to auto_class.from_pretrained.
 
     Raises:
@@ -142,6 +149,8 @@ def load_checked(
         ValueError: The configuration is invalid, or a weight is missing, unexpected, of the wrong
             shape or not finite.
     """
+    if fixed := sorted(options.keys() & ENFORCED.keys()):
+        raise ValueError(f"{fixed[0]} cannot be set: all weights are checked safetensors.")
     if not hub:
         check_weight_files(path)
     options = {"trust_remote_code": False, "local_files_only": not hub} | options
@@ -151,7 +160,7 @@ def load_checked(
         raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
     if new is not None:
         missing = [name for name in loading_info["missing_keys"] if not name.startswith(new)]
-        loading_info = loading_info | {"missing_keys": missing}
+        loading_info = loading_info | {"missing_keys": missing, "unexpected_keys": set()}
     check_weights(path, model, loading_info)
     return model
 
@@ -166,8 +175,8 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     """
     if not hub:
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
-    revision = options.get("revision")
-    base = _base_of_adapter(path, local_files_only=not hub, revision=revision)
+    is_local = options.get("local_files_only", not hub)
+    base = _base_of_adapter(path, local_files_only=is_local, revision=options.get("revision"))
     if base is None:
         return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
     # The revision is the adapter's, not the base model's.
@@ -176,7 +185,7 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         check_weight_files(path)
     where = {name: value for name, value in options.items() if name in ("revision", "token")}
-    return _merge_adapter(model, path, local_files_only=not hub, **where)
+    return _merge_adapter(model, path, local_files_only=is_local, **where)
 
 
 def _base_of_adapter(path: str | Path, **where: Any) -> str | None:

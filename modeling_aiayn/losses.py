@@ -4,10 +4,12 @@ So the objective does not depend on padding, gradient accumulation or the number
 num_items_in_batch is the number of real labels in the whole step. None: it is counted in labels.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.utils import TransformersKwargs, logging
+from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
@@ -15,15 +17,15 @@ logger = logging.get_logger(__name__)
 IGNORED_LABEL = -100
 
 
-class LossKwargs(TransformersKwargs, total=False):  # type: ignore[call-arg] # untyped base
-    """Keyword arguments of a language head's forward that must not be in its signature.
+def pop_label_smoothing_factor(kwargs: dict[str, Any]) -> float:
+    """Take label_smoothing_factor from the keyword arguments of a language head's forward.
 
-    The Trainer of transformers treats each named argument with "label" in its name as labels, and
-    computes no evaluation loss if one of them is missing.
+    It is not in the signature of forward: the Trainer of transformers treats each named argument
+    with "label" in its name as labels, and computes no evaluation loss if one of them is missing.
     """
-
-    label_smoothing_factor: float
-    shift_labels: Tensor | None
+    if "smoothing" in kwargs:  # its earlier name, which forward would ignore
+        raise TypeError("forward() has no argument 'smoothing'. Pass label_smoothing_factor.")
+    return kwargs.pop("label_smoothing_factor", 0.0)
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:

@@ -22,18 +22,14 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .chunked_loss import score_tokens
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop
-from .generation import (
-    MAX_TOKENS_BEYOND_SOURCE,
-    AiaynGenerationMixin,
-    TranslationGenerationMixin,
-)
+from .generation import MAX_TOKENS_BEYOND_SOURCE, AiaynGenerationMixin, TranslationGenerationMixin
 from .layers import pool_states
 from .losses import (
     IGNORED_LABEL,
-    LossKwargs,
     check_labels,
     classification_loss,
     infer_problem_type,
+    pop_label_smoothing_factor,
     shift_right,
 )
 from .stacks import (
@@ -208,7 +204,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
-        **kwargs: Unpack[LossKwargs],
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
 
@@ -227,7 +223,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             Logits, [B, T, V], or None if skipped; with labels also the loss in nats per target
             token, [].
         """
-        label_smoothing_factor = kwargs.pop("label_smoothing_factor", 0.0)
+        label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
@@ -385,7 +381,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
-        **kwargs: Unpack[LossKwargs],
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Score every entry of the vocabulary as the token that follows each token.
 
@@ -394,12 +390,13 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
                 shifted here: the target of each token is the next one.
             shift_labels: Labels that are already shifted, [B, T], for sequences split over
                 processes.
-            skip_logits: Off by default, because trainers of language models read logits.
+            skip_logits: Return no logits, and compute the loss in chunks. Off by default, because
+                trainers of language models read logits.
 
         num_items_in_batch, logits_to_keep, label_smoothing_factor and the output are those of
         `AiaynForConditionalGeneration.forward`.
         """
-        label_smoothing_factor = kwargs.pop("label_smoothing_factor", 0.0)
+        label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
             targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)

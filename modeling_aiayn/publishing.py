@@ -31,6 +31,8 @@ MODEL_FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET_TOKENIZER_FOLDER}/{name}" for name in TOKENIZER_FILES),
     "attention.py",
+    # Folders that earlier versions saved have this file.
+    "checks.py",
     "chunked_loss.py",
     "configuration_aiayn.py",
     "dropout.py",

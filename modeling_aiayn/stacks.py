@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-)
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -52,6 +49,8 @@ class AiaynPreTrainedModel(PreTrainedModel):
     def __init__(self, config: AiaynConfig, *args: Any, **kwargs: Any) -> None:
         # from_pretrained(folder, dropout=1.5) sets the field after the configuration was validated.
         config.validate_architecture()
+        # The hand-written attention is the default; transformers would choose "sdpa".
+        config._attn_implementation = config._attn_implementation or "eager"
         super().__init__(config, *args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -399,8 +398,8 @@ class AiaynDecoder(AiaynStack):
 
 def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     """Return the layer sizes of one half of the model, "encoder" or "decoder"."""
-    names = [field.name for field in dataclasses.fields(LayerSizes)]
-    shared = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    names = {field.name for field in dataclasses.fields(LayerSizes)} - {"num_heads", "ffn_dim"}
+    shared = {name: getattr(config, name) for name in names}
     heads, width = getattr(config, f"{half}_attention_heads"), getattr(config, f"{half}_ffn_dim")
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)
 

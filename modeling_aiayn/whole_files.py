@@ -1,6 +1,7 @@
 """Write files and folders whole or not at all, even if the process is killed.
 
-Everything is written under another name first, forced to disk, and renamed in one step.
+A file or a new folder is written under another name, forced to disk, and then renamed in one step.
+`replaced_files` renames several files, the weights last.
 """
 
 import os
@@ -33,6 +34,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         FileExistsError: The folder exists and is not empty.
         OSError: The folder cannot be written.
     """
+    folder = folder.resolve()
     check_unused(folder)
     unfinished = unfinished_path(folder)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -42,6 +44,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         _share_weights(unfinished)
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
+        _remove_if_empty(folder)
         unfinished.replace(folder)
         force_to_disk(folder.parent)
     finally:
@@ -50,14 +53,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
+def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Iterator[Path]:
     """Write files into a folder, replacing those of the same names after the block has ended.
 
     Args:
         folder: Created if it is missing.
-        weights: Patterns of the names of weight files. If a pattern has new files, its old ones
-            are deleted before any new file arrives, and new weights arrive last: a kill in between
-            leaves a folder without weights, never one with files of two models.
+        weights: Patterns of the names of one model's weight files, for each kind of model. If a
+            kind has new files, its old ones are deleted before any new file arrives, and new
+            weights arrive last: a kill in between leaves a folder without weights, never one with
+            files of two models.
 
     Yields:
         An empty folder to write into.
@@ -68,26 +72,40 @@ def replaced_files(folder: Path, weights: Sequence[str] = ()) -> Iterator[Path]:
     unfinished = folder / UNFINISHED_FOLDER / "files"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
+    is_replacing = False
     try:
         yield unfinished
         _share_weights(unfinished)
         files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
-        for path in files:
+        targets = {path: folder / path.relative_to(unfinished) for path in files}
+        for path, target in targets.items():
             force_to_disk(path)
-        last = [new for pattern in weights for new in unfinished.glob(pattern)]
-        for pattern in weights:
-            if any(unfinished.glob(pattern)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        is_replacing = True
+        last = _delete_weights(folder, unfinished, weights)
+        for path in sorted(files, key=last.__contains__):
+            path.replace(targets[path])
+        for parent in {target.parent for target in targets.values()}:
+            force_to_disk(parent)
+        is_replacing = False
+    finally:
+        if not is_replacing:  # after an error in between, the new files are kept there
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _remove_if_empty(unfinished.parent)
+
+
+def _delete_weights(folder: Path, new: Path, weights: Sequence[Sequence[str]]) -> set[Path]:
+    """Delete the weights in folder that those in new replace. Return the new ones."""
+    replacing: set[Path] = set()
+    for patterns in weights:
+        found = {path for pattern in patterns for path in new.glob(pattern)}
+        if found:
+            for pattern in patterns:
                 for earlier in folder.glob(pattern):
                     earlier.unlink()
-        force_to_disk(folder)
-        for path in sorted(files, key=last.__contains__):
-            target = folder / path.relative_to(unfinished)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-        force_to_disk(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        _remove_if_empty(unfinished.parent)
+        replacing |= found
+    force_to_disk(folder)
+    return replacing
 
 
 def delete_folder(folder: Path) -> None:
@@ -115,7 +133,8 @@ def force_to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of files, is on disk."""
     if os.name == "nt" and path.is_dir():  # Windows opens no folders
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    # Windows flushes only what is open for writing.
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from conftest import small_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from modeling_aiayn import (
     AiaynForCausalLM,
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
 )
-from modeling_aiayn.loading import check_weight_file, load_checked
+from modeling_aiayn.loading import check_weight_file, check_weight_files, load_checked
 from modeling_aiayn.tokenization import byte_tokenizer
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
@@ -103,3 +103,20 @@ def test_a_file_without_read_permission_is_not_called_corrupt(tmp_path, monkeypa
     monkeypatch.setattr("modeling_aiayn.loading.safe_open", deny)
     with pytest.raises(PermissionError, match="Permission denied"):
         check_weight_file(tmp_path / "model.safetensors")
+
+
+def test_only_the_files_that_would_be_read_are_checked(tmp_path):
+    """transformers prefers a whole file to an index, and reads no backups."""
+    small_model().save_pretrained(tmp_path, max_shard_size="10kB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    small_model().save_pretrained(tmp_path)
+    (tmp_path / "backup.safetensors").write_text("nothing")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "absent"}}')
+    check_weight_files(tmp_path)
+
+
+def test_options_that_the_checks_set_are_rejected(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    for name in ("use_safetensors", "ignore_mismatched_sizes", "output_loading_info"):
+        with pytest.raises(ValueError, match=f"{name} cannot be set"):
+            load_checked(AutoModelForSeq2SeqLM, tmp_path, **{name: False})

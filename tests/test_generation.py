@@ -329,3 +329,22 @@ def test_decoding_step_compiles_whole(model):
     for row, other in zip(tokens.tolist(), expected.tolist(), strict=True):
         end = row.index(2) + 1 if 2 in row else len(row)
         assert row[:end] == other[:end]
+
+
+def test_ending_at_the_limit_has_its_price_with_renormalized_scores(model, batch):
+    """If the limit came before the normalisation, ending would be certain and cost nothing."""
+    options = {"num_beams": 2, "max_tokens_beyond_source": 1, "output_scores": True}
+    options |= {"return_dict_in_generate": True, "length_penalty": 0.0}
+    plain = model.generate(batch["input_ids"], **options)
+    renormalized = model.generate(batch["input_ids"], renormalize_logits=True, **options)
+    assert plain.sequences.tolist() == renormalized.sequences.tolist()
+    torch.testing.assert_close(plain.sequences_scores, renormalized.sequences_scores)
+
+
+def test_a_given_generation_config_stays_as_it_is_and_needs_no_warning(model, batch, caplog):
+    given = GenerationConfig(num_beams=2, eos_token_id=2, decoder_start_token_id=0, pad_token_id=1)
+    before = given.to_dict()
+    output = model.generate(batch["input_ids"], generation_config=given)
+    assert output.tolist() == model.generate(batch["input_ids"], num_beams=2).tolist()
+    assert given.to_dict() == before
+    assert "generation-related" not in caplog.text

@@ -378,7 +378,7 @@ def test_annotated_sources_get_start_and_end_tokens(tmp_path):
     assert foreign.source_tokenizer("w1 w2 other").input_ids == [0, 5, 6, 3, 1]
     assert foreign.target_tokenizer("w1 w2").input_ids == [5, 6, 1]
     (tmp_path / "few").write_text("<s>\n</s>\n")
-    message = rf"few must hold a token for each of the model's {VOCAB} embeddings, got 2 tokens"
+    message = rf"few must have one token for each of the model's {VOCAB} embeddings, got 2 tokens"
     with pytest.raises(ValueError, match=message):
         read_annotated(state, HEADS_OF_ANNOTATED, (tmp_path / "words", tmp_path / "few"))
 
@@ -617,7 +617,7 @@ def test_marian_export_rejects_ensembles_and_zero_sources(model_folder, tmp_path
 def test_number_of_heads_must_be_passed():
     with pytest.raises(
         ValueError,
-        match=r"decoder_attention_heads cannot be inferred from the weights\. Pass it with --config",
+        match=r"decoder_attention_heads cannot be inferred from the weights\. Pass it in fields \(--config\)",
     ):
         read_annotated(annotated_state(), {"encoder_attention_heads": 3})
 
@@ -709,7 +709,7 @@ def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
     vocabulary = whole["vocab"] | {"tgt": ["x", "y"]}
     with pytest.raises(
         ValueError,
-        match="'vocab' of the decoder must hold a token for each of the model's 45 embeddings, got 2",
+        match="'vocab' of the decoder must have one token for each of the model's 45 embeddings, got 2",
     ):
         read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
     tokens = [
@@ -992,5 +992,5 @@ def test_rejects_flags_that_are_not_yaml_mappings():
 def test_rejects_bad_words_of_several_ids(model_folder):
     translator = Translator.from_pretrained(model_folder)
     translator.model.generation_config.bad_words_ids = [[4], [5, 6]]
-    with pytest.raises(ValueError, match=r"must be of one id each here, got \[5, 6\]"):
+    with pytest.raises(ValueError, match=r"must have one id each in Translator, got \[5, 6\]"):
         translator(["The dog sees."])

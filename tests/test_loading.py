@@ -82,7 +82,9 @@ def test_a_missing_weight_raises_an_error_before_translating(folder, weights):
 
 def test_an_unexpected_weight_raises_an_error_before_translating(folder, weights):
     change(weights, model__encoder__layers__7__fc1__weight=torch.zeros(1), other=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"layers\.7\.fc1\.weight \(and 1 others\) is unexpected"):
+    with pytest.raises(
+        ValueError, match=r"layers\.7\.fc1\.weight \(and 1 others\) does not fit the model"
+    ):
         Translator.from_pretrained(folder)
 
 

@@ -8,7 +8,12 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
 
-from modeling_aiayn import AiaynEncoderModel, AiaynForConditionalGeneration, AiaynModel
+from modeling_aiayn import (
+    AiaynEncoderModel,
+    AiaynForCausalLM,
+    AiaynForConditionalGeneration,
+    AiaynModel,
+)
 from modeling_aiayn.losses import label_smoothed_cross_entropy, logger, shift_right
 
 # Every option of the config that changes what the model computes, each switched on.
@@ -546,3 +551,29 @@ def test_an_invalid_source_mask_or_cache_raises_an_error():
         model(encoder_outputs=states, attention_mask=torch.ones(1, 5), decoder_input_ids=ids)
     with pytest.raises(ValueError, match="needs an EncoderDecoderCache, got a DynamicCache"):
         model(ids, decoder_input_ids=ids, past_key_values=DynamicCache())
+
+
+def test_the_hand_written_attention_is_the_default_for_every_way_to_build_a_model(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    for built in (
+        model,
+        AutoModelForSeq2SeqLM.from_config(small_config(), attn_implementation=None),
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=None),
+    ):
+        assert built.config._attn_implementation == "eager"
+        assert built.model.decoder.config._attn_implementation == "eager"
+    other = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    assert other.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("head", [AiaynForConditionalGeneration, AiaynForCausalLM])
+def test_the_earlier_name_of_label_smoothing_is_rejected(head):
+    ids = torch.tensor([[5, 6, 2]])
+    with pytest.raises(TypeError, match="Pass label_smoothing_factor"):
+        small_model(head)(ids, labels=ids, smoothing=0.1)
+
+
+def test_extra_attributes_of_a_configuration_do_not_reach_the_layers():
+    model = AiaynForConditionalGeneration(small_config(num_heads=7, ffn_dim=5))
+    assert model.model.encoder.layers[0].fc1.out_features == 13

@@ -37,6 +37,7 @@ from modeling_aiayn.training.interruption import InterruptionCallback
 from modeling_aiayn.training.run import Run, claim_folder
 from modeling_aiayn.training.settings import is_more_patient
 from modeling_aiayn.training.trainer import WEIGHTS
+from modeling_aiayn.whole_files import UNFINISHED_FOLDER
 
 STEPS = {
     "max_steps": 14,
@@ -174,7 +175,7 @@ DAMAGE = {
         lambda f: (f / "optimizer.pt").write_bytes(pickle.dumps(Evil())),
         r"optimizer\.pt has .* bytes, not",
     ),
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), r"no manifest\.json"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), r"manifest\.json is missing"),
     "manifest flipped": (
         lambda f: (f / "manifest.json").write_text(
             (f / "manifest.json").read_text().replace('"bytes"', '"bytss"', 1)
@@ -269,7 +270,7 @@ def delete_checkpoints(folder, *numbers):
 def test_resuming_from_an_older_checkpoint_is_rejected_while_newer_ones_exist(run, cut, tmp_path):
     """Otherwise the next resume would pick an abandoned checkpoint."""
     older = cut / "checkpoint-4"
-    message = r"Cannot resume from .*checkpoint-4: .*checkpoint-8 belongs to another course.*Delete"
+    message = r"Cannot resume from .*checkpoint-4: the newer .*checkpoint-8 lies in.*Delete"
     for use in (
         lambda: run("cut", path=older),
         lambda: Run(arguments(cut, resume=str(older))),
@@ -284,14 +285,14 @@ def test_resuming_from_an_older_checkpoint_is_rejected_while_newer_ones_exist(ru
 
 def test_a_checkpoint_of_another_folder_is_rejected_where_there_are_others(run, cut, tmp_path):
     shutil.copytree(cut / "checkpoint-8", tmp_path / "elsewhere" / "checkpoint-8")
-    with pytest.raises(ValueError, match=r"checkpoint-8 belongs to another course of training"):
+    with pytest.raises(ValueError, match=r"the newer checkpoint .*cut/checkpoint-8 lies in"):
         run("cut", path=tmp_path / "elsewhere" / "checkpoint-8")
     delete_checkpoints(cut, 4, 8)
     assert_same_run(run("cut", path=tmp_path / "elsewhere" / "checkpoint-8"), run("whole"))
 
 
 def test_training_anew_in_a_folder_of_another_run_is_rejected(cut, encoded, tokenizer):
-    with pytest.raises(ValueError, match=r"Cannot start from the beginning: .*checkpoint-8 "):
+    with pytest.raises(ValueError, match=r"Cannot start from the beginning: .*checkpoint-8\."):
         make_trainer(cut, encoded, tokenizer, **STEPS, save_total_limit=1).train()
     assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
 
@@ -603,8 +604,13 @@ def test_a_full_disk_destroys_no_earlier_checkpoint(run, tmp_path, monkeypatch, 
         save(value, path, *args, **kwargs)
 
     usage = shutil.disk_usage(tmp_path)
+
+    def full_while_written(path):
+        is_written = (tmp_path / "cut" / UNFINISHED_FOLDER / "checkpoint-8").exists()
+        return usage._replace(free=4096 if is_written else 2**40)
+
     monkeypatch.setattr(torch, "save", fail)
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage._replace(free=4096))
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", full_while_written)
     with pytest.raises(
         OSError, match=r"Could not save checkpoint-8 in .*: No space left on device"
     ):
@@ -823,7 +829,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     claim_folder(tmp_path)
     claim_folder(tmp_path)
     assert (tmp_path / ".pid").read_text() == f"{os.getpid()}\n"
-    assert not (tmp_path / ".unfinished").exists()
+    assert not any((tmp_path / ".unfinished").iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_rejected(tmp_path, monkeypatch):
@@ -919,7 +925,7 @@ def test_a_learning_rate_that_cannot_change_is_rejected(run):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
     options = plateau | {"eval_steps": 4, "learning_rate": 1e-3}
     run("run", at=5, **options)
-    with pytest.raises(ValueError, match="learning_rate cannot change with lr_scheduler_type"):
+    with pytest.raises(ValueError, match="learning_rate cannot change with the schedule ReduceLROnPlateau"):
         run("run", **(options | {"learning_rate": 1e-4}))
 
 

@@ -195,7 +195,7 @@ def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[t
                     f"{where}: the label must be in [0, {classes.num_classes}), got {label}."
                 )
             label = classes.int2str(int(label))
-        yield label, text
+        yield _strip_row(label, text, where)
 
 
 def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:

@@ -6,6 +6,7 @@ This package is hidden from the process, and the code beside the weights is used
 downloads the folder.
 """
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -32,7 +33,12 @@ def main() -> None:
     program = Path(__file__).with_name("reload_without_package.py")
     # -P: the folder of the program must not be searched for imports.
     command = [sys.executable, "-P", str(program), flags.model, *flags.text]
-    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, encoding="utf-8", env=environment, check=False
+    )
     sys.stdout.write(done.stdout)
+    if done.returncode < 0:  # ended by a signal
+        sys.exit(128 - done.returncode)
     if done.returncode:
         sys.exit(done.returncode)

@@ -73,7 +73,9 @@ def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> 
     """
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if name not in fields:
-            raise ValueError(f"{name} cannot be inferred from the weights. Pass it with --config.")
+            raise ValueError(
+                f"{name} cannot be inferred from the weights. Pass it in fields (--config)."
+            )
     for name in inferred:
         if name in fields:
             raise ValueError(f"{name} is inferred from the weights. Remove it from --config.")

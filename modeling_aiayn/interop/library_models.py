@@ -64,7 +64,7 @@ def open_peer(
     """Load a peer and its tokenizers from a folder; return a given peer without tokenizers."""
     if isinstance(source, model_class):
         return source, (None, None)
-    folder = Path(str(source))
+    folder = Path(source)
     return _load_peer(model_class, folder), load_tokenizers(folder)
 
 

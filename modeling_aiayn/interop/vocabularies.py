@@ -62,7 +62,7 @@ def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -
     """Check that a vocabulary has a token for each of the model's `size` embeddings."""
     if len(tokens) != size:
         raise ValueError(
-            f"{where} must hold a token for each of the model's {size} embeddings, got "
+            f"{where} must have one token for each of the model's {size} embeddings, got "
             f"{len(tokens)} tokens."
         )
 

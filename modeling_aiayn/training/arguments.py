@@ -41,7 +41,7 @@ class RunArguments(Seq2SeqTrainingArguments):
     )
     ddp_find_unused_parameters: bool | None = field(
         default=False,
-        metadata={"help": "Search for parameters without a gradient; our models have none."},
+        metadata={"help": "Search for parameters without a gradient. Not needed: all have one."},
     )
     early_stopping_patience: int = field(
         default=0,
@@ -54,20 +54,21 @@ class RunArguments(Seq2SeqTrainingArguments):
     ema_decay: float = field(
         default=0.0,
         metadata={
-            "help": "Decay of an exponential moving average of the weights, which is then the "
-            "model that is evaluated and saved. 0: no average; 0.999 is usual."
+            "help": "Evaluate and save an exponential moving average of the weights with this "
+            "decay. 0: no average; 0.999 is usual."
         },
     )
     restore_callback_states_from_checkpoint: bool = field(
         default=True,
-        metadata={"help": "When resuming, keep the count of evaluations without a better score."},
+        metadata={"help": "When resuming, continue to count for early_stopping_patience."},
     )
     use_cache: bool = field(
         default=True,
         metadata={"help": "Saved in the model's configuration; training itself uses no cache."},
     )
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave losses that are NaN or infinite out of the log."}
+        default=False,
+        metadata={"help": "Log the mean of earlier losses instead of one that is NaN or infinite."},
     )
 
     predict_with_generate: bool = field(default=False, init=False)
@@ -101,14 +102,14 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
         if self.resume_from_checkpoint is not None:
             raise ValueError(
-                "resume_from_checkpoint is not read by our training. "
-                f"Pass resume={self.resume_from_checkpoint!r}."
+                "resume_from_checkpoint is not supported. "
+                f"Pass resume={self.resume_from_checkpoint!r} instead."
             )
         if self.auto_find_batch_size:
             raise ValueError(
-                "auto_find_batch_size is not supported: a resumed run could have other batches. "
-                "Pass a batch size that fits into memory; the error message names a batch that "
-                "does not fit."
+                "auto_find_batch_size is not supported: a resumed run could get other batches. "
+                "Pass a batch size that fits into memory. If it does not fit, training stops and "
+                "prints the size of the batch."
             )
 
     def _check_numbers(self) -> None:

@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..publishing import MODEL_FILES
-from ..whole_files import new_folder
+from ..whole_files import check_unused, new_folder
 from .checkpoints import check_checkpoint, list_checkpoints
 from .ema import load_weights
 from .settings import model_settings
@@ -107,16 +107,15 @@ def _check_number(folders: list[Path], number: int, run: Path, how: str = "") ->
 
 
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
-    """Write a model with the mean of several models' weights and the last one's other files.
+    """Write a model: weights are the mean over all folders, other files come from the last one.
 
     The folder appears whole or not at all. Without a dtype, weights keep the checkpoints' type.
 
     Raises:
-        OSError: A file cannot be read or written.
-        ValueError: output holds a model already, models differ, or see `average_weights`.
+        OSError: output is not empty, or a file cannot be read or written.
+        ValueError: The models differ, or see `average_weights`.
     """
-    if (output / CONFIG_NAME).exists():
-        raise ValueError(f"output {output} holds a model already. Give a new folder.")
+    check_unused(output)
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such checkpoint: {folder}.")

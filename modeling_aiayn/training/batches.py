@@ -69,7 +69,8 @@ def cut_batches(
     if len(lengths) < needed:
         raise ValueError(
             f"{needed} batches of at most {max_tokens} tokens, for {multiple_of} processes, need "
-            f"at least as many pairs, got {len(lengths)}. Use more pairs or fewer processes."
+            f"at least as many pairs, got {len(lengths)}. Raise max_tokens_per_batch, or use "
+            "fewer processes or more pairs."
         )
     while len(batches) < needed:
         largest = max(range(len(batches)), key=lambda index: len(batches[index]))

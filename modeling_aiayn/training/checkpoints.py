@@ -30,7 +30,7 @@ FULL_DISK_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint and the settings of its run; it serves as a path too."""
+    """A verified checkpoint and the settings of its run; it can be passed where a path is."""
 
     folder: Path
     settings: dict[str, Any]
@@ -41,19 +41,23 @@ class Checkpoint:
 
 @contextmanager
 def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Iterator[Path]:
-    """Write a checkpoint into the folder that this yields; one process of each machine does it.
+    """Write a checkpoint's files into the folder that this yields; the saving process enters it.
 
     Raises:
         OSError: The checkpoint cannot be written; nothing of it is left.
     """
+    free = FULL_DISK_BYTES
     try:
         if (output_dir / name).exists():
             delete_folder(output_dir / name)  # damaged: the run resumed from an earlier one
         with new_folder(output_dir / name) as unfinished:
-            yield unfinished
-            write_manifest(unfinished, settings)
+            try:
+                yield unfinished
+                write_manifest(unfinished, settings)
+            except Exception:
+                free = shutil.disk_usage(output_dir).free  # before the files are deleted
+                raise
     except Exception as error:  # each library reports a full disk by a type of its own
-        free = shutil.disk_usage(output_dir).free
         is_full = free < FULL_DISK_BYTES or "No space left" in str(error)
         cause = "No space left on device" if is_full else str(error)
         raise OSError(
@@ -89,7 +93,9 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
         files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
     except FileNotFoundError:
-        raise ValueError(f"{folder}: no {MANIFEST_FILE}; it was never completed.") from None
+        raise ValueError(
+            f"{folder}: {MANIFEST_FILE} is missing: it was not written completely."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error!r}).") from error
     for name, (size, checksum) in files.items():
@@ -142,12 +148,14 @@ def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
             check_checkpoint(folder)
         except ValueError:
             continue
-        start = "start from the beginning" if resumed is None else f"resume from {resumed}"
-        flag = "" if resumed is None else f" with --resume {resumed}"
+        if resumed is None:
+            raise ValueError(
+                f"Cannot start from the beginning: {output_dir} already holds {folder.name}. "
+                "Resume it with --resume auto, delete or move it, or give a new --output_dir."
+            )
         raise ValueError(
-            f"Cannot {start}: {folder} belongs to another course of training, which the next "
-            f"--resume auto would continue. Delete or move the newer checkpoints, or give a new "
-            f"--output_dir{flag}."
+            f"Cannot resume from {resumed}: the newer checkpoint {folder} lies in the output "
+            f"folder. Delete or move it, or give a new --output_dir with --resume {resumed}."
         )
 
 
@@ -157,7 +165,8 @@ def delete_old_checkpoints(
     """Delete the oldest checkpoints beyond limit; without a positive limit, none.
 
     Folders without a manifest do not count. The newly written checkpoint and those named in kept
-    are never deleted. Checkpoints of later updates are damaged, and are deleted first.
+    are never deleted. Checkpoints of later updates than the new one are deleted first: they must
+    be damaged, because the run resumed before them.
     """
     complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
     if limit is None or limit <= 0:
@@ -174,18 +183,22 @@ def choose_checkpoint(
 ) -> Checkpoint | None:
     """The verified checkpoint to resume from, or None to start from the beginning.
 
-    `given` may be a checkpoint, or True for the newest one; with None, `args.resume` decides.
+    `given` may be a checkpoint, True for the newest one, or False for none; with None,
+    `args.resume` decides.
     """
     if isinstance(given, Checkpoint):
         return given
     output_dir = Path(args.output_dir)
-    name = given or args.resume
+    name = args.resume if given is None else given
     if name is True or name == "auto":
         newest = newest_whole_checkpoint(output_dir)
-        if newest is None and name is True:
-            raise ValueError(f"No whole checkpoint in output_dir {output_dir}.")
+        # Earlier versions renamed checkpoints that a run had gone back behind.
+        has_renamed = any(output_dir.glob(f"abandoned-*{PREFIX_CHECKPOINT_DIR}-*"))
+        if newest is None and (name is True or has_renamed):
+            hint = " Name one of the abandoned-* folders: --resume FOLDER." if has_renamed else ""
+            raise ValueError(f"No whole checkpoint in output_dir {output_dir}.{hint}")
         return newest
-    folder = None if name is None else Path(name)
+    folder = Path(name) if name else None
     checkpoint = None if folder is None else check_checkpoint(folder)
     check_nothing_newer(output_dir, folder)
     return checkpoint

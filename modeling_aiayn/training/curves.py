@@ -22,7 +22,7 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
     logged = {key for entry in log_history for key in entry}
     score = next((key for key in _SCORES if key in logged), "eval_bleu")
     for axes, key, label in (
-        (losses, "loss", "training, with label smoothing"),
+        (losses, "loss", "training (with label smoothing, if set)"),
         (losses, "eval_loss", "validation"),
         (scores, score, "validation"),
         (rates, "learning_rate", "learning rate"),

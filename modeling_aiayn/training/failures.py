@@ -70,9 +70,11 @@ class DivergenceGuard:
     def check(self, model: nn.Module) -> None:
         """Check an update whose gradients are complete; if it is bad, log it and raise."""
         loss, norm = self._measure(model)
+        scaler = getattr(self.trainer.accelerator, "scaler", None)
+        if scaler is not None:
+            norm /= scaler.get_scale()
         # Loss scaling makes infinite norms usual: the scaler skips such updates.
-        has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
-        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
+        is_finite = math.isfinite(loss) and (scaler is not None or math.isfinite(norm))
         if is_finite and loss <= self.worst_loss:
             return
         self.trainer.state.global_step += 1
@@ -103,6 +105,9 @@ def worst_loss(model: nn.Module) -> float:
 
 def gradient_norm(model: nn.Module) -> Tensor:
     """The norm of all gradients, [], also where processes hold parts of them (DTensor)."""
+    deepspeed_norm: Any = getattr(model, "get_global_grad_norm", None)
+    if deepspeed_norm is not None:  # DeepSpeed keeps the gradients to itself
+        return torch.as_tensor(deepspeed_norm() or 0.0).cpu().double()
     gradients: dict[Any, list[Tensor]] = defaultdict(list)
     for parameter in model.parameters():
         if parameter.grad is not None:

@@ -31,7 +31,9 @@ def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
     """The length of each example in tokens, of the longer side where there is a target."""
     if has_target:
         return pair_lengths(dataset).max(1).tolist()
-    return [len(ids) for ids in dataset["input_ids"]]
+    if isinstance(dataset, Dataset):
+        return [len(ids) for ids in dataset["input_ids"]]
+    return [len(row["input_ids"]) for row in dataset]
 
 
 def token_batch_loader(

@@ -132,8 +132,8 @@ def change_learning_rate(optimizer: Optimizer, scheduler: Any, learning_rate: fl
     """Scale a schedule, at the update that it has reached, to another learning rate."""
     if not isinstance(scheduler, LambdaLR):
         raise ValueError(
-            f"learning_rate cannot change with lr_scheduler_type of {type(scheduler).__name__}: "
-            "its state contains the learning rate. Resume with the earlier learning_rate."
+            f"learning_rate cannot change with the schedule {type(scheduler).__name__}: the "
+            "checkpoint stores its learning rate. Resume with the earlier learning_rate."
         )
     scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
     rates = [learning_rate * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]

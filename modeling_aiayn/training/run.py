@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..whole_files import UNFINISHED_FOLDER, write_file
@@ -108,7 +109,11 @@ def claim_folder(output_dir: str | Path) -> None:
             f"output_dir is not writable: {output_dir} ({error.strerror}). Give another one."
         ) from error
     _held[folder] = lock
-    shutil.rmtree(folder / UNFINISHED_FOLDER, ignore_errors=True)
+    # ".saving" is the name that earlier versions used.
+    left = [folder / ".saving", folder / UNFINISHED_FOLDER / "files"]
+    left += (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*")
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def forget_finish(args: TrainingArguments) -> None:

@@ -50,8 +50,8 @@ class ModelArguments(PresetArguments):
     length_penalty: float = field(
         default=1.0,
         metadata={
-            "help": "Beam search divides scores by the length to this power; the saved model's "
-            "generate() does too."
+            "help": "Beam search divides each score by length ** length_penalty. The value is "
+            "saved with the model."
         },
     )
     min_frequency: int = field(
@@ -88,7 +88,9 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
     Raises:
         ValueError: There is no such preset, or config_overrides is invalid.
     """
-    return AiaynConfig.from_preset(model.preset, **derived, **read_overrides(model, derived))
+    of_vocabulary = ("vocab_size", "decoder_vocab_size", "vocabulary_sha256")
+    overrides = read_overrides(model, {*derived, *of_vocabulary})
+    return AiaynConfig.from_preset(model.preset, **derived, **overrides)
 
 
 def build_tokenizers(

@@ -39,8 +39,11 @@ from .sampling import LengthGroups
 from .schedule import noam_schedule
 from .settings import run_settings
 
-# A folder without these holds no model.
-WEIGHTS = ("model*.safetensors*", "adapter_model*.safetensors*")
+# The weight files of a model, and of an adapter: whole, or in shards with their index.
+WEIGHTS = tuple(
+    (f"{name}.safetensors", f"{name}-*-of-*.safetensors", f"{name}.safetensors.index.json")
+    for name in ("model", "adapter_model")
+)
 
 
 class AiaynTrainer(Seq2SeqTrainer):
@@ -58,8 +61,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         **kwargs: As for Seq2SeqTrainer.
 
     Raises:
-        ValueError: `args.ema_decay` is given for an adapter, or for weights that are split between
-            processes.
+        ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism.
     """
 
     label_smoother: Any  # the library's, which its own annotations leave out
@@ -170,8 +172,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         return self.length_groups
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
-        """Keep the order for models with a target: their references are a list in this order."""
-        if not self._has_target:
+        """Keep the order for models that predict tokens: references may be a list in this order."""
+        if not self._predicts_tokens:
             return super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
 
@@ -308,6 +310,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         try:
             with nullcontext(folder) if is_whole else replaced_files(folder, WEIGHTS) as target:
                 self._write_model(target)
+                if not is_whole and (folder / "README.md").exists():
+                    # PEFT writes a card of its own.
+                    (target / "README.md").unlink(missing_ok=True)
         except OSError:
             raise
         except Exception as error:  # each library reports a full disk by a type of its own

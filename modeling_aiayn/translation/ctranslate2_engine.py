@@ -190,6 +190,4 @@ def check_ctranslate2_options(options: SearchOptions, has_phrases: bool = False)
     }
     for name, is_asked in unsupported.items():
         if is_asked:
-            raise ValueError(
-                f"The engine ctranslate2 has no {name}: use our own engine, engine='torch'."
-            )
+            raise ValueError(f"The engine ctranslate2 does not support {name}. Use engine='torch'.")

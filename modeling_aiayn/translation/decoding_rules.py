@@ -6,7 +6,7 @@ from typing import Self
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..generation import max_tokens_beyond_source
+from ..generation import MAX_TOKENS_BEYOND_SOURCE
 from .engine import SourceSentence
 from .options import SearchOptions
 
@@ -55,7 +55,9 @@ class DecodingRules:
             eos_token_ids=frozenset(ends if isinstance(ends, list) else [ends]),
             suppressed_token_ids=suppressed,
             excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
-            max_tokens_beyond_source=max_tokens_beyond_source(generation_config),
+            max_tokens_beyond_source=getattr(
+                generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE
+            ),
             target_positions=target_positions,
         )
 
@@ -111,8 +113,8 @@ def _suppressed_token_ids(
     for word in words:
         if len(word) != 1:
             raise ValueError(
-                f"bad_words_ids must be of one id each here, got {word}. Use model.generate(), or "
-                "remove it from the generation config."
+                f"bad_words_ids must have one id each in Translator, got {word}. Use "
+                "model.generate(), or remove it from the generation config."
             )
     ids = sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
     if ids and not 0 <= ids[0] <= ids[-1] < vocabulary_size:

@@ -43,7 +43,9 @@ class TorchEngine:
                 )
             model.eval()
         sizes = {model.lm_head.out_features for model in self.models}
-        if len(sizes) != 1:
+        if not sizes:
+            raise ValueError("Translator needs at least one model, got an empty list.")
+        if len(sizes) > 1:
             raise ValueError(
                 "Models that vote must have one target vocabulary, got vocabularies of "
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
@@ -138,8 +140,9 @@ class TorchEngine:
                 for each in search.running
             ]
             rows += [(-torch.inf, 0, 0)] * (width - len(search.running))
+        device = self.models[0].device
         scores, parents, tokens = (
-            torch.tensor(column, device=self.models[0].device).view(-1, width)
+            torch.tensor(column, device=device).view(-1, width)
             for column in zip(*rows, strict=True)
         )
         return tokens, parents, scores

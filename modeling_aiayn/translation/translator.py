@@ -386,7 +386,7 @@ class Translator:
             # Leave room for the end.
             room = self.max_target_tokens - 1
             prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
-            phrases = [self._target_ids(each, True) for each in given.phrases if each.strip()]
+            phrases = [ids for each in given.phrases if (ids := self._target_ids(each, True))]
             source = self._cut(ids, line, self.max_source_tokens)
             sentences.append(SourceSentence(source, prefix, phrases, given.number))
         return sentences
@@ -439,8 +439,9 @@ def _source_texts(
     for number, (text, *rest) in enumerate(rows, start=first_number):
         if text is missing or missing in rest:
             raise ValueError(
-                "Texts, prefixes and phrases must have as many lines, an empty one for a text "
-                f"without prefix or phrases: line {number + 1} is not in all of them."
+                "Texts, prefixes and phrases must have the same number of lines: line "
+                f"{number + 1} is missing in one of them. Leave a line empty for a text without "
+                "prefix or phrases."
             )
         if not isinstance(text, str):
             raise ValueError(f"Line {number + 1} must be a str, got {type(text).__name__}.")
