@@ -19,6 +19,8 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
+# Older versions of transformers load only the files that this one imports directly.
+from .attention import eager_attention_forward  # noqa: F401
 from .chunked_loss import score_tokens
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop
@@ -259,8 +261,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
 class AiaynForSequenceClassification(AiaynPreTrainedModel):
     """The encoder, its output pooled over the real tokens, and one linear layer.
 
-    num_labels, problem_type, classifier_pooling and classifier_dropout of config belong to this
-    head.
+    It reads num_labels, problem_type, classifier_pooling and classifier_dropout of config.
 
     Departs from the paper: the paper has no classifier; this one comes from the seed documents.
     """

@@ -925,7 +925,9 @@ def test_a_learning_rate_that_cannot_change_is_rejected(run):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
     options = plateau | {"eval_steps": 4, "learning_rate": 1e-3}
     run("run", at=5, **options)
-    with pytest.raises(ValueError, match="learning_rate cannot change with the schedule ReduceLROnPlateau"):
+    with pytest.raises(
+        ValueError, match="learning_rate cannot change with the schedule ReduceLROnPlateau"
+    ):
         run("run", **(options | {"learning_rate": 1e-4}))
 
 
