@@ -30,7 +30,7 @@ JOBS = (
 
 def main() -> None:
     """Run the job that the first argument names."""
-    job = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    job = sys.argv[1].replace("_", "-") if len(sys.argv) > 1 else "--help"
     if job in ("-h", "--help"):
         sys.stdout.write(_help())
     elif job not in JOBS:

@@ -240,7 +240,9 @@ def _find_side(prefix: str, language: str) -> Path:
     for path in (plain, zipped):
         if path.exists():
             return path
-    raise FileNotFoundError(f"No such file: {plain} (or {zipped.name}).")
+    name = prefix.removesuffix(f".{language}")
+    hint = f" Give the name without the language, {name}." if name != prefix else ""
+    raise FileNotFoundError(f"No such file: {plain} (or {zipped.name}).{hint}")
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:

@@ -118,8 +118,8 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
             first, *others = sorted(loading_info[kind])
             more = f" (and {len(others)} others)" if others else ""
             raise ValueError(
-                f"{path}: the weight {first}{more} {trouble}. Check that config.json and the "
-                "weights were saved together, or save the model again where it was trained."
+                f"{path}: the weight {first}{more} {trouble}. Check that the folder holds a model "
+                "for this task, and that config.json and the weights were saved together."
             )
     for name, weight in model.state_dict().items():
         if not weight.is_meta and not weight.isfinite().all():

@@ -195,3 +195,9 @@ def test_all_of_multi30k_is_read():
     pairs = read_pairs(str(MULTI30K / "train"), "en", "de")
     assert len(pairs) == 29_000
     assert pairs[0]["target"] == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
+
+
+def test_a_name_with_its_language_is_answered_with_the_name_to_give(tmp_path):
+    (tmp_path / "train.en").write_text("a\n")
+    with pytest.raises(FileNotFoundError, match=r"Give the name without the language, .*/train\."):
+        read_pairs(str(tmp_path / "train.en"), "en", "de")

@@ -46,11 +46,11 @@ def test_the_table_summarizes_the_whole_log():
     assert dict(cells[2:]) == {
         "updates": "1,030",
         "epochs": "1.5",
-        "training loss at the end, nats per token": "3.500",
+        "last training loss (with any label smoothing)": "3.500",
         "real tokens per second, median": "1,200",
         "padding, share of a batch": "4.0%",
         "best validation loss, nats per token": "3.250",
-        "minutes, of all starts": "1.5",
+        "minutes, resumed parts included": "1.5",
     }
     assert len({len(line) for line in training_table(log).splitlines()}) == 1
 

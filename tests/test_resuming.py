@@ -788,7 +788,7 @@ def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
     assert Run(arguments(cut, resume="auto")).checkpoint.folder == newest
     assert os.fspath(Run(arguments(cut, resume=str(newest))).checkpoint) == str(newest)
     assert Run(arguments(folder, resume=str(older))).checkpoint.folder == older
-    with pytest.raises(ValueError, match=r"holds another run\. Resume it with --resume auto"):
+    with pytest.raises(ValueError, match=r"already holds a run\. Resume it with --resume auto"):
         Run(arguments(cut))
     with pytest.raises(FileNotFoundError, match=r"No such checkpoint: .*checkpoint-5"):
         Run(arguments(cut, resume=str(cut / "checkpoint-5")))

@@ -567,7 +567,7 @@ def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path
     updates = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")]
     assert 20 in updates and 60 not in updates and max(updates) % 20
     code, _, err = run(*command)
-    assert code == 1 and "holds another run" in err
+    assert code == 1 and "already holds a run" in err
     code, _, err = run(*command, "--resume", "auto", "--config_overrides", "{d_model: 64}")
     assert code == 1 and "d_model was 128 when this run began, and is 64 now" in err
     code, out, err = run(*command, "--resume", "auto")

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from torch import distributed
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """\
@@ -30,11 +30,12 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
 
     The fields of the dataclasses are the flags; description is the text of --help.
     """
+    is_training = any(issubclass(each, TrainingArguments) for each in dataclass_types)
     parser = HfArgumentParser(
         dataclass_types,
         prog=Path(sys.argv[0]).name,
         description=description,
-        epilog=RECIPE_HELP.format(names=", ".join(recipe_names())),
+        epilog=RECIPE_HELP.format(names=", ".join(recipe_names())) if is_training else None,
         formatter_class=_HelpFormatter,
     )
     arguments = sys.argv[1:]

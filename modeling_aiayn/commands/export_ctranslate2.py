@@ -1,4 +1,4 @@
-"""Export a translation model to CTranslate2 and compare the two.
+r"""Export a translation model to CTranslate2 and compare the two.
 
 aiayn export-ctranslate2 --model runs/multi30k --output runs/multi30k-ct2 \
     --quantization int8 --file data/test_2016_flickr.en

@@ -1,4 +1,4 @@
-"""Import the weights of another system and check that the outputs are the same.
+r"""Import the weights of another system and check that the outputs are the same.
 
 aiayn import-weights --system marian --hub true \
     --source Helsinki-NLP/opus-mt-en-de --output models/opus-en-de

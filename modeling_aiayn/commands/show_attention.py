@@ -1,4 +1,4 @@
-"""Draw the attention of a translation model, a classifier or a language model on a text.
+r"""Draw the attention of a translation model, a classifier or a language model on a text.
 
 aiayn show-attention --model runs/demo --text "The old man sees the dog."
 aiayn show-attention --model runs/demo --text "The old man sees the dog." \

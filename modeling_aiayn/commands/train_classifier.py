@@ -1,4 +1,4 @@
-"""Train a text classifier: an encoder, pooling and one linear layer.
+r"""Train a text classifier: an encoder, pooling and one linear layer.
 
 aiayn train-classifier --train_file data/train.jsonl.gz --output_dir runs/imdb \
     --test_file data/test.jsonl.gz --config_overrides 'encoder_layers: 6'

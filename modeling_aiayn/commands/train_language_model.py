@@ -1,4 +1,4 @@
-"""Train a language model of characters or bytes: a decoder alone.
+r"""Train a language model of characters or bytes: a decoder alone.
 
 aiayn train-language-model tiny_shakespeare.yaml \
     --train_file data/tinyshakespeare.txt.gz --output_dir runs/shakespeare

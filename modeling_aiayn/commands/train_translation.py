@@ -1,4 +1,4 @@
-"""Train a translation model from scratch.
+r"""Train a translation model from scratch.
 
 aiayn train-translation multi30k_tiny.yaml --output_dir runs/multi30k \
     --train_file data/train --validation_file data/val --test_file data/test_2016_flickr

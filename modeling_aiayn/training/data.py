@@ -122,6 +122,7 @@ def _hub_splits(data: DataArguments, name: str) -> dict[str, Dataset]:
 
 
 def _embedded_splits(data: DataArguments) -> dict[str, Dataset]:
+    logger.info("No train_file and no dataset_name: training on the built-in grammar.")
     sizes = {
         "train": data.embedded_train_size,
         "validation": EMBEDDED_HELD_OUT_SIZE,

@@ -62,14 +62,14 @@ def training_table(log_history: list[dict[str, Any]]) -> str:
         rates = [entry["tokens_per_second"] for entry in entries]
         padding = statistics.mean(entry["padding_share"] for entry in entries)
         rows |= {
-            "training loss at the end, nats per token": f"{entries[-1]['loss']:.3f}",
+            "last training loss (with any label smoothing)": f"{entries[-1]['loss']:.3f}",
             "real tokens per second, median": f"{statistics.median(rates):,.0f}",
             "padding, share of a batch": f"{padding:.1%}",
         }
     if losses:
         rows["best validation loss, nats per token"] = f"{min(losses):.3f}"
     if summary:
-        rows["minutes, of all starts"] = f"{summary['seconds_of_all_starts'] / 60:.1f}"
+        rows["minutes, resumed parts included"] = f"{summary['seconds_of_all_starts'] / 60:.1f}"
     width = max(map(len, rows))
     lines = [f"| {name:<{width}} | {value:>10} |" for name, value in rows.items()]
     return "\n".join(

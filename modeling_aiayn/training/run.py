@@ -40,7 +40,7 @@ class Run:
     Raises:
         OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
             resume from does not exist.
-        ValueError: output_dir holds another run and `args.resume` is None, or the checkpoint to
+        ValueError: output_dir already holds a run and `args.resume` is None, or the checkpoint to
             resume from is damaged or has newer ones beside it.
     """
 
@@ -59,7 +59,7 @@ class Run:
         is_used = list_checkpoints(folder) or (folder / CONFIG_NAME).exists()
         if self.args.resume is None and is_used:
             raise ValueError(
-                f"output_dir {folder} holds another run. Resume it with --resume auto, or give a "
+                f"output_dir {folder} already holds a run. Resume it with --resume auto, or give a "
                 "new --output_dir."
             )
         found = choose_checkpoint(self.args)

@@ -50,8 +50,8 @@ class ModelArguments(PresetArguments):
     length_penalty: float = field(
         default=1.0,
         metadata={
-            "help": "Beam search divides each score by length ** length_penalty. The value is "
-            "saved with the model."
+            "help": "Length penalty that is saved for generate(), which divides scores by length "
+            "** length_penalty. The scores at the end use the defaults of aiayn translate."
         },
     )
     min_frequency: int = field(

@@ -1,5 +1,6 @@
 """Scores of a model's translations of given pairs."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,8 @@ from datasets import Dataset
 
 from ..metrics import TranslationScores
 from .translator import Translator
+
+logger = logging.getLogger(__name__)
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
@@ -25,6 +28,13 @@ def evaluate_translation(
     Options are those of calling the translator.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
+    empty = sum(not translation for translation in translations)
+    if empty > len(translations) / 2:
+        logger.warning(
+            "%d of %d translations are empty. The model may have had too few updates.",
+            empty,
+            len(translations),
+        )
     scores = score_translations(translations, pairs)
     names = ("batch_size", "max_tokens_per_batch")
     batches = {name: options[name] for name in names if name in options}
