@@ -68,7 +68,8 @@ def test_the_models_import_every_other_file_directly():
 
 
 def test_all_of_the_hub_set_is_published():
-    assert {name for name in MODEL_FILES if name.endswith(".py")} == HUB_SET
+    # checks.py belongs to folders that earlier versions saved.
+    assert {name for name in MODEL_FILES if name.endswith(".py")} == HUB_SET | {"checks.py"}
 
 
 def test_imports_point_one_way():

@@ -67,7 +67,7 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
         ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
         ("data/test.en", "The dog sees.\n"),
         ("data/test.de", "Der Hund sieht.\n"),
-        ("reviews.txt", "A wonderful film.\nA waste of two hours.\n"),
+        ("new.txt", "A wonderful film.\nA waste of two hours.\n"),
         ("en.txt", "the dog sees .\n" * 2),
         ("de.txt", "der Hund sieht .\n" * 2),
         ("fr.txt", "le chien voit .\n" * 2),

@@ -133,7 +133,7 @@ def test_rejects_fewer_or_more_prefixes_or_phrases_than_texts(translator):
         {"phrases": [["a"]]},
         {"prefixes": ["a", "b"], "phrases": [["a"]] * 3},
     ):
-        with pytest.raises(ValueError, match=r"line \d is not in all of them"):
+        with pytest.raises(ValueError, match=r"line \d is missing in one of them"):
             list(translator.stream(["one", "two"], **given))
 
 
