@@ -114,6 +114,22 @@ def test_each_text_has_its_prefix_and_phrases(translator):
     assert third.text.startswith("Der Apfel")
 
 
+def test_prefixes_and_phrases_leave_the_source_as_it_is(translator, monkeypatch):
+    searched = []
+    search = translator.engine.search
+    monkeypatch.setattr(
+        translator.engine, "search", lambda *args: searched.extend(args[0]) or search(*args)
+    )
+    text, beams = TEXTS[2], SearchOptions(num_beams=4)
+    list(translator.stream([text], beams, prefixes=["Der"], phrases=[["Katze", "", "rot"]]))
+    (sentence,) = searched
+    assert sentence.input_ids == translator.source_tokenizer(text).input_ids
+    assert sentence.phrases == [
+        translator.target_tokenizer(phrase, add_special_tokens=False).input_ids
+        for phrase in ("Katze", "rot")
+    ]
+
+
 def test_phrases_that_do_not_fit_leave_other_lines_alone(tokenizer, caplog):
     """A table of 5 positions is too short for them."""
     model = small_model(

@@ -386,7 +386,8 @@ class Translator:
             # Leave room for the end.
             room = self.max_target_tokens - 1
             prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
-            phrases = [ids for each in given.phrases if (ids := self._target_ids(each, True))]
+            encoded = (self._target_ids(each, True) for each in given.phrases)
+            phrases = [each for each in encoded if each]
             source = self._cut(ids, line, self.max_source_tokens)
             sentences.append(SourceSentence(source, prefix, phrases, given.number))
         return sentences
