@@ -133,7 +133,7 @@ def force_to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of files, is on disk."""
     if os.name == "nt" and path.is_dir():  # Windows opens no folders
         return
-    # Windows flushes only what is open for writing.
+    # Windows flushes only files open for writing.
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)

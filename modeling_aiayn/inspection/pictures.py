@@ -137,7 +137,7 @@ def drawable(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 
 @lru_cache(maxsize=64)
 def _families_for(characters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Choose the font families needed for the characters, and return those that no font has."""
+    """Choose font families for the characters, and return the characters that no font has."""
     families: list[str] = []
     missing = set(characters)
     faces: dict[str, FontEntry] = {}

@@ -127,7 +127,7 @@ def _update_of(folder: Path) -> int:
 
 
 def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
-    """The newest undamaged checkpoint, or None; the log names those that are skipped."""
+    """The newest undamaged checkpoint, or None; the log names each skipped checkpoint."""
     for folder in reversed(list_checkpoints(output_dir)):
         try:
             return check_checkpoint(folder)
@@ -139,7 +139,7 @@ def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
 def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
     """Check that output_dir has no whole checkpoint newer than resumed.
 
-    If resumed is None or lies elsewhere, check that there is none at all.
+    If resumed is None or lies elsewhere, check that the folder has no checkpoint.
     """
     for folder in reversed(list_checkpoints(output_dir)):
         if resumed is not None and folder.samefile(resumed):
