@@ -11,7 +11,7 @@ DEMO_SENTENCES := "Today the old man gives a red book to the child." \
 # Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
 export TEXT ?= The little dog runs across the green grass.
 
-.PHONY: demo translate test check format clean
+.PHONY: demo translate test versions check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,10 @@ translate: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/pytest
 
+# Saved folders under other releases of transformers, one environment for each.
+versions: $(INSTALLED)
+	$(BIN)/python tests/versions
+
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -43,4 +47,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv .versions runs build *.egg-info

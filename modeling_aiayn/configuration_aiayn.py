@@ -6,9 +6,14 @@ import os
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self
 
-from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
+from transformers.utils.versions import require_version
+
+# Before the imports that fail under older versions, so that the error says what to do.
+require_version("transformers>=5.4", "Upgrade it: pip install 'transformers>=5.4'")
+
+from huggingface_hub.dataclasses import strict  # noqa: E402
+from transformers import PreTrainedConfig  # noqa: E402
+from transformers.activations import ACT2FN  # noqa: E402
 
 
 def _both_stacks(
@@ -64,12 +69,9 @@ class AiaynConfig(PreTrainedConfig):
         vocab_size: Vocabulary size, shared by source and target (section 5.1).
         decoder_vocab_size: Size of a separate target vocabulary. None: shared.
         d_model: Width of the residual stream.
-        encoder_layers: Layers of the encoder, N.
-        decoder_layers: Layers of the decoder, N.
-        encoder_attention_heads: Heads of the encoder's attention, h.
-        decoder_attention_heads: Heads of the decoder's attention, h.
-        encoder_ffn_dim: Width inside the encoder's feed-forward networks, d_ff.
-        decoder_ffn_dim: Width inside the decoder's feed-forward networks, d_ff.
+        encoder_layers, decoder_layers: Layers of each half, N.
+        encoder_attention_heads, decoder_attention_heads: Heads of each half's attention, h.
+        encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
         head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, as in the
             paper. d_model gives the wide heads of the seed documents.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
@@ -90,9 +92,7 @@ class AiaynConfig(PreTrainedConfig):
         scale_embedding: Multiply embeddings by sqrt(d_model) (section 3.4).
         tie_word_embeddings: Share one matrix between both embeddings and the output projection.
         use_cache: Keep keys and values between decoding steps.
-        bos_token_id: Id of `<s>`.
-        pad_token_id: Id of `<pad>`.
-        eos_token_id: Id of `</s>`.
+        bos_token_id, pad_token_id, eos_token_id: Ids of `<s>`, `<pad>` and `</s>`.
         decoder_start_token_id: Id that the decoder starts from.
         is_encoder_decoder: Whether the model has both halves; transformers reads it.
 
@@ -199,12 +199,15 @@ class AiaynConfig(PreTrainedConfig):
     ) -> PreTrainedConfig:
         """Return a copy with one half's sizes under transformers' names, such as num_hidden_layers.
 
-        transformers reads the target's vocabulary size from decoder_vocab_size, which may be None.
+        Without a half, vocab_size is the target's: generate() takes it for the number of logits.
         """
-        if decoder == encoder:
+        if decoder == encoder and self.decoder_vocab_size is None:
             return self
         shared = copy.copy(self)
         shared.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        if decoder == encoder:
+            shared.vocab_size = shared.decoder_vocab_size
+            return shared
         shared.is_encoder_decoder = True  # transformers separates the halves only if this is True
         half = super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
         half.is_encoder_decoder = self.is_encoder_decoder

@@ -51,6 +51,7 @@ class AiaynModel(AiaynPreTrainedModel):
 
     def __init__(self, config: AiaynConfig) -> None:
         super().__init__(with_encoder_and_decoder(config, True))
+        self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {}
         self.encoder = AiaynEncoder(self.config)
@@ -172,6 +173,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
 
     def __init__(self, config: AiaynConfig) -> None:
         super().__init__(with_encoder_and_decoder(config, True))
+        self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         vocab_size = config.decoder_vocab_size or config.vocab_size

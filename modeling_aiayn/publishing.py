@@ -1,10 +1,11 @@
 """Upload a trained model's folder to the Hub: only the files that belong there."""
 
+import importlib
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
-import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -126,6 +127,7 @@ def publish(
     ]
     operations.append(CommitOperationAdd("README.md", _card_for(Path(folder), repo_id).encode()))
     session = get_session()
+    http = _http_library(session)
     usual_timeout, session.timeout = session.timeout, timeout
     try:
         for attempt in range(1, attempts + 1):
@@ -133,12 +135,13 @@ def publish(
                 return _commit(operations, repo_id, revision, private, message)
             except HFValidationError as error:
                 raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
-            except (HfHubHTTPError, httpx2.TransportError, RuntimeError) as error:
+            except (HfHubHTTPError, http.TransportError, RuntimeError) as error:
                 # huggingface_hub wraps the error of a large file in a RuntimeError.
                 cause = error.__cause__ if isinstance(error, RuntimeError) else error
-                if not isinstance(cause, (HfHubHTTPError, httpx2.TransportError)):
+                if not isinstance(cause, (HfHubHTTPError, http.TransportError)):
                     raise
-                failure = _readable_error(cause, repo_id)
+                is_late = isinstance(cause, http.TimeoutException)
+                failure = _readable_error(cause, is_late, repo_id)
                 if isinstance(failure, PermissionError) or attempt == attempts:
                     raise failure from error
                 logger.warning("%s Attempt %d of %d.", failure, attempt + 1, attempts)
@@ -170,13 +173,17 @@ def _commit(
     return str(commit.commit_url)
 
 
-def _readable_error(error: HfHubHTTPError | httpx2.TransportError, repo_id: str) -> OSError:
+def _http_library(session: Any) -> Any:
+    """The library that huggingface_hub connects with: httpx2 since its version 2, httpx before."""
+    client = type(session).__mro__[-2]  # a session may be of a class that the user derived
+    return importlib.import_module(client.__module__.partition(".")[0])
+
+
+def _readable_error(error: Exception, is_late: bool, repo_id: str) -> OSError:
     """An error with a clear message, which leaves out the request and its token."""
     response = getattr(error, "response", None)
     if response is None:
-        kind = (
-            "did not answer in time" if isinstance(error, httpx2.TimeoutException) else "was lost"
-        )
+        kind = "did not answer in time" if is_late else "was lost"
         return ConnectionError(f"The connection to the Hub {kind} ({type(error).__name__}).")
     if response.status_code in (401, 403):
         return PermissionError(

@@ -85,8 +85,8 @@ class AiaynPreTrainedModel(PreTrainedModel):
             new_num_tokens, pad_to_multiple_of, mean_resizing
         )
         size = embedding.weight.size(0)
-        if self.config.decoder_vocab_size is not None and self._input_half == "decoder":
-            self.config.decoder_vocab_size = size
+        is_target = self.config.decoder_vocab_size is not None and self._input_half == "decoder"
+        setattr(self.config, "decoder_vocab_size" if is_target else "vocab_size", size)
         for stack in self._stacks():
             if stack.embed_tokens.weight.size(0) != size:  # the other stack, where it is not tied
                 stack.resize_token_embeddings(size, mean_resizing=mean_resizing)

@@ -154,9 +154,19 @@ def test_sampling_ends_at_the_limit_even_if_eos_is_ruled_out(options):
         assert set(row[row.index(2) + 1 :]) <= {1}
 
 
-def test_a_separate_target_vocabulary_is_decoded():
-    output = small_model(decoder_vocab_size=7).generate(SOURCES, num_beams=2)
-    assert output.max() < 7
+@pytest.mark.parametrize("size", [7, 37])
+def test_a_separate_target_vocabulary_is_decoded(size):
+    """Smaller and larger than the source's; the scores of single tokens too."""
+    model = small_model(decoder_vocab_size=size, lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[-2] += 9  # so that a late id is generated
+    model.generation_config.length_penalty = 0.0
+    options = {"num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(SOURCES, **options, max_new_tokens=4)
+    assert output.sequences.max() < size
+    assert size == 7 or output.sequences.max() > 31
+    each = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+    torch.testing.assert_close(each.sum(-1), output.sequences_scores)
 
 
 # --- what else generate() can do; the library's code, held to our caches and masks

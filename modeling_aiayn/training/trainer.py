@@ -76,6 +76,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, args, data_collator, *others, **kwargs)
+        # The loss is a mean over all of an update already. transformers 5.4 lets Accelerate divide
+        # it by the number of batches once more; later releases set this themselves.
+        self.accelerator.gradient_accumulation_steps = 1
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
         self._predicts_tokens = hasattr(self.model, "lm_head")
