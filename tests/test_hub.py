@@ -1,6 +1,8 @@
 """A saved folder is complete: it opens where the package is absent, and says what it needs."""
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import re
@@ -32,6 +34,40 @@ HUB_SET = {
     "modeling_aiayn.py",
 }
 ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names)
+
+# Each of these exists in every release of transformers from 5.4 on. tests/versions runs them; a
+# name that is added here must be in transformers 5.4 too.
+LIBRARY_NAMES = {
+    "huggingface_hub.dataclasses": {"strict"},
+    "transformers": {
+        *("Cache", "DynamicCache", "EncoderDecoderCache", "GenerationConfig", "GenerationMixin"),
+        *("LogitNormalization", "LogitsProcessor", "LogitsProcessorList", "PreTrainedConfig"),
+        *("PreTrainedModel", "initialization"),
+    },
+    "transformers.activations": {"ACT2FN"},
+    "transformers.core_model_loading": {"WeightRenaming"},
+    "transformers.masking_utils": {"create_bidirectional_mask", "create_causal_mask"},
+    "transformers.modeling_layers": {"GradientCheckpointingLayer"},
+    "transformers.modeling_outputs": {
+        *("BaseModelOutput", "BaseModelOutputWithPastAndCrossAttentions"),
+        *("CausalLMOutputWithPast", "Seq2SeqLMOutput", "Seq2SeqModelOutput"),
+        "SequenceClassifierOutput",
+    },
+    "transformers.modeling_utils": {"ALL_ATTENTION_FUNCTIONS", "LoadStateDictConfig"},
+    "transformers.processing_utils": {"Unpack"},
+    "transformers.utils": {"TransformersKwargs", "can_return_tuple", "logging"},
+    "transformers.utils.generic": {"merge_with_config_defaults"},
+    "transformers.utils.output_capturing": {"OutputRecorder", "capture_outputs"},
+    "transformers.utils.versions": {"require_version"},
+}
+# Methods of the library that the model files override: public ones, and two that have no public
+# counterpart. _init_weights is the library's own way; _load_pretrained_model says its reason.
+OVERRIDDEN = {
+    *("generate", "prepare_inputs_for_generation", "init_continuous_batching"),
+    *("get_input_embeddings", "set_input_embeddings", "resize_token_embeddings"),
+    *("get_text_config", "save_pretrained", "validate_architecture"),
+    *("_init_weights", "_load_pretrained_model"),
+}
 
 
 def imports(path):
@@ -65,6 +101,47 @@ def test_the_models_import_every_other_file_directly():
     source = (PACKAGE / "modeling_aiayn.py").read_text()
     direct = set(re.findall(r"^from \.(\w+) import", source, flags=re.M))
     assert direct == {name.removesuffix(".py") for name in HUB_SET} - {"modeling_aiayn"}
+
+
+def test_the_hub_set_uses_names_that_exist_since_transformers_5_4():
+    found = {}
+    for name in HUB_SET:
+        for node in ast.walk(ast.parse((PACKAGE / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                if node.module.split(".")[0] in ("transformers", "huggingface_hub"):
+                    found.setdefault(node.module, set()).update(a.name for a in node.names)
+            elif isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+                assert not roots & {"transformers", "huggingface_hub"}, name
+    assert found == LIBRARY_NAMES
+
+
+def test_the_hub_set_overrides_only_named_methods_of_the_library():
+    overridden = set()
+    for file in HUB_SET:
+        module = importlib.import_module(f"modeling_aiayn.{file.removesuffix('.py')}")
+        for cls in vars(module).values():
+            if not (inspect.isclass(cls) and cls.__module__ == module.__name__):
+                continue
+            library = [base for base in cls.__mro__ if base.__module__.startswith("transformers")]
+            overridden |= {
+                name
+                for name, value in vars(cls).items()
+                if inspect.isroutine(value) and any(name in vars(base) for base in library)
+                if not name.startswith("__")
+            }
+    # @strict writes validate().
+    assert overridden - {"validate"} == OVERRIDDEN
+
+
+def test_no_model_file_asks_for_a_version():
+    """Only the configuration does, once, to say which release is needed."""
+    for name in HUB_SET:
+        source = (PACKAGE / name).read_text()
+        assert "__version__" not in source
+        assert "except ImportError" not in source
+        calls = source.count("require_version(")
+        assert calls == (name == "configuration_aiayn.py")
 
 
 def test_all_of_the_hub_set_is_published():

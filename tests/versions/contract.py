@@ -25,6 +25,15 @@ def load(folder: Path, auto_class: str) -> torch.nn.Module:
     return model.eval()
 
 
+def load_heads(folder: Path, case: dict) -> torch.nn.Module:
+    """Load the model, and what else the folder's weights make: a language model of the decoder."""
+    if "language model" in case["expected"]:
+        expected = torch.tensor(case["expected"]["language model"])
+        writer = load(folder, "AutoModelForCausalLM")
+        check_output(writer, {"input_ids": torch.tensor(case["batch"]["input_ids"])}, expected)
+    return load(folder, case["auto_class"])
+
+
 def output_of(model: torch.nn.Module, inputs: dict) -> torch.Tensor:
     """Logits, or the last hidden states of a model without a head."""
     with torch.no_grad():
@@ -98,7 +107,7 @@ def check_folder(folder: Path, work: Path) -> dict[str, str]:
         results[name] = "ok"
         return value
 
-    model = check("load", load, folder, case["auto_class"])
+    model = check("load", load_heads, folder, case)
     if model is None:
         return results
     check("logits", check_output, model, inputs, expected)

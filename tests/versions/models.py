@@ -115,5 +115,9 @@ def _write_model(folder: Path, cls: type, auto_class: str, options: dict) -> Pat
         for name, beams in (("greedy", 1), ("beam 4", 4)):
             expected[name] = model.generate(**prompt, num_beams=beams, max_new_tokens=9).tolist()
     model.save_pretrained(folder)
+    if cls is AiaynForConditionalGeneration:  # its decoder alone, with a matrix of the encoder's
+        with torch.no_grad():
+            written = AiaynForCausalLM.from_pretrained(folder).eval()(inputs["input_ids"])
+        expected["language model"] = written.logits.tolist()
     (folder / "contract.json").write_text(json.dumps(case), "utf-8")
     return folder
