@@ -4,14 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-DEMO_SENTENCES := "Today the old man gives a red book to the child." \
-	"The girls have seen my black cat because the dog can hear the horse." \
-	"We must bring these flowers to a friend in the small garden."
-
 # Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
 export TEXT ?= The little dog runs across the green grass.
 
-.PHONY: demo translate test versions check format clean
+.PHONY: demo translate test test-processors versions check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,18 +16,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
-	$(BIN)/python scripts/train_translation.py recipes/demo.yaml --output_dir runs/demo
-	$(BIN)/python scripts/translate.py --model runs/demo --text $(DEMO_SENTENCES)
-	$(BIN)/python scripts/show_attention.py --model runs/demo --output runs/demo/attention.png \
-		--text "Today the old man gives a red book to the child."
-	$(BIN)/python scripts/check_reload.py --model runs/demo --text $(DEMO_SENTENCES)
-	@echo "Trained model, scores, card and pictures are in runs/demo."
+	$(BIN)/aiayn demo --output_dir runs/demo
 
 translate: $(INSTALLED)
-	@$(BIN)/python scripts/translate.py --model checkpoints/aiayn-en-de --text "$$TEXT"
+	@$(BIN)/aiayn translate --text "$$TEXT"
 
 test: $(INSTALLED)
 	$(BIN)/pytest
+
+# The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and FBGEMM.
+PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search ctranslate2 bundled_model averaging \
+	pipelines generation attention dropout)
+
+test-processors: $(INSTALLED)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 CT2_FORCE_CPU_ISA=AVX2 $(BIN)/pytest $(PROCESSOR_TESTS)
+	PLAIN_KERNELS=1 $(BIN)/pytest $(PROCESSOR_TESTS)
 
 # Saved folders under other releases of transformers, one environment for each.
 versions: $(INSTALLED)

@@ -9,7 +9,10 @@ import os
 import signal
 import sys
 
+# Variables that switch off the progress bars of tqdm, huggingface_hub, transformers and datasets.
+NO_BARS = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 JOBS = (
+    "demo",
     "train-translation",
     "translate",
     "evaluate-translation",
@@ -47,6 +50,8 @@ def run_job(job: str) -> None:
     Args:
         job: The job's name, one of JOBS.
     """
+    if not sys.stderr.isatty():  # in a log, a bar is one endless line
+        os.environ |= {name: os.environ.get(name, "1") for name in NO_BARS}
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         # KeyboardInterrupt would show a traceback, or get lost in an extension that is imported.

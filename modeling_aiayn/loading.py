@@ -36,7 +36,20 @@ ENFORCED = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
+# The model that is part of the package, and the folder that holds it.
+BUNDLED_MODEL = "aiayn-en-de"
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
 HUB_HINT = "To load a repository from the Hub, pass hub=True (or --hub)."
+
+
+def find_model(path: str | Path) -> str | Path:
+    """Find a model: an existing folder, or the package's own if path is its name.
+
+    checkpoints/NAME means the package's own too, as recipes/NAME does for recipes.
+    """
+    named = Path(path)
+    is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name == BUNDLED_MODEL
+    return CHECKPOINTS / BUNDLED_MODEL if is_bundled and not named.exists() else path
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:

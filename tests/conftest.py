@@ -34,6 +34,11 @@ THREADS = max(1, (os.cpu_count() or 1) // WORKERS)
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 torch.set_num_threads(THREADS)
 
+# As on processors for which torch is built without oneDNN and FBGEMM (make test-processors).
+if os.environ.get("PLAIN_KERNELS"):
+    torch.backends.mkldnn.set_flags(False)
+    torch.backends.quantized.engine = "qnnpack"
+
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_SECRETSECRET"
 CLASSIFIER_RECIPES = ("imdb", "trec", "sst2")

@@ -1,4 +1,4 @@
-"""checkpoints/aiayn-en-de: the bundled model translates offline, as generate() does."""
+"""aiayn-en-de: the bundled model translates offline, as generate() does."""
 
 import gzip
 
@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
 
-FOLDER = ROOT / "checkpoints" / "aiayn-en-de"
+FOLDER = ROOT / "modeling_aiayn" / "checkpoints" / "aiayn-en-de"
 SENTENCES = [
     "A man rides a bicycle.",
     "Two children play football in the park.",

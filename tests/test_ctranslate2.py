@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from conftest import small_config, small_model
+from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -211,21 +212,18 @@ def test_an_export_with_another_vocabulary_is_refused(tokenizer, tmp_path):
         Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
 
 
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512",
-    reason="CTranslate2's int8 and int16 scores are less exact on processors without AVX-512",
-)
 @pytest.mark.parametrize("quantization", ["int8", "int16"])
-def test_quantized_export_is_close_and_does_not_change_the_model(quantization, tokenizer, tmp_path):
-    model = small_model(vocab_size=len(tokenizer), d_model=24)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    translator = Translator(model, tokenizer)
+def test_a_quantized_export_of_a_trained_model_is_close(quantization, tmp_path):
+    """Without VNNI instructions CTranslate2 is coarser; a random model's scores would differ more."""
+    translator = Translator.from_pretrained("aiayn-en-de")
+    before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
     other = exported(translator, tmp_path / "ct2", quantization)
-    for name, weight in model.state_dict().items():
+    for name, weight in translator.model.state_dict().items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
-    report = compare_engines(translator, other, TEXTS, SearchOptions(num_beams=2))
-    assert report.texts == 3
-    assert 1e-5 < report.score_difference < 0.1
+    report = compare_engines(translator, other, SENTENCES, SearchOptions(num_beams=4))
+    assert report.texts == len(SENTENCES)
+    assert report.identical >= len(SENTENCES) / 2
+    assert 1e-5 < report.score_difference < 0.2
 
 
 def test_report_counts_identical_translations():

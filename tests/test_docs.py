@@ -33,5 +33,7 @@ def test_each_trap_has_a_test():
 
 def test_the_model_card_is_that_of_the_bundled_model():
     """Edit the card in the model's folder, then copy it."""
-    card = (ROOT / "checkpoints" / "aiayn-en-de" / "README.md").read_text("utf-8")
+    card = (ROOT / "modeling_aiayn" / "checkpoints" / "aiayn-en-de" / "README.md").read_text(
+        "utf-8"
+    )
     assert (ROOT / "model_card.md").read_text("utf-8") == card

@@ -2,6 +2,10 @@
 
 import ast
 import io
+import json
+import os
+import subprocess
+import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -165,3 +169,52 @@ def test_functions_that_raise_are_called_check():
         and node.name != "validate_architecture"
     ]
     assert wrong == []
+
+
+# Modules of Python, and names of os and signal, that Windows does not have.
+POSIX_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty")
+POSIX_NAMES = {
+    "os": (
+        "fork",
+        "forkpty",
+        "getuid",
+        "getpgid",
+        "killpg",
+        "sched_getaffinity",
+        "setsid",
+        "uname",
+    ),
+    "signal": ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM", "alarm", "setitimer"),
+}
+# Imports every module in a process without them. The other packages are imported first: their
+# support of Windows is their own.
+WITHOUT_POSIX = """
+import importlib, json, os, signal, sys, warnings
+warnings.simplefilter("ignore")
+names, modules, missing = json.loads(sys.argv[1])
+import accelerate, ctranslate2, datasets, evaluate, filelock, matplotlib.figure, peft, sacrebleu
+import torch, transformers
+from transformers import Seq2SeqTrainer, EarlyStoppingCallback, pipeline
+for name in modules:
+    sys.modules[name] = None
+for module, attributes in missing.items():
+    for attribute in attributes:
+        if hasattr(sys.modules[module], attribute):
+            delattr(sys.modules[module], attribute)
+for name in names:
+    importlib.import_module(name)
+"""
+
+
+def test_every_module_can_be_imported_without_posix():
+    names = [f"modeling_aiayn.{name}".rstrip(".") for name in NAMES if "__main__" not in name]
+    arguments = json.dumps([[*names, "aiayn"], POSIX_MODULES, POSIX_NAMES])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_POSIX, arguments],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

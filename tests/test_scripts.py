@@ -42,7 +42,9 @@ def test_help_shows_the_docstring_and_the_flags(run, job):
     code, out, _ = run(module_of(job).name, "--help")
     assert code == 0
     assert ast.get_docstring(ast.parse(module_of(job).read_text())) in out
-    assert any(option in out for option in ("--model", "--preset", "--run", "--system"))
+    assert any(
+        option in out for option in ("--model", "--preset", "--run", "--system", "--output_dir")
+    )
     assert ("override it" in out and "wmt14_big.yaml" in out) == job.startswith("train-")
 
 
@@ -84,7 +86,7 @@ def test_help_of_the_console_command_lists_the_jobs(monkeypatch, capsysbinary, w
 def test_an_unknown_job_is_one_line_with_the_list(monkeypatch, capsysbinary):
     code, out, err = run_aiayn(monkeypatch, capsysbinary, "train", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: unknown job 'train'. Choose one of: train-translation, ")
+    assert err.startswith("error: unknown job 'train'. Choose one of: demo, train-translation, ")
 
 
 def test_the_console_command_runs_a_job(monkeypatch, capsysbinary, run, tmp_path):

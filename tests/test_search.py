@@ -8,6 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
+from modeling_aiayn.translation import fast_model
 from modeling_aiayn.translation.beam_decoder import BeamDecoder, coverage_score
 from modeling_aiayn.translation.candidates import (
     CHUNK,
@@ -17,7 +18,12 @@ from modeling_aiayn.translation.candidates import (
     top_tokens,
 )
 from modeling_aiayn.translation.engine import SourceSentence
-from modeling_aiayn.translation.fast_model import FastModel, is_exact_in_float16, linear_function
+from modeling_aiayn.translation.fast_model import (
+    FastModel,
+    has_packed_kernel,
+    is_exact_in_float16,
+    linear_function,
+)
 from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
@@ -185,7 +191,11 @@ def test_a_translation_continues_its_prefix_as_the_model_does():
         [SourceSentence(source, prefix=prefix)], SearchOptions(num_beams=1)
     )
     assert list(greedy.token_ids[: len(expected)]) == expected
-    assert plain == engine.search([SourceSentence(source)], SearchOptions(num_beams=3))[0]
+    (alone,) = engine.search([SourceSentence(source)], SearchOptions(num_beams=3))
+    assert [each.token_ids for each in plain] == [each.token_ids for each in alone]
+    # Plain products of other numbers of rows may differ in the last digit.
+    expected = [each.log_probability for each in alone]
+    assert [each.log_probability for each in plain] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("do_sample", [False, True])
@@ -510,6 +520,40 @@ def test_packed_layers_equal_linear_layers(rows, dtype, bias):
     states = torch.randn(rows, 11, dtype=dtype)
     packed = linear_function(linear.weight, linear.bias)
     torch.testing.assert_close(packed(states), linear(states))
+
+
+def lacking(error):
+    def pack(*arguments):
+        raise error("bf16 path needs the cpu support avx_ne_convert or avx512bw")
+
+    return pack
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
+def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, caplog, error):
+    """As on CPUs without bf16 instructions, and releases of torch without these functions."""
+    monkeypatch.setattr(fast_model, "_packed_linear", lacking(error))
+    fast_model._packing_works.cache_clear()
+    try:
+        assert not has_packed_kernel(torch.bfloat16)
+        model = small_model().to(torch.bfloat16)
+        FastModel(model)
+        assert "has no fast products in bfloat16" in caplog.text
+        assert "dtype='float32'" in caplog.text
+        linear = torch.nn.Linear(11, 5).to(torch.bfloat16)
+        states = torch.randn(3, 11, dtype=torch.bfloat16)
+        product = linear_function(linear.weight, linear.bias)
+        assert torch.equal(product(states), linear(states))
+    finally:
+        fast_model._packing_works.cache_clear()
+
+
+def test_users_can_switch_packed_kernels_off():
+    before, *_ = torch.backends.mkldnn.set_flags(False)
+    try:
+        assert not has_packed_kernel(torch.float32)
+    finally:
+        torch.backends.mkldnn.set_flags(before)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -24,6 +24,7 @@ from ..inspection.attention_weights import (
 )
 from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
+from ..loading import find_model
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.options import SearchOptions
 from .command_line import parse_arguments
@@ -110,7 +111,7 @@ def load_maps(
 
 def _architecture(flags: TranslatorFlags) -> str:
     """The class that the model was saved as; "" if loading a translator gives the error."""
-    path = flags.model[0]
+    path = flags.model[0] if flags.hub else find_model(flags.model[0])
     if flags.engine != "torch" or not (flags.hub or Path(path, "config.json").is_file()):
         return ""
     config = AutoConfig.from_pretrained(

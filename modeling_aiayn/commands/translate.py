@@ -1,5 +1,6 @@
 """Translate text, one sentence per line.
 
+aiayn translate --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
@@ -21,6 +22,7 @@ from transformers.hf_argparser import HfArg
 from ..corpus import stream_lines
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
+from ..loading import BUNDLED_MODEL
 from ..translation.options import SearchOptions
 from ..translation.progress import TranslationBar
 from ..translation.translation_lines import translation_lines
@@ -35,6 +37,11 @@ logger = logging.getLogger(__name__)
 class TranslateFlags(TranslatorFlags):
     """Input, output and columns of a translation."""
 
+    model: list[str] = HfArg(
+        default_factory=lambda: [BUNDLED_MODEL],
+        help="Folder of a trained model; with --hub, a repository. Several models with the same "
+        "vocabulary form an ensemble. Default: the bundled English-German model.",
+    )
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
     input: str | None = HfArg(
         default=None, help="File of sentences to translate, plain or .gz. Default: stdin."

@@ -85,7 +85,7 @@ def compare_models(
     differences: list[tuple[float, float, float]] = []
     same = {1: 0, 4: 0}
     starts = range(0, sources, BATCH_SIZE)
-    for start in tqdm(starts, desc="Comparing", unit="batch", disable=not show_progress):
+    for start in tqdm(starts, desc="Comparing", unit="batch") if show_progress else starts:
         batch = texts[start : start + BATCH_SIZE]
         differences.append(_logit_differences(ours, reference, batch))
         for beams in same:

@@ -1,10 +1,13 @@
 """Show a run: a progress bar with rates while it trains, a table at the end."""
 
 import statistics
+import time
 from typing import Any
 
 from transformers import ProgressCallback
 
+# Without a terminal there is no bar; then a line of values is printed, at most as often as this.
+SECONDS_BETWEEN_LINES = 30
 # Label and format of the logged values that the bar shows.
 _SHOWN = {
     "loss": ("loss", "{:.3f}"),
@@ -26,6 +29,7 @@ class ProgressBar(ProgressCallback):
             bar = self.training_bar
             bar.initial = bar.n = bar.last_print_n = state.global_step
             bar.refresh()
+        self._next_line = time.monotonic()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -40,6 +44,10 @@ class ProgressBar(ProgressCallback):
                 if name in logs
             }
             self.training_bar.set_postfix(shown)
+            if self.training_bar.disable and time.monotonic() >= self._next_line:
+                self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+                text = ", ".join(f"{label} {value}" for label, value in shown.items())
+                self.training_bar.write(f"update {state.global_step} of {state.max_steps}: {text}")
         metrics = {
             name.removeprefix("eval_"): f"{value:.4g}"
             for name, value in logs.items()

@@ -12,10 +12,11 @@ architecture. The differences:
 A change of the model's weights after construction may not reach this copy.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
@@ -25,6 +26,8 @@ from torch.nn import functional
 from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer, EncoderLayer, TransformerLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
+
+logger = logging.getLogger(__name__)
 
 # Rows that the packed layout is made for. It is no slower for 4 or for 4,096 rows.
 PACKED_ROWS = 128
@@ -56,13 +59,32 @@ def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def has_packed_kernel(dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies by packed weights of dtype; bfloat16 needs AVX-512."""
-    # torch leaves both functions unannotated.
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    """Whether torch multiplies by packed weights of dtype on this processor."""
+    # torch leaves the function unannotated. Its flag lets users switch oneDNN off.
+    is_available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_available and bool(torch.backends.mkldnn.enabled) and _packing_works(dtype)
+
+
+@lru_cache
+def _packing_works(dtype: torch.dtype) -> bool:
+    """Try a small product: a processor without the instructions raises an error.
+
+    A release of torch that lacks the functions, which have no public names, counts as one too.
+    """
+    try:
+        _packed_linear(torch.ones(1, 2, dtype=dtype), None)(torch.ones(1, 2, dtype=dtype))
+    except (RuntimeError, AttributeError):
         return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
+    return True
+
+
+def warn_of_slow_bfloat16() -> None:
+    """Warn if CPU decoding in bfloat16 has no kernel of its own."""
+    if not has_packed_kernel(torch.bfloat16):
+        logger.warning(
+            "This CPU has no fast products in bfloat16, so translating is slow. Load the model "
+            "with dtype='float32' (--dtype float32)."
+        )
 
 
 def is_exact_in_float16(weight: Tensor) -> bool:
@@ -314,6 +336,8 @@ class FastModel:
 
     def __init__(self, model: AiaynForConditionalGeneration) -> None:
         check_plain_layers(model)
+        if model.device.type == "cpu" and model.dtype == torch.bfloat16:
+            warn_of_slow_bfloat16()
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
         encoder_layers = cast(list[EncoderLayer], list(self.encoder.layers))
         decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))

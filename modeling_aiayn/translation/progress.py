@@ -11,7 +11,9 @@ class TranslationBar:
     def __init__(self, total: int | None = None, is_shown: bool = True) -> None:
         self.sentences = 0
         self.tokens = 0
-        self.bar: tqdm[Any] = tqdm(total=total, unit="sentence", disable=not is_shown)
+        # A shown bar passes no value for `disable`, so that TQDM_DISABLE can hide it.
+        hidden: dict[str, Any] = {} if is_shown else {"disable": True}
+        self.bar: tqdm[Any] = tqdm(total=total, unit="sentence", **hidden)
 
     def __enter__(self) -> Self:
         return self

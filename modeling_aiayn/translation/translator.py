@@ -16,6 +16,7 @@ from ..loading import (
     check_directory,
     check_package,
     convert_for_cpu,
+    find_model,
     load_model,
     load_target_tokenizer,
 )
@@ -137,8 +138,8 @@ class Translator:
         """Load a model's folder, or with hub a repository.
 
         Args:
-            path: A folder; with hub, a repository's name. Several: models that vote, with the
-                tokenizers of the first.
+            path: A folder, or "aiayn-en-de" for the bundled model; with hub, a repository's name.
+                Several: models that vote, with the tokenizers of the first.
             hub: Whether path names a repository on the Hub. Without it, the network is not used.
             device: Device of the model. None: the CPU, or the devices of a given device_map.
             engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
@@ -164,6 +165,7 @@ class Translator:
         if engine != "torch":
             raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
         options = {"trust_remote_code": False, "local_files_only": not hub}
+        paths = paths if hub else [find_model(each) for each in paths]
         models = [load_model(each, hub, **{**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]

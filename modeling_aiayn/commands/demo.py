@@ -1,0 +1,51 @@
+"""Train a small English-German model on a built-in grammar, and try it. Takes a few minutes.
+
+aiayn demo
+
+The demo shows each command that it runs. It trains, translates three sentences, draws an attention
+map, and loads the model with transformers alone in a fresh process.
+"""
+
+import importlib
+import shlex
+import sys
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+from .command_line import parse_arguments
+
+SENTENCES = (
+    "Today the old man gives a red book to the child.",
+    "The girls have seen my black cat because the dog can hear the horse.",
+    "We must bring these flowers to a friend in the small garden.",
+)
+
+
+@dataclass
+class DemoFlags:
+    """The folder of the demo."""
+
+    output_dir: str = HfArg(
+        default="runs/demo", help="New or empty folder for the model, its scores and pictures."
+    )
+
+
+def main() -> None:
+    """Run the demo's commands, one after the other, in this process."""
+    (flags,) = parse_arguments(__doc__, DemoFlags)
+    folder = flags.output_dir
+    run_job("train-translation", "demo.yaml", "--output_dir", folder)
+    run_job("translate", "--model", folder, "--text", *SENTENCES)
+    picture = f"{folder}/attention.png"
+    run_job("show-attention", "--model", folder, "--text", SENTENCES[0], "--output", picture)
+    run_job("check-reload", "--model", folder, "--text", *SENTENCES)
+    sys.stdout.write(f"Trained model, scores, card and pictures are in {folder}.\n")
+
+
+def run_job(job: str, *arguments: str) -> None:
+    """Print a job's command, and run it."""
+    sys.stdout.write(f"\n$ aiayn {job} {shlex.join(arguments)}\n")
+    sys.stdout.flush()
+    sys.argv = [f"aiayn {job}", *arguments]
+    importlib.import_module(f".{job.replace('-', '_')}", __package__).main()

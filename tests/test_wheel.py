@@ -1,0 +1,121 @@
+"""The built package works without the checkout: its jobs, recipes, cards and bundled model."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from versions.environments import environment
+
+import aiayn
+
+DATA = {
+    "modeling_aiayn/cards/translation.md",
+    "modeling_aiayn/checkpoints/aiayn-en-de/model.safetensors",
+    "modeling_aiayn/checkpoints/aiayn-en-de/tokenizer.json",
+    "modeling_aiayn/inspection/attention_page.html",
+    "modeling_aiayn/recipes/demo.yaml",
+    "modeling_aiayn/recipes/wmt14_big.yaml",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The source distribution and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    # A copy, because setuptools writes into the folder that it builds; only files of the project.
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("needs a git checkout, to know which files belong to the project")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / "copy" / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, folder / "copy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(built, tmp_path_factory):
+    """The Python of an environment with the wheel, and with the dependencies of this one."""
+    return environment(tmp_path_factory.mktemp("installed"), "--no-deps", str(built[1]))
+
+
+@pytest.fixture
+def run(python, tmp_path):
+    """Run a program of the environment in an empty folder: its stdout."""
+
+    def run_program(program, *words):
+        hidden = ("PYTHONPATH", "VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if name not in hidden}
+        done = subprocess.run(
+            [str(python.with_name(program)), *map(str, words)],
+            cwd=tmp_path,
+            env=kept | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run_program
+
+
+def test_both_distributions_hold_the_package_data(built):
+    source, wheel = built
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert names >= DATA | {"aiayn.py", "modeling_aiayn/attention.py"}
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "scripts"))]
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert inside >= DATA | {"aiayn.py", "README.md", "pyproject.toml"}
+
+
+def test_the_package_is_imported_from_the_wheel(run, python):
+    found = run("python", "-c", "import modeling_aiayn; print(modeling_aiayn.__file__)").strip()
+    assert Path(found).is_relative_to(python.parent.parent)
+
+
+def test_the_command_lists_its_jobs(run):
+    for words in (("aiayn", "--help"), ("python", "-m", "modeling_aiayn", "--help")):
+        text = run(*words)
+        assert all(f"  {job} " in text for job in aiayn.JOBS)
+
+
+def test_the_bundled_model_translates(run):
+    for words in (("aiayn",), ("python", "-m", "modeling_aiayn")):
+        out = run(*words, "translate", "--text", "The children play football in the park.")
+        assert out == "Die Kinder spielen Fußball im Park.\n"
+
+
+def test_a_recipe_is_found_by_its_name(run, tmp_path):
+    """And the run draws its curves, fills its card, and leaves a folder that others can open."""
+    short = "--max_steps 2 --eval_strategy no --load_best_model_at_end false"
+    run("aiayn", "train-translation", "demo.yaml", "--output_dir", "runs/a", *short.split())
+    folder = tmp_path / "runs" / "a"
+    assert {"README.md", "scores.json", "curves.png"} <= {path.name for path in folder.iterdir()}
+    assert "aiayn train-translation demo.yaml" in (folder / "README.md").read_text("utf-8")
+    out = run("aiayn", "check-reload", "--model", "runs/a", "--text", "We see.")
+    assert out.startswith("Reloaded AiaynForConditionalGeneration with code from runs/a")
+    page = ("--text", "We see.", "--output", "page.html")
+    run("aiayn", "show-attention", "--model", "aiayn-en-de", *page)
+    assert "<html" in (tmp_path / "page.html").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_demo_runs(run, tmp_path):
+    out = run("aiayn", "demo")
+    assert "$ aiayn check-reload --model runs/demo" in out
+    names = {path.name for path in (tmp_path / "runs" / "demo").iterdir()}
+    assert {"README.md", "scores.json", "curves.png", "attention.png"} <= names
