@@ -15,6 +15,7 @@ from conftest import ROOT, small_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
+import aiayn
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
@@ -176,6 +177,8 @@ def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
         *("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "8"),
         launcher=launcher,
         TMPDIR=str(tmp_path / "temporary"),
+        # Show the progress bars, although stderr is no terminal.
+        **dict.fromkeys(aiayn.NO_BARS, ""),
     )
     assert done.returncode == 0, done.stderr
     assert "bleu " in done.stdout
