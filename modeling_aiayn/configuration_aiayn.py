@@ -19,7 +19,6 @@ from transformers.activations import ACT2FN  # noqa: E402
 def _both_stacks(
     d_model: int, layers: int, heads: int, ffn_dim: int, dropout: float
 ) -> dict[str, Any]:
-    """Fields of a model whose encoder and decoder have the same sizes."""
     sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": ffn_dim}
     stacks = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in sizes.items()}
     return {"d_model": d_model, "dropout": dropout, **stacks}
@@ -72,8 +71,7 @@ class AiaynConfig(PreTrainedConfig):
         encoder_layers, decoder_layers: Layers of each half, N.
         encoder_attention_heads, decoder_attention_heads: Heads of each half's attention, h.
         encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
-        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads, as in the
-            paper. d_model gives the wide heads of the seed documents.
+        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
         attention_dropout: Rate on the attention weights.
         activation_dropout: Rate inside the feed-forward networks.
@@ -101,8 +99,7 @@ class AiaynConfig(PreTrainedConfig):
         StrictDataclassClassValidationError: A value is out of range or does not fit another one.
         ValueError: A keyword looks like a misspelt field.
 
-    Departs from the paper: nothing by default. The paper does not give layer_norm_eps; the default
-    is Tensor2Tensor's.
+    Departs from the paper: layer_norm_eps, which the paper does not give, is Tensor2Tensor's.
     """
 
     model_type = "aiayn"
@@ -240,13 +237,11 @@ class AiaynConfig(PreTrainedConfig):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}.")
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")
         for name in ("layer_norm_eps", "position_base"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name} must be greater than 0, got {value}.")
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)}.")
         if self.position_offset < 0:
             raise ValueError(f"position_offset must be at least 0, got {self.position_offset}.")
 

@@ -93,11 +93,14 @@ class AiaynGenerationMixin(GenerationMixin):
 
         Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
         own source (an argument here, or a field of the generation configuration), and a language
-        model adds 20 tokens. A learned position table may end both earlier.
+        model adds 20 tokens. A learned position table may end both earlier. A max_length of 20 in
+        the model's own generation configuration counts as none.
 
         Raises:
             ValueError: The scores are NaN, or max_length is beyond a learned position table.
         """
+        if self.generation_config.max_length == NEW_TOKENS:  # written there by Seq2SeqTrainer
+            self.generation_config.max_length = None
 
         def setting(name: str) -> Any:
             if name in kwargs:
@@ -190,10 +193,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         mask = decoder_attention_mask
         if mask is not None and mask.dim() == 2:
             kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
-            *args, decoder_attention_mask=mask, **kwargs
-        )
-        return inputs
+        return super().prepare_inputs_for_generation(*args, decoder_attention_mask=mask, **kwargs)
 
     @staticmethod
     def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:

@@ -5,14 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from conftest import small_model
+from datasets import Dataset
 from transformers import (
     Cache,
     DynamicCache,
     EncoderDecoderCache,
     GenerationConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     StaticCache,
 )
 from transformers.generation import BaseStreamer
+
+from modeling_aiayn import AiaynForConditionalGeneration
 
 SOURCES = torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1]])
 
@@ -111,6 +116,32 @@ def test_the_limit_counts_from_a_prefix():
     output = rows(never_ending().generate(SOURCES, decoder_input_ids=prefix))
     assert [len(row) for row in output] == [3 + 55, 3 + 57, 3 + 52]
     assert all(row[:3] == [0, 20, 21] for row in output)
+
+
+def test_a_library_trainer_does_not_shorten_translations(tmp_path):
+    """It writes max_length=20 into the model's configuration: into later batches and saved folders."""
+    model = never_ending()
+    examples = [{"input_ids": [5] * size + [2], "labels": [7, 8, 2]} for size in (3, 4, 5)]
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path),
+        predict_with_generate=True,
+        per_device_eval_batch_size=1,
+        report_to="none",
+        use_cpu=True,
+    )
+    trainer = Seq2SeqTrainer(model, arguments)
+    predictions = trainer.predict(Dataset.from_list(examples)).predictions
+    limits = [1 + len(row["input_ids"]) + 50 for row in examples]
+    assert [(row != -100).sum() for row in predictions] == limits
+    assert model.generation_config.max_length == 20
+    trainer.save_model()
+    loaded = AiaynForConditionalGeneration.from_pretrained(tmp_path)
+    for row, limit in zip(examples, limits, strict=True):
+        ids = torch.tensor([row["input_ids"]])
+        assert loaded.generate(ids).size(1) == limit
+        # The caller's own limit of 20 counts, however it is given.
+        assert loaded.generate(ids, max_length=20).size(1) == 20
+        assert loaded.generate(ids, GenerationConfig(max_length=20)).size(1) == 20
 
 
 def test_generation_config_is_saved_with_the_limit_and_without_20(model, tmp_path):
