@@ -25,7 +25,7 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepar
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
-from modeling_aiayn.training.failures import gradient_norm
+from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
@@ -165,6 +165,22 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.4])
     trainer.model.eval()
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
+
+
+def test_parameters_in_float16_are_not_trained(tmp_path, encoded, tokenizer):
+    """Frozen ones may stay in it, as beside an adapter."""
+    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=1)
+    trainer.model.half()
+    with pytest.raises(
+        ValueError, match=r"embed_tokens\.weight is in float16. Load the model .*float32"
+    ):
+        trainer.train()
+    for name, parameter in trainer.model.named_parameters():
+        parameter.requires_grad = name.endswith("norm.weight")
+    for module in trainer.model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.float()
+    check_trained_dtype(trainer.model)
 
 
 def test_training_does_not_change_the_model_s_configuration(tmp_path, encoded, tokenizer):

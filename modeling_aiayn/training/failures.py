@@ -55,6 +55,20 @@ def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[Non
         raise BatchTooLargeError(update, inputs) from error
 
 
+def check_trained_dtype(model: nn.Module) -> None:
+    """Check that no parameter in float16 is trained: its updates would ruin the model.
+
+    Raises:
+        ValueError: A parameter that requires a gradient is in float16.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype == torch.float16:
+            raise ValueError(
+                f"Parameters in float16 cannot be trained, and {name} is in float16. Load the "
+                "model with dtype=torch.float32. For speed, train with bf16=True (--bf16 true)."
+            )
+
+
 class DivergenceGuard:
     """Stops training before an update with a bad loss or gradient changes the weights."""
 

@@ -28,7 +28,7 @@ from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
-from .failures import DivergenceGuard, explained_out_of_memory
+from .failures import DivergenceGuard, check_trained_dtype, explained_out_of_memory
 from .interruption import InterruptionCallback, separate_workers
 from .loaders import example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
@@ -118,10 +118,11 @@ class AiaynTrainer(Seq2SeqTrainer):
         Raises:
             OSError: output_dir cannot be written, is in use, or is full.
             ValueError: The checkpoint is damaged or of another run, output_dir holds newer ones,
-                training diverges, or a batch is too large.
+                training diverges, a batch is too large, or parameters are in float16.
             SystemExit: SIGTERM came; the code is 143.
             KeyboardInterrupt: SIGINT came.
         """
+        check_trained_dtype(self.model)
         if self.args.should_save:
             claim_folder(self.args.output_dir)
         checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
