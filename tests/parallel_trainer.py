@@ -103,7 +103,13 @@ def main():
             if code != 143:
                 raise SystemExit(f"SIGTERM to one process gave code {code}.")
             train(cut, encoded, tokenizer, **options)
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+        # Python's own end sometimes aborts in a thread of gloo: "terminate called without an
+        # active exception", after everything is written.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
