@@ -51,7 +51,8 @@ def run_job(job: str) -> None:
         job: The job's name, one of JOBS.
     """
     if not sys.stderr.isatty():  # in a log, a bar is one endless line
-        os.environ |= {name: os.environ.get(name, "1") for name in NO_BARS}
+        for name in NO_BARS:
+            os.environ.setdefault(name, "1")
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         # KeyboardInterrupt would show a traceback, or get lost in an extension that is imported.

@@ -11,7 +11,9 @@ import torch
 from datasets import Dataset
 from local_hub import LocalHub
 from transformers.utils import hub as hub_module
+from versions.models import SIZES
 
+import aiayn
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
 from modeling_aiayn.classification.labelled_texts import TextDataArguments
 from modeling_aiayn.classification.training import ClassifierArguments, ClassifierTrainingArguments
@@ -48,17 +50,7 @@ MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 
 def small_config(**overrides):
     """A config in which no two sizes are equal where they may differ."""
-    sizes = {
-        "vocab_size": 31,
-        "d_model": 12,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "encoder_attention_heads": 3,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 13,
-        "decoder_ffn_dim": 17,
-    }
-    return AiaynConfig(**(sizes | overrides))
+    return AiaynConfig(**(SIZES | overrides))
 
 
 def small_model(cls=AiaynForConditionalGeneration, **overrides):
@@ -151,6 +143,8 @@ def run(monkeypatch, capsysbinary):
     """Run a script in this process: its exit code, stdout and stderr."""
 
     def run_in_process(name, *arguments, stdin=b""):
+        for variable in aiayn.NO_BARS:  # the scripts set them, for later tests too
+            monkeypatch.setenv(variable, "1")
         monkeypatch.setattr(sys, "argv", [f"scripts/{name}", *map(str, arguments)])
         reader, writer = os.pipe()
         os.write(writer, stdin)

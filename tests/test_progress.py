@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from training_setup import make_trainer
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from modeling_aiayn.training.curves import draw_curves
 from modeling_aiayn.training.progress import ProgressBar, training_table
@@ -76,6 +76,16 @@ def test_the_bar_of_a_resumed_run_counts_the_updates_of_this_start(tmp_path, enc
     trainer.add_callback(watch)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert (watch.shown["initial"], watch.shown["n"], watch.shown["total"]) == (3, 4, 4)
+
+
+def test_without_a_bar_a_line_of_values_is_printed_now_and_then(tmp_path, capsys):
+    bar = ProgressBar()
+    state = TrainerState(global_step=7, max_steps=9, is_world_process_zero=True)
+    bar.on_train_begin(None, state, None)
+    bar.training_bar.disable = True
+    bar.on_log(None, state, None, {"loss": 2.5, "tokens_per_second": 1234.0})
+    bar.on_log(None, state, None, {"loss": 2.4})  # too soon after the first
+    assert capsys.readouterr().out == "update 7 of 9: loss 2.500, tokens/s 1,234\n"
 
 
 def test_a_run_without_log_entries_has_a_table_too():

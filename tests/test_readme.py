@@ -63,6 +63,8 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
     for path, text in (
         ("sentences.en", "The dog sees.\nWe see.\n"),
         ("sentences.de", "Der Hund sieht.\n"),
+        ("captions.en", "The dog sees.\n"),
+        ("captions.de", "Der Hund sieht.\n"),
         ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
         ("data/test.en", "The dog sees.\n"),
         ("data/test.de", "Der Hund sieht.\n"),
@@ -114,7 +116,8 @@ def check_launched_training(words, monkeypatch):
 def make_what_a_command_reads(words):
     """Export, import or train a model that the command needs."""
     if "--engine" in words:
-        export_ctranslate2(Translator.from_pretrained("runs/demo"), "runs/demo-ct2", "int8")
+        folder = words[words.index("--model") + 1]
+        export_ctranslate2(Translator.from_pretrained("runs/demo"), folder, "int8")
     if "models/opus-en-de" in words and "--system" not in words:
         import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
     if "scripts/average_checkpoints.py" in words:

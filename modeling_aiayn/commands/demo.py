@@ -35,15 +35,15 @@ def main() -> None:
     """Run the demo's commands, one after the other, in this process."""
     (flags,) = parse_arguments(__doc__, DemoFlags)
     folder = flags.output_dir
-    run_job("train-translation", "demo.yaml", "--output_dir", folder)
-    run_job("translate", "--model", folder, "--text", *SENTENCES)
+    _run_step("train-translation", "demo.yaml", "--output_dir", folder)
+    _run_step("translate", "--model", folder, "--text", *SENTENCES)
     picture = f"{folder}/attention.png"
-    run_job("show-attention", "--model", folder, "--text", SENTENCES[0], "--output", picture)
-    run_job("check-reload", "--model", folder, "--text", *SENTENCES)
+    _run_step("show-attention", "--model", folder, "--text", SENTENCES[0], "--output", picture)
+    _run_step("check-reload", "--model", folder, "--text", *SENTENCES)
     sys.stdout.write(f"Trained model, scores, card and pictures are in {folder}.\n")
 
 
-def run_job(job: str, *arguments: str) -> None:
+def _run_step(job: str, *arguments: str) -> None:
     """Print a job's command, and run it."""
     sys.stdout.write(f"\n$ aiayn {job} {shlex.join(arguments)}\n")
     sys.stdout.flush()
