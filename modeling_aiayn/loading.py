@@ -189,12 +189,15 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
     is_local = options.get("local_files_only", not hub)
-    base = _base_of_adapter(path, local_files_only=is_local, revision=options.get("revision"))
+    base: str | Path | None = _base_of_adapter(
+        path, local_files_only=is_local, revision=options.get("revision")
+    )
     if base is None:
         return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
     # The revision is the adapter's, not the base model's.
     base_options = {name: value for name, value in options.items() if name != "revision"}
-    model = load_checked(AutoModelForSeq2SeqLM, base, hub=hub, **base_options)
+    base = find_model(base)
+    model = load_model(base, hub and not Path(base).is_dir(), **base_options)
     if not hub:
         check_weight_files(path)
     where = {name: value for name, value in options.items() if name in ("revision", "token")}
@@ -220,6 +223,7 @@ def _merge_adapter(
     if config.is_prompt_learning:
         raise ValueError(f"{path}: a {config.peft_type.value} adapter cannot be merged.")
     is_tied = model.config.tie_word_embeddings
+    config.base_model_name_or_path = None  # peft warns if it is not the path of the loaded model
     adapted = get_peft_model(model, config)
     found = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
     check_weights(
@@ -231,6 +235,7 @@ def _merge_adapter(
     # change the others.
     _untie_weights(model)
     merged: AiaynForConditionalGeneration = adapted.merge_and_unload()
+    merged.requires_grad_(True)  # the adapter has frozen it
     weights = merged.state_dict()
     tied = merged.all_tied_weights_keys.items()
     if is_tied and all(torch.equal(weights[name], weights[source]) for name, source in tied):
@@ -267,6 +272,18 @@ def check_package(name: str, extra: str) -> None:
         raise ModuleNotFoundError(
             f"This needs the package {name}. Install it, or modeling_aiayn[{extra}]."
         )
+
+
+def load_tokenizers(
+    path: str | Path, config: AiaynConfig, **options: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """Load the tokenizers of source and target from a model's folder, one object if shared.
+
+    Raises:
+        OSError: A tokenizer is missing, or the Hub could not be reached.
+    """
+    source = AutoTokenizer.from_pretrained(path, **options)
+    return source, load_target_tokenizer(path, config, **options) or source
 
 
 def load_target_tokenizer(

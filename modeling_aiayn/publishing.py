@@ -51,11 +51,13 @@ PUBLISHED = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
+    "adapter_config.json",
+    "adapter_model.safetensors",
     "scores.json",
     "curves.png",
     "attention.png",
 )
-NEEDED = ("README.md", "config.json", "*.safetensors", "tokenizer_config.json")
+NEEDED = ("README.md", "*config.json", "*.safetensors", "tokenizer_config.json")
 # Files that may hold the vocabulary; one of them must exist.
 VOCABULARIES = ("tokenizer.json", "source.spm", "vocab-src.json")
 

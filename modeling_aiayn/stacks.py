@@ -69,18 +69,17 @@ class AiaynPreTrainedModel(PreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """Change the vocabulary size of both stacks. Arguments as for PreTrainedModel.
+        """Change the vocabulary size: the source's alone if the target has its own vocabulary.
 
-        Raises:
-            ValueError: Source and target have separate vocabularies.
+        Arguments as for PreTrainedModel.
         """
         if self.config.decoder_vocab_size is not None and len(self._stacks()) > 1:
-            raise ValueError(
-                "resize_token_embeddings needs one vocabulary for source and target, got "
-                f"vocab_size={self.config.vocab_size} and "
-                f"decoder_vocab_size={self.config.decoder_vocab_size}. Build a model of the new "
-                "sizes and copy the weights over."
+            encoder = self._stacks()[0]  # without the output projection, which is the target's
+            embedding = encoder.resize_token_embeddings(
+                new_num_tokens, pad_to_multiple_of, mean_resizing
             )
+            self.config.vocab_size = embedding.weight.size(0)
+            return embedding
         embedding = super().resize_token_embeddings(
             new_num_tokens, pad_to_multiple_of, mean_resizing
         )
@@ -91,6 +90,24 @@ class AiaynPreTrainedModel(PreTrainedModel):
             if stack.embed_tokens.weight.size(0) != size:  # the other stack, where it is not tied
                 stack.resize_token_embeddings(size, mean_resizing=mean_resizing)
             stack.embed_tokens.num_embeddings = size
+        return embedding
+
+    def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Change the size of the target's own vocabulary. Arguments as for PreTrainedModel.
+
+        Raises:
+            ValueError: Source and target share one vocabulary.
+        """
+        if self.config.decoder_vocab_size is None:
+            raise ValueError(
+                "Source and target share one vocabulary. Call resize_token_embeddings instead."
+            )
+        self._input_half = "decoder"
+        try:
+            embedding = super().resize_token_embeddings(*args, **kwargs)
+        finally:
+            del self._input_half
+        embedding.num_embeddings = self.config.decoder_vocab_size = embedding.weight.size(0)
         return embedding
 
     def _stacks(self) -> list["AiaynStack"]:

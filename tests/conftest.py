@@ -26,6 +26,7 @@ from modeling_aiayn.language_model.training import (
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, encode_pairs
+from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.setup import ModelArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -71,7 +72,7 @@ def arguments_of_recipe(path):
         return TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     if name in LANGUAGE_MODEL_RECIPES:
         return LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
-    return DataArguments, ModelArguments, AiaynTrainingArguments
+    return DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
 
 
 @pytest.fixture

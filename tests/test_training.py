@@ -26,10 +26,11 @@ from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
+from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
-from modeling_aiayn.training.setup import ModelArguments, build_model, build_tokenizers
+from modeling_aiayn.training.setup import ModelArguments, NewModel, build_model, build_tokenizers
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
 
@@ -435,7 +436,8 @@ def test_vocabularies_and_model_fit_each_other(dataset):
 @pytest.mark.parametrize("vocabulary", ["bpe", "word"])
 def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
     data = DataArguments(embedded_train_size=30)
-    prepared = prepare_data(data, ModelArguments(vocabulary=vocabulary, vocab_size=600))
+    start = NewModel(ModelArguments(vocabulary=vocabulary, vocab_size=600))
+    prepared = prepare_data(data, start.tokenizers)
     prepared.save(tmp_path / "handed over")
     found = PreparedData.load(tmp_path / "handed over")
     assert found.splits.keys() == {"train", "validation", "test"}
@@ -497,7 +499,11 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     command = ["python", "train.py", "--train_file=/home/someone/data/train", "--seed=3"]
     command += ["--test_file", "/home/someone/data/test", "--validation_file", "~/val"]
     facts = run_facts(
-        trainer, DataArguments(train_file=["data/corpus/train", "more/train.tsv"]), splits, command
+        trainer,
+        DataArguments(train_file=["data/corpus/train", "more/train.tsv"]),
+        FineTuningArguments(),
+        splits,
+        command,
     )
     write_report(tmp_path, scores, facts)
     card = (tmp_path / "README.md").read_text()

@@ -1,6 +1,8 @@
-r"""Train a translation model from scratch.
+r"""Train a translation model from scratch, or fine-tune a saved one.
 
 aiayn train-translation multi30k_tiny.yaml --output_dir runs/multi30k \
+    --train_file data/train --validation_file data/val --test_file data/test_2016_flickr
+aiayn train-translation finetune.yaml --start_from aiayn-en-de --output_dir runs/captions \
     --train_file data/train --validation_file data/val --test_file data/test_2016_flickr
 
 Without files or a dataset name, it trains on the embedded corpus. The output folder holds the
@@ -8,17 +10,20 @@ model, its card, scores.json and curves.png.
 """
 
 import sys
+from typing import Any
 
+from datasets import DatasetDict
 from transformers import set_seed
 
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments
 from ..training.evaluation import translation_metrics
+from ..training.fine_tuning import FineTuningArguments, SavedModel, name_base, replace_adapter
 from ..training.prepared_data import prepare_data_once
 from ..training.progress import training_table
 from ..training.run import Run
-from ..training.setup import ModelArguments, build_config, build_model
+from ..training.setup import ModelArguments, NewModel
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
 from .command_line import parse_arguments, typed_command
@@ -27,22 +32,25 @@ from .training_report import run_facts, write_report
 
 def main() -> None:
     """Train, save the last or the best model, score it, and write its card."""
-    data, model_arguments, args = parse_arguments(
-        __doc__, DataArguments, ModelArguments, AiaynTrainingArguments
+    data, model_arguments, fine_tuning, args = parse_arguments(
+        __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
     run = Run(args)
     if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
-    run.check_model(build_config(model_arguments))
     set_seed(args.seed)
-    prepared = prepare_data_once(args, data, model_arguments)
+    is_new = fine_tuning.start_from is None
+    start: NewModel | SavedModel = (
+        NewModel(model_arguments) if is_new else SavedModel(fine_tuning, model_arguments, args)
+    )
+    run.check_model(start.config)
+    prepared = prepare_data_once(args, data, start.tokenizers)
     splits = prepared.splits
     source, target = prepared.source_tokenizer, prepared.target_tokenizer
-    model = build_model(model_arguments, source, target)
     metrics = translation_metrics(target, list(splits["validation"]["target"]))
     trainer = AiaynTrainer(
-        model=model,
+        model=start.build(source, target),
         args=args,
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
@@ -54,11 +62,27 @@ def main() -> None:
     trainer.train(run.checkpoint)
     trainer.save_model()
     if trainer.is_world_process_zero():
-        held_out = splits["test" if "test" in splits else "validation"]
-        # Reload from disk: with FSDP no process holds the whole model.
-        translator = Translator.from_pretrained(args.output_dir, device=args.device)
-        scores, _ = evaluate_translation(translator, held_out)
-        facts = run_facts(trainer, data, splits, typed_command())
+        scores = score_run(trainer, fine_tuning, splits)
+        facts = run_facts(trainer, data, fine_tuning, splits, typed_command())
         write_report(args.output_dir, scores, facts)
         run.finish()
         sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
+
+
+def score_run(
+    trainer: AiaynTrainer, fine_tuning: FineTuningArguments, splits: DatasetDict
+) -> dict[str, Any]:
+    """Score the saved model on the test pairs, and under "before" the one that it started from."""
+    args, held_out = trainer.args, splits["test" if "test" in splits else "validation"]
+    if fine_tuning.lora_rank is not None:
+        name_base(args.output_dir, str(fine_tuning.start_from))
+    # Reload from disk: with FSDP no process holds the whole model.
+    options = {"hub": fine_tuning.hub, "device": args.device}
+    translator = Translator.from_pretrained(args.output_dir, **options)
+    if fine_tuning.merge_lora:
+        replace_adapter(translator.model, args.output_dir)
+    scores, _ = evaluate_translation(translator, held_out)
+    if fine_tuning.start_from is not None:
+        translator = Translator.from_pretrained(fine_tuning.start_from, dtype="float32", **options)
+        scores["before"], _ = evaluate_translation(translator, held_out)
+    return scores

@@ -11,8 +11,10 @@ import torch
 from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..loading import find_model
 from ..training import AiaynTrainer
 from ..training.data import DataArguments
+from ..training.fine_tuning import FineTuningArguments
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
 
@@ -20,7 +22,11 @@ TEMPLATE = Path(__file__).parent.parent / "cards" / "translation.md"
 
 
 def run_facts(
-    trainer: AiaynTrainer, data: DataArguments, splits: DatasetDict, command: Sequence[str]
+    trainer: AiaynTrainer,
+    data: DataArguments,
+    fine_tuning: FineTuningArguments,
+    splits: DatasetDict,
+    command: Sequence[str],
 ) -> dict[str, Any]:
     """Collect the values that the card's template needs, without paths or names of this machine.
 
@@ -31,6 +37,7 @@ def run_facts(
     dataset = data.dataset_name or "the embedded English-German grammar"
     if data.train_file is not None:
         dataset = " and ".join(_corpus_name(file) for file in data.train_file)
+    base = fine_tuning.start_from
     return {
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
@@ -40,6 +47,10 @@ def run_facts(
         "example": json.dumps(held_out["source"][0], ensure_ascii=False),
         "has_target_tokenizer": trainer.target_tokenizer is not None,
         "dataset": dataset,
+        "dataset_id": data.dataset_name,
+        "base_model": base if base is None or fine_tuning.hub else Path(base).resolve().name,
+        "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
+        "license": "apache-2.0" if base is None else _license(find_model(base)),
         "train_pairs": f"{len(splits['train']):,}",
         "command": _without_folders(command),
         "updates": f"{state.global_step:,}",
@@ -68,8 +79,10 @@ def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, An
     ]
     metadata = ModelCardData(
         language=[facts["source_lang"], facts["target_lang"]],
-        license="apache-2.0",
-        library_name="transformers",
+        license=facts["license"],
+        library_name="peft" if facts["is_adapter"] else "transformers",
+        base_model=facts["base_model"],
+        datasets=facts["dataset_id"] and [facts["dataset_id"]],
         pipeline_tag="translation",
         tags=["aiayn", "attention-is-all-you-need"],
         model_name=facts["model_name"],
@@ -79,6 +92,15 @@ def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, An
     card = ModelCard.from_template(metadata, template_str=text, table=score_table(scores), **facts)
     card.save(Path(folder) / "README.md")
     (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
+
+
+def _license(base: str | Path) -> str:
+    """The licence in a model's card; "other" if there is no card, or no licence in it."""
+    card = Path(base, "README.md")
+    try:
+        return ModelCard.load(card if card.is_file() else base).data.license or "other"
+    except (OSError, ValueError):
+        return "other"
 
 
 def _without_folders(command: Sequence[str]) -> str:

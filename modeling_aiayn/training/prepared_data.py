@@ -5,16 +5,19 @@ import multiprocessing
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 from accelerate.utils import broadcast_object_list
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
 from .data import DataArguments, encode_pairs, load_splits
-from .setup import ModelArguments, build_tokenizers
+
+# Returns the tokenizers of source and target, given the training pairs.
+GetTokenizers = Callable[[Dataset], tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]]
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ class PreparedData:
         return cls(DatasetDict.load_from_disk(folder / "splits"), source, target or source)
 
 
-def prepare_data(data: DataArguments, model: ModelArguments) -> PreparedData:
-    """Read pairs, train the vocabulary on the training pairs, and encode the pairs."""
+def prepare_data(data: DataArguments, tokenizers: GetTokenizers) -> PreparedData:
+    """Read pairs, get the tokenizers for the training pairs, and encode the pairs."""
     splits = load_splits(data)
-    source, target = build_tokenizers(model, splits["train"])
+    source, target = tokenizers(splits["train"])
     for name in ("train", "validation"):
         splits[name] = encode_pairs(splits[name], source, target, data.max_length, name)
     return PreparedData(splits, source, target)
@@ -71,7 +74,7 @@ def _remove(folder: Path) -> None:
 
 
 def prepare_data_once(
-    args: TrainingArguments, data: DataArguments, model: ModelArguments
+    args: TrainingArguments, data: DataArguments, tokenizers: GetTokenizers
 ) -> PreparedData:
     """Prepare data in the first process of each machine, and load it in the others.
 
@@ -82,7 +85,7 @@ def prepare_data_once(
         ValueError: A file or dataset has the wrong format, or arguments are invalid.
     """
     if args.world_size == 1:
-        return prepare_data(data, model)
+        return prepare_data(data, tokenizers)
     # One random name for the run; the machine's name follows, because machines may share a disk.
     [name] = broadcast_object_list([f"modeling_aiayn-{uuid4().hex}"])
     folder = Path(tempfile.gettempdir(), f"{name}-{platform.node()}")
@@ -90,7 +93,7 @@ def prepare_data_once(
     try:
         with args.main_process_first(desc="preparing data"):
             if is_first:
-                prepared = prepare_data(data, model)
+                prepared = prepare_data(data, tokenizers)
                 prepared.save(folder)
             found = PreparedData.load(folder)
         args.distributed_state.wait_for_everyone()

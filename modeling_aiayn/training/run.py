@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import CONFIG_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from ..whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
@@ -56,7 +56,8 @@ class Run:
 
     def _find_checkpoint(self) -> Checkpoint | None:
         folder = Path(self.args.output_dir)
-        is_used = list_checkpoints(folder) or (folder / CONFIG_NAME).exists()
+        models = (CONFIG_NAME, ADAPTER_CONFIG_NAME)
+        is_used = list_checkpoints(folder) or any((folder / name).exists() for name in models)
         if self.args.resume is None and is_used:
             raise ValueError(
                 f"output_dir {folder} already holds a run. Resume it with --resume auto, or give a "

@@ -28,14 +28,16 @@ _OF_VOCABULARY = {"vocab_size", "decoder_vocab_size", "vocabulary_sha256"}
 
 
 def run_settings(
-    args: TrainingArguments, config: PreTrainedConfig, datasets: dict[str, Any]
+    args: TrainingArguments, model: Any, datasets: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Settings to save in a checkpoint: "fixed", "free", and the model's as "model"."""
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return {
         "fixed": _arguments(args, FIXED)
-        | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()},
+        | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()}
+        | {"number of trained parameters": trained},
         "free": _arguments(args, FREE),
-        "model": model_settings(config),
+        "model": model_settings(model.config),
     }
 
 

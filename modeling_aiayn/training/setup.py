@@ -131,3 +131,25 @@ def build_model(
     translation_model.generation_config.num_beams = NUM_BEAMS
     translation_model.generation_config.length_penalty = model.length_penalty
     return translation_model
+
+
+class NewModel:
+    """A model to train from scratch, with vocabularies of the training text.
+
+    Raises:
+        ValueError: There is no such preset, or config_overrides is invalid.
+    """
+
+    def __init__(self, arguments: ModelArguments) -> None:
+        self.config = build_config(arguments)
+        self._arguments = arguments
+
+    def tokenizers(self, train: Dataset) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+        """Train the tokenizers; see `build_tokenizers`."""
+        return build_tokenizers(self._arguments, train)
+
+    def build(
+        self, source_tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+    ) -> AiaynForConditionalGeneration:
+        """Build the model; see `build_model`."""
+        return build_model(self._arguments, source_tokenizer, target_tokenizer)

@@ -127,7 +127,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             claim_folder(self.args.output_dir)
         checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
         datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
-        settings = run_settings(self.args, self.model.config, datasets)
+        settings = run_settings(self.args, self.model, datasets)
         self.resumption.start(checkpoint, settings)
         if self.args.ema_decay and checkpoint is not None:
             self.ema.load(checkpoint.folder)

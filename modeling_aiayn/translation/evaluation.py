@@ -72,12 +72,17 @@ def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str,
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as aligned lines of plain text, each with its 95 % interval and its signature."""
-    lines = []
+    """Scores as aligned lines of plain text, each with its 95 % interval and its signature.
+
+    Scores under "before", of the model that was fine-tuned, stand before the others.
+    """
+    before: dict[str, float] = scores.get("before", {})
+    lines = [f"{'':<20} before  after"] if before else []
     for name, value in scores.items():
         if isinstance(value, float) and not name.endswith("_confidence"):
             half = scores.get(f"{name}_confidence")
             interval = "" if half is None else f"± {half:.2f}"
             signature = scores.get(f"{name}_signature", "")
-            lines.append(f"{name:<20} {value:6.2f} {interval:<7} {signature}".rstrip())
+            earlier = f"{before[name]:6.2f} " if before else ""
+            lines.append(f"{name:<20} {earlier}{value:6.2f} {interval:<7} {signature}".rstrip())
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from ..loading import (
     convert_for_cpu,
     find_model,
     load_model,
-    load_target_tokenizer,
+    load_tokenizers,
 )
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER, clean_text, decode_lines, vocabulary_sha256
@@ -170,9 +170,7 @@ class Translator:
         if device is not None:
             models = [model.to(device) for model in models]
         models = [convert_for_cpu(model) for model in models]
-        source_tokenizer = AutoTokenizer.from_pretrained(paths[0], **options)
-        target_tokenizer = load_target_tokenizer(paths[0], models[0].config, **options)
-        return cls(models, source_tokenizer, target_tokenizer)
+        return cls(models, *load_tokenizers(paths[0], models[0].config, **options))
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:

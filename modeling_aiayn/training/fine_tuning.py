@@ -1,0 +1,233 @@
+"""Fine-tuning: load a saved translation model, and choose which of its parameters to train."""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
+
+from ..configuration_aiayn import AiaynConfig
+from ..loading import check_package, find_model, load_model, load_tokenizers
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..tokenization import vocabulary_sha256
+from ..whole_files import replaced_files, write_file
+from .arguments import AiaynTrainingArguments
+from .setup import ModelArguments, parse_mapping
+
+# Fields of a saved model's configuration that fine-tuning may change: no weight depends on them.
+RATES = ("dropout", "attention_dropout", "activation_dropout")
+PARTS = ("encoder", "embeddings")
+# LoRA scales its products by alpha / rank.
+LORA_ALPHA_OVER_RANK = 2
+LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+
+
+@dataclass
+class FineTuningArguments:
+    """The saved model to start from, and the parameters of it to train.
+
+    Raises:
+        ValueError: A flag needs another one, or two flags contradict each other.
+    """
+
+    start_from: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of a translation model to fine-tune, ours or imported; aiayn-en-de is "
+            "the bundled model. Default: train a new model from scratch."
+        },
+    )
+    hub: bool = field(default=False, metadata={"help": "start_from is a repository on the Hub."})
+    add_tokens: list[str] | None = field(
+        default=None,
+        metadata={"help": "New tokens for the source's vocabulary, such as <2fr> <2es>."},
+    )
+    freeze: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Parts that are not trained: encoder (its layers), embeddings (of both "
+            "languages, and the output projection if it is tied to them)."
+        },
+    )
+    lora_rank: int | None = field(
+        default=None,
+        metadata={
+            "help": "Train an adapter of this rank by LoRA, instead of the model. Usual: 16. "
+            "output_dir then holds the adapter alone."
+        },
+    )
+    merge_lora: bool = field(
+        default=False,
+        metadata={"help": "Save the whole model with the adapter merged into its weights."},
+    )
+
+    def __post_init__(self) -> None:
+        needs = {
+            "hub": "start_from",
+            "add_tokens": "start_from",
+            "freeze": "start_from",
+            "lora_rank": "start_from",
+            "merge_lora": "lora_rank",
+        }
+        for name, needed in needs.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise ValueError(f"{name} needs {needed}. Give that too.")
+        for part in self.freeze or ():
+            if part not in PARTS:
+                raise ValueError(f"freeze must be some of {', '.join(PARTS)}, got {part!r}.")
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.lora_rank and self.freeze:
+            raise ValueError("LoRA trains no weight of the model: give lora_rank without freeze.")
+        if self.lora_rank and self.add_tokens:
+            raise ValueError(
+                "LoRA does not train the embeddings of new tokens. Give add_tokens without "
+                "lora_rank."
+            )
+        if self.add_tokens and "embeddings" in (self.freeze or ()):
+            raise ValueError(
+                "New tokens need trained embeddings. Give add_tokens without freeze embeddings."
+            )
+
+
+class SavedModel:
+    """A saved translation model with its tokenizers, prepared to be trained further.
+
+    Raises:
+        OSError: There is no such model, or one of its files is damaged.
+        ValueError: A flag does not apply to a saved model.
+    """
+
+    def __init__(
+        self, flags: FineTuningArguments, model: ModelArguments, args: AiaynTrainingArguments
+    ) -> None:
+        check_flags(model, args)
+        path = find_model(flags.start_from or "")
+        rates = read_rates(model)
+        loaded = load_model(path, flags.hub, dtype=torch.float32, **rates)
+        self.config: AiaynConfig = loaded.config
+        self._tokenizers = load_tokenizers(
+            path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
+        )
+        for tokenizer in self._tokenizers:
+            # They would be saved, though they say only how the tokenizer was loaded.
+            for name in ("is_local", "local_files_only"):
+                tokenizer.init_kwargs.pop(name, None)
+        if flags.add_tokens:
+            add_source_tokens(loaded, self._tokenizers, flags.add_tokens)
+        freeze_parts(loaded, flags.freeze or ())
+        self._model: nn.Module = loaded
+        if flags.lora_rank is not None:
+            if (Path(path) / ADAPTER_CONFIG_NAME).is_file():
+                raise ValueError(
+                    f"{path} holds an adapter, and an adapter needs a whole model as its base. "
+                    "Train the earlier adapter with merge_lora, and start from the result."
+                )
+            self._model = with_lora(loaded, flags.lora_rank)
+
+    def tokenizers(self, *_: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+        """Return the tokenizers of source and target, one object if shared."""
+        return self._tokenizers
+
+    def build(self, *_: Any) -> nn.Module:
+        """Return the model, or with LoRA the model in its adapter."""
+        return self._model
+
+
+def check_flags(model: ModelArguments, args: AiaynTrainingArguments) -> None:
+    """Check that no flag asks for other sizes, another vocabulary, or a schedule from scratch."""
+    for each in fields(ModelArguments):
+        if each.name != "config_overrides" and getattr(model, each.name) != each.default:
+            raise ValueError(
+                f"{each.name} cannot be given with start_from: the saved model keeps its sizes, "
+                "its vocabulary and its search. Remove it."
+            )
+    if args.lr_scheduler_type == "noam":
+        raise ValueError(
+            "start_from needs another schedule than noam, whose learning rate is meant for random "
+            "weights. Pass the recipe finetune.yaml, or --lr_scheduler_type and --learning_rate."
+        )
+
+
+def read_rates(model: ModelArguments) -> dict[str, Any]:
+    """Read the dropout rates in config_overrides; other fields belong to the saved weights."""
+    overrides = parse_mapping("config_overrides", model.config_overrides)
+    for name in overrides:
+        if name not in RATES:
+            raise ValueError(
+                f"With start_from, config_overrides may set {', '.join(RATES)}; {name} belongs to "
+                "the saved model. Remove it."
+            )
+    return overrides
+
+
+def add_source_tokens(
+    model: AiaynForConditionalGeneration,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    tokens: list[str],
+) -> None:
+    """Add tokens to the source's vocabulary, and rows for them to its embeddings.
+
+    A shared vocabulary grows on both sides. The new rows are drawn around the mean of the others.
+    """
+    source = tokenizers[0]
+    known = [token for token in tokens if token in source.get_vocab()]
+    if known:
+        raise ValueError(f"add_tokens: {known[0]!r} is in the vocabulary already. Remove it.")
+    source.add_tokens(tokens)
+    if len(source) > model.config.vocab_size:
+        model.resize_token_embeddings(len(source))
+    if hasattr(model.config, "vocabulary_sha256"):
+        model.config.vocabulary_sha256 = [vocabulary_sha256(each) for each in tokenizers]
+
+
+def freeze_parts(model: AiaynForConditionalGeneration, parts: list[str] | tuple[()]) -> None:
+    """Exclude the named parts of a model from training."""
+    for name, parameter in model.model.named_parameters():
+        is_embedding = "embed_tokens" in name
+        part = "embeddings" if is_embedding else name.partition(".")[0]
+        if part in parts:
+            parameter.requires_grad_(False)
+
+
+def with_lora(model: AiaynForConditionalGeneration, rank: int) -> nn.Module:
+    """Put low-rank adapters beside the projections of attention and the feed-forward networks."""
+    check_package("peft", "lora")
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=LORA_ALPHA_OVER_RANK * rank,
+        target_modules=list(LORA_MODULES),
+        task_type="SEQ_2_SEQ_LM",
+    )
+    adapted: nn.Module = get_peft_model(model, config)
+    return adapted
+
+
+def name_base(folder: str | Path, base: str) -> None:
+    """Write the name under which an adapter finds its base model into the adapter's folder.
+
+    peft notes the path that the model was loaded from, even that of the bundled model.
+    """
+    path = Path(folder) / ADAPTER_CONFIG_NAME
+    settings = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": base}
+    write_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def replace_adapter(merged: AiaynForConditionalGeneration, folder: str | Path) -> None:
+    """Save a model with its adapter merged into the folder that holds the adapter, instead of it.
+
+    A kill in between leaves the adapter and perhaps the whole model; a whole model is loaded first.
+    """
+    with replaced_files(Path(folder)) as target:
+        merged.save_pretrained(target)
+    for name in (ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME):
+        (Path(folder) / name).unlink(missing_ok=True)
