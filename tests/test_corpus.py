@@ -17,7 +17,7 @@ from modeling_aiayn.corpus import (
     read_pairs,
     skip_empty,
     stream_lines,
-    warn_of_repeats,
+    warn_of_overlap,
 )
 
 ENGLISH = ["A dog runs.", "Two men, one hat.", "NA", "1"]
@@ -173,12 +173,11 @@ def test_the_flag_columns_holds_two_languages():
             parse_columns(wrong)
 
 
-def test_repeats_and_overlap_are_counted(caplog):
+def test_overlap_with_held_out_pairs_is_counted(caplog):
     train = Dataset.from_dict({"source": ["a", "a", "b"], "target": ["x", "x", "y"]})
     held_out = Dataset.from_dict({"source": ["b", "c"], "target": ["z", "w"]})
     with caplog.at_level(logging.WARNING):
-        warn_of_repeats(train, {"test": held_out})
-    assert "1 of 3 pairs are repeats" in caplog.text
+        warn_of_overlap(train, {"test": held_out})
     assert "test: 1 of 2 source sentences are in the training data" in caplog.text
 
 

@@ -247,6 +247,32 @@ def test_imported_model_can_be_trained(imported):
     assert losses[-1] < 0.9 * losses[0]
 
 
+def fine_tune(run, folder, output):
+    """Train an imported folder for 8 updates by the command; return the scores of the run."""
+    code, _, err = run(
+        *("train_translation.py", "--start_from", folder, "--output_dir", output),
+        *("--lr_scheduler_type", "linear", "--learning_rate", 0.01, "--warmup_steps", 0),
+        *("--embedded_train_size", 60, "--max_steps", 8, "--max_tokens_per_batch", 2000),
+        *("--predict_with_generate", "false", "--report_to", "none", "--use_cpu", "true"),
+    )
+    assert code == 0, err
+    return json.loads((output / "scores.json").read_text())
+
+
+def test_imported_model_is_fine_tuned_with_both_tokenizers(imported, tmp_path, run, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
+    scores = fine_tune(run, imported, tmp_path / "tuned")
+    assert scores["perplexity"] < 0.9 * scores["before"]["perplexity"]
+    before, after = (Translator.from_pretrained(each) for each in (imported, tmp_path / "tuned"))
+    for name in ("source_tokenizer", "target_tokenizer"):
+        ids = [getattr(each, name)("The dog sees.").input_ids for each in (before, after)]
+        assert ids[0] == ids[1]
+    assert (
+        after.model.generation_config.bad_words_ids == before.model.generation_config.bad_words_ids
+    )
+    assert AutoTokenizer.from_pretrained(tmp_path / "tuned" / "target_tokenizer")
+
+
 def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path):
     report = export_marian(Translator.from_pretrained(imported), tmp_path / "back", sources=8)
     assert report.is_within()
@@ -332,6 +358,13 @@ def test_fsmt_folder_is_imported_with_its_tokenizer(fsmt_folder, tmp_path):
     assert "</s>" not in line
 
 
+def test_imported_fsmt_model_is_fine_tuned(fsmt_folder, tmp_path, run, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
+    import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5)
+    scores = fine_tune(run, tmp_path / "imported", tmp_path / "tuned")
+    assert scores["perplexity"] < 0.9 * scores["before"]["perplexity"]
+
+
 def test_fsmt_folder_may_lack_sinusoids(fsmt_folder, tmp_path):
     """The Hub's FSMT files were converted from fairseq's, which contain no sinusoids."""
     weights = load_file(fsmt_folder / "model.safetensors")
@@ -347,7 +380,7 @@ def test_rejects_bpe_codes_of_version_0_1(tmp_path):
         moses_tokenizer(["<s>"], tmp_path / "codes", "en")
 
 
-def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path):
+def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path, run, monkeypatch):
     path = saved(tmp_path, fairseq_checkpoint())
     pieces = ["the", "d@@", "og", "dog", *(f"x{n}" for n in range(VOCAB - 8))]
     dictionary = tmp_path / "dict.txt"
@@ -365,6 +398,9 @@ def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path):
     # Moses splits off the full stop, and the codes split dog.
     assert translator.source_tokenizer("the dog.").input_ids == [4, 5, 6, 3, 2]
     assert translator.target_tokenizer.decode([4, 5, 6]) == "the dog"
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
+    scores = fine_tune(run, tmp_path / "out", tmp_path / "tuned")
+    assert scores["perplexity"] < 0.9 * scores["before"]["perplexity"]
 
 
 def test_annotated_sources_get_start_and_end_tokens(tmp_path):

@@ -16,7 +16,8 @@ from datasets import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_repeats
+from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
+from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,13 @@ class DataArguments:
     embedded_train_size: int = field(
         default=20_000, metadata={"help": "Training pairs that the embedded grammar generates."}
     )
+    clean: bool = field(
+        default=False,
+        metadata={
+            "help": "Remove training pairs that look wrong: identical sides, very different "
+            "lengths, another script than most, repeats. The log gives their numbers."
+        },
+    )
     max_length: int = field(
         default=256,
         metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
@@ -90,7 +98,8 @@ def load_splits(data: DataArguments) -> DatasetDict:
         splits = _file_splits(data)
     else:
         splits = _embedded_splits(data)
-    warn_of_repeats(splits["train"], {name: splits[name] for name in splits if name != "train"})
+    splits["train"] = report_suspicious(splits["train"], data.clean)
+    warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
     return DatasetDict(splits)
 
 
