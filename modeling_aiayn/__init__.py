@@ -6,6 +6,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
 )
 
 from .configuration_aiayn import AiaynConfig
@@ -17,6 +18,7 @@ from .modeling_aiayn import (
     AiaynForSequenceClassification,
     AiaynModel,
 )
+from .stacks import AiaynDecoder, AiaynEncoder
 
 __version__ = "0.1.0"
 
@@ -29,19 +31,16 @@ __all__ = [
     "AiaynModel",
 ]
 
-BASE_MODELS = (AiaynModel, AiaynEncoderModel, AiaynDecoderModel)
+BASE_MODELS = (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, AiaynDecoder)
 HEADS = {
     AutoModelForSeq2SeqLM: AiaynForConditionalGeneration,
     AutoModelForSequenceClassification: AiaynForSequenceClassification,
     AutoModelForCausalLM: AiaynForCausalLM,
+    AutoModelForTextEncoding: AiaynEncoderModel,
 }
 
-AiaynConfig.register_for_auto_class()
 AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
-for base_model in BASE_MODELS:
-    base_model.register_for_auto_class("AutoModel")
 # AutoModel takes the one that config.architectures names.
 AutoModel.register(AiaynConfig, BASE_MODELS, exist_ok=True)
 for auto_class, head in HEADS.items():
-    head.register_for_auto_class(auto_class.__name__)
     auto_class.register(AiaynConfig, head, exist_ok=True)

@@ -14,6 +14,9 @@ require_version("transformers>=5.4", "Upgrade it: pip install 'transformers>=5.4
 from huggingface_hub.dataclasses import strict  # noqa: E402
 from transformers import PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+logger = logging.get_logger(__name__)
 
 
 def _both_stacks(
@@ -38,14 +41,17 @@ AUTO_MAP = {
     "AutoModelForCausalLM": "modeling_aiayn.AiaynForCausalLM",
     "AutoModelForSeq2SeqLM": "modeling_aiayn.AiaynForConditionalGeneration",
     "AutoModelForSequenceClassification": "modeling_aiayn.AiaynForSequenceClassification",
+    "AutoModelForTextEncoding": "modeling_aiayn.AiaynEncoderModel",
 }
 
-# The base model that AutoModel opens for a saved head, if it is not AiaynModel.
+# The class that AutoModel opens for a saved class, if it is not AiaynModel.
 BASE_MODELS = {
-    "AiaynForSequenceClassification": "AiaynEncoderModel",
-    "AiaynEncoderModel": "AiaynEncoderModel",
-    "AiaynForCausalLM": "AiaynDecoderModel",
-    "AiaynDecoderModel": "AiaynDecoderModel",
+    "AiaynForSequenceClassification": "modeling_aiayn.AiaynEncoderModel",
+    "AiaynEncoderModel": "modeling_aiayn.AiaynEncoderModel",
+    "AiaynForCausalLM": "modeling_aiayn.AiaynDecoderModel",
+    "AiaynDecoderModel": "modeling_aiayn.AiaynDecoderModel",
+    "AiaynEncoder": "stacks.AiaynEncoder",
+    "AiaynDecoder": "stacks.AiaynDecoder",
 }
 
 # The fields that must be at least 1.
@@ -55,9 +61,7 @@ SIZES = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 # A keyword this similar to a field counts as a misspelt field.
-MISSPELT_SIMILARITY = 0.8
-# Attributes of transformers that resemble a field and are allowed.
-FOREIGN_TOKENS = {"sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"}
+MISSPELT_SIMILARITY = 0.85
 
 
 @strict
@@ -97,7 +101,6 @@ class AiaynConfig(PreTrainedConfig):
     Raises:
         StrictDataclassFieldValidationError: A value has the wrong type.
         StrictDataclassClassValidationError: A value is out of range or does not fit another one.
-        ValueError: A keyword looks like a misspelt field.
 
     Departs from the paper: layer_norm_eps, which the paper does not give, is Tensor2Tensor's.
     """
@@ -159,36 +162,31 @@ class AiaynConfig(PreTrainedConfig):
         return cls(**(PRESETS[name] | overrides))
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._check_spelling(kwargs)
+        self._warn_of_spelling(kwargs)
         super().__post_init__(**kwargs)
         # AutoModel chooses between base models by this list, which must not be None.
         self.architectures: list[str] = self.architectures or []
 
-    def _check_spelling(self, keywords: dict[str, Any]) -> None:
-        """Reject a keyword that resembles a field; transformers passes other extra keywords."""
+    def _warn_of_spelling(self, keywords: dict[str, Any]) -> None:
+        """Warn of a keyword that resembles a field; it may also be an attribute of a library."""
         names = [field.name for field in fields(self)]
-        for keyword in keywords.keys() - {*names, *self.attribute_map, *FOREIGN_TOKENS}:
+        for keyword in keywords.keys() - {*names, *self.attribute_map}:
             similar = difflib.get_close_matches(keyword, names, n=1, cutoff=MISSPELT_SIMILARITY)
             if similar:
-                raise ValueError(
-                    f"AiaynConfig has no field {keyword!r}, did you mean {similar[0]!r}?"
-                )
+                logger.warning(f"No field {keyword!r} in AiaynConfig, did you mean {similar[0]!r}?")
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Save config.json so that every auto class can open the folder."""
-        # A config.json with such a key could not be loaded again.
-        self._check_spelling(self.to_dict())
         # Entries with "--" name the repository that this configuration was loaded from.
         own = getattr(self, "auto_map", None) or {}
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
         self.architectures = self.architectures or []
         head = next(iter(self.architectures), "AiaynModel")
-        base = BASE_MODELS.get(head, "AiaynModel")
-        self.auto_map["AutoModel"] = f"modeling_aiayn.{base}"
+        base = self.auto_map["AutoModel"] = BASE_MODELS.get(head, AUTO_MAP["AutoModel"])
         if head in BASE_MODELS:  # AutoModel chooses by this list if the package is installed
-            self.architectures = list(dict.fromkeys((head, base)))
+            self.architectures = list(dict.fromkeys((head, base.split(".")[1])))
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def get_text_config(

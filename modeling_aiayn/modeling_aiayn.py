@@ -34,13 +34,7 @@ from .losses import (
     pop_label_smoothing_factor,
     shift_right,
 )
-from .stacks import (
-    AiaynDecoder,
-    AiaynEncoder,
-    AiaynPreTrainedModel,
-    source_mask,
-    with_encoder_and_decoder,
-)
+from .stacks import AiaynDecoder, AiaynEncoder, AiaynPreTrainedModel, source_mask, with_halves
 
 
 class AiaynModel(AiaynPreTrainedModel):
@@ -50,7 +44,7 @@ class AiaynModel(AiaynPreTrainedModel):
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, True))
+        super().__init__(with_halves(config, True))
         self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {}
@@ -130,7 +124,7 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^(lm_head|classifier)\."]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, False))
+        super().__init__(with_halves(config, False))
         self.encoder = AiaynEncoder(self.config)
         self.post_init()
 
@@ -154,8 +148,8 @@ class AiaynDecoderModel(AiaynPreTrainedModel):
     _input_half = "decoder"
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, False))
-        self.decoder = AiaynDecoder(self.config, has_source=False)
+        super().__init__(with_halves(config, False, config.decoder_vocab_size))
+        self.decoder = AiaynDecoder(self.config)
         self.post_init()
 
     def forward(
@@ -172,7 +166,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, True))
+        super().__init__(with_halves(config, True))
         self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
@@ -207,7 +201,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        skip_logits: bool | None = None,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
@@ -219,8 +213,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
                 them. None: count them in labels.
             logits_to_keep: How many of the last positions to score, or which ones; 0: all.
             skip_logits: Return no logits, and compute the loss in chunks: the same loss and
-                gradients in less memory. None: only in training steps with labels and
-                num_items_in_batch, because a trainer needs no logits there.
+                gradients in less memory. Off by default, because trainers may read logits.
             label_smoothing_factor: Share of each target spread over the vocabulary (section 5.4).
 
         Returns:
@@ -242,8 +235,6 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             use_cache=use_cache,
             **kwargs,
         )
-        if skip_logits is None:
-            skip_logits = self.training and labels is not None and num_items_in_batch is not None
         counted = (labels, num_items_in_batch, label_smoothing_factor)
         states = outputs.last_hidden_state
         logits, loss = score_tokens(self.lm_head, states, *counted, logits_to_keep, skip_logits)
@@ -272,7 +263,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, False))
+        super().__init__(with_halves(config, False))
         self.num_labels = config.num_labels
         self.model = AiaynEncoderModel(self.config)
         self.classifier = nn.Linear(config.d_model, config.num_labels)
@@ -338,10 +329,9 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     ]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_encoder_and_decoder(config, False))
+        super().__init__(with_halves(config, False, config.decoder_vocab_size))
         self.model = AiaynDecoderModel(self.config)
-        vocab_size = config.decoder_vocab_size or config.vocab_size
-        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
+        self.lm_head = nn.Linear(config.d_model, self.config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @classmethod
@@ -391,13 +381,9 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         Arguments that `AiaynDecoder.forward` does not have:
             labels: The ids themselves, [B, T]; -100 at positions not to be predicted. They are
                 shifted here: the target of each token is the next one.
-            shift_labels: Labels that are already shifted, [B, T], for sequences split over
-                processes.
-            skip_logits: Return no logits, and compute the loss in chunks. Off by default, because
-                trainers of language models read logits.
+            shift_labels: Labels that are already shifted, [B, T].
 
-        num_items_in_batch, logits_to_keep, label_smoothing_factor and the output are those of
-        `AiaynForConditionalGeneration.forward`.
+        The other arguments and the output are those of `AiaynForConditionalGeneration.forward`.
         """
         label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         targets = kwargs.pop("shift_labels", None)
@@ -422,3 +408,12 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+# Saved folders carry this code, also if this module was itself loaded from a folder.
+AiaynConfig.register_for_auto_class()
+for _model in (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, AiaynDecoder):
+    _model.register_for_auto_class("AutoModel")
+AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+AiaynForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+AiaynForCausalLM.register_for_auto_class("AutoModelForCausalLM")

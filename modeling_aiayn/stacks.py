@@ -40,6 +40,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
+    _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
@@ -63,45 +64,30 @@ class AiaynPreTrainedModel(PreTrainedModel):
         stack: Any = getattr(self.base_model, self._input_half, self)
         stack.embed_tokens = value
 
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Change the vocabulary size: the source's alone if the target has its own vocabulary.
 
         Arguments as for PreTrainedModel.
         """
-        if self.config.decoder_vocab_size is not None and len(self._stacks()) > 1:
-            encoder = self._stacks()[0]  # without the output projection, which is the target's
-            embedding = encoder.resize_token_embeddings(
-                new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
-            self.config.vocab_size = embedding.weight.size(0)
-            return embedding
-        embedding = super().resize_token_embeddings(
-            new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        size = embedding.weight.size(0)
-        is_target = self.config.decoder_vocab_size is not None and self._input_half == "decoder"
-        setattr(self.config, "decoder_vocab_size" if is_target else "vocab_size", size)
-        for stack in self._stacks():
-            if stack.embed_tokens.weight.size(0) != size:  # the other stack, where it is not tied
-                stack.resize_token_embeddings(size, mean_resizing=mean_resizing)
-            stack.embed_tokens.num_embeddings = size
+        stacks, config = self._stacks(), self.config
+        if config.decoder_vocab_size is not None and len(stacks) > 1:
+            # The encoder alone has no output projection, which is the target's.
+            embedding = stacks[0].resize_token_embeddings(*args, **kwargs)
+        else:
+            embedding = super().resize_token_embeddings(*args, **kwargs)
+            for stack in stacks:
+                if stack.embed_tokens.weight.size(0) != embedding.weight.size(0):  # not tied
+                    stack.resize_token_embeddings(*args, **kwargs)
+                stack.embed_tokens.num_embeddings = embedding.weight.size(0)
+        config.vocab_size = embedding.weight.size(0)
+        if config.decoder_vocab_size is not None and self._input_half == "decoder":
+            config.decoder_vocab_size = config.vocab_size
         return embedding
 
     def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Change the size of the target's own vocabulary. Arguments as for PreTrainedModel.
-
-        Raises:
-            ValueError: Source and target share one vocabulary.
-        """
+        """Change the size of the target's own vocabulary. Arguments as for PreTrainedModel."""
         if self.config.decoder_vocab_size is None:
-            raise ValueError(
-                "Source and target share one vocabulary. Call resize_token_embeddings instead."
-            )
+            raise ValueError("Source and target share a vocabulary. Call resize_token_embeddings.")
         self._input_half = "decoder"
         try:
             embedding = super().resize_token_embeddings(*args, **kwargs)
@@ -308,8 +294,7 @@ class AiaynDecoder(AiaynStack):
     """Figure 1, right: N decoder layers over the embedded target so far.
 
     Args:
-        config: The model's configuration.
-        has_source: Whether the layers attend to a source. A language model's do not.
+        config: The model's configuration. Layers attend to a source if is_encoder_decoder is set.
     """
 
     _layer_recorder = OutputRecorder(DecoderLayer)
@@ -323,18 +308,18 @@ class AiaynDecoder(AiaynStack):
     _needed_inputs = (
         "The decoder needs decoder_input_ids or labels (or decoder_inputs_embeds in their place, "
         "not beside them); a language model needs input_ids or inputs_embeds. With label smoothing "
-        "in a library Trainer, batch with DataCollatorForSeq2Seq(tokenizer, model=model)."
+        "in a library Trainer, batch with DataCollatorForSeq2Seq(tokenizer, model=model). For the "
+        "encoder alone, load AutoModelForTextEncoding; its saved folder opens with AutoModel."
     )
     _tp_plan = AiaynEncoder._tp_plan | {
         name.replace("self_attn", "encoder_attn"): style
         for name, style in AiaynEncoder._tp_plan.items()
     }
 
-    def __init__(self, config: AiaynConfig, has_source: bool = True) -> None:
+    def __init__(self, config: AiaynConfig) -> None:
         sizes = layer_sizes(config, "decoder")
-        layers = [
-            DecoderLayer(sizes, layer_idx, has_source) for layer_idx in range(config.decoder_layers)
-        ]
+        has_source = config.is_encoder_decoder
+        layers = [DecoderLayer(sizes, n, has_source) for n in range(config.decoder_layers)]
         super().__init__(config, config.decoder_vocab_size or config.vocab_size, layers)
         self.has_source = has_source
         if not has_source:
@@ -421,11 +406,14 @@ def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)
 
 
-def with_encoder_and_decoder(config: AiaynConfig, is_encoder_decoder: bool) -> AiaynConfig:
-    """Return config, or a copy of it, that tells generate() whether the model has both halves."""
-    if config.is_encoder_decoder != is_encoder_decoder:
+def with_halves(
+    config: AiaynConfig, is_encoder_decoder: bool, vocab_size: int | None = None
+) -> AiaynConfig:
+    """Return config, or a copy of it that tells generate() whether the model has both halves."""
+    vocab_size = vocab_size or config.vocab_size
+    if (config.is_encoder_decoder, config.vocab_size) != (is_encoder_decoder, vocab_size):
         config = copy.deepcopy(config)
-        config.is_encoder_decoder = is_encoder_decoder
+        config.is_encoder_decoder, config.vocab_size = is_encoder_decoder, vocab_size
     return config
 
 

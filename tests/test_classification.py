@@ -265,7 +265,7 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     tokenizer.save_pretrained(tmp_path)
     train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
     slip = ClassifierArguments(start_from=str(tmp_path), config_overrides="{dropuot: 0.2}")
-    with pytest.raises(ValueError, match="no field 'dropuot', did you mean 'dropout'"):
+    with pytest.raises(ValueError, match=r"no field 'dropuot'\. Did you mean 'dropout'"):
         build_classifier(slip, train, 20)
     start = ClassifierArguments(start_from=str(tmp_path))
     model, _ = build_classifier(start, train, 20)

@@ -57,18 +57,19 @@ def test_an_unknown_preset_raises_an_error():
         ("vocabsize", "vocab_size"),
     ],
 )
-def test_a_misspelt_keyword_raises_an_error_with_the_field(keyword, field):
-    with pytest.raises(ValueError, match=f"no field '{keyword}', did you mean '{field}'"):
-        AiaynConfig(**{keyword: 3})
+def test_a_misspelt_keyword_is_reported_with_the_field(caplog, keyword, field):
+    config = AiaynConfig(**{keyword: 3})
+    assert f"No field {keyword!r} in AiaynConfig, did you mean {field!r}?" in caplog.text
+    assert getattr(config, keyword) == 3
 
 
-def test_a_misspelt_key_in_a_file_raises_an_error(tmp_path):
+def test_a_misspelt_key_in_a_file_is_reported(tmp_path, caplog):
     small_config().save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     content["droput"] = content.pop("dropout")
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="did you mean 'dropout'"):
-        AutoConfig.from_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).dropout == AiaynConfig().dropout
+    assert "did you mean 'dropout'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -203,12 +204,11 @@ def test_get_text_config_returns_the_sizes_of_the_decoder(decoder_vocab_size, ex
     assert config.decoder_vocab_size == decoder_vocab_size
 
 
-def test_a_config_that_could_not_be_loaded_is_not_saved(tmp_path):
+def test_attributes_that_libraries_set_never_prevent_saving(tmp_path, caplog):
     config = small_config()
-    config.encoder_layerdrop = 0.1
-    with pytest.raises(ValueError, match="no field 'encoder_layerdrop', did you mean 'encoder_lay"):
-        config.save_pretrained(tmp_path)
-    del config.encoder_layerdrop
+    config.encoder_layerdrop, config.tie_encoder_decoder = 0.1, False
     config.sep_token_id, config.architectures = 5, None
     config.save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path).sep_token_id == 5
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert (again.sep_token_id, again.encoder_layerdrop) == (5, 0.1)
+    assert "'encoder_layerdrop'" not in caplog.text

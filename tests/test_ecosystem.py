@@ -227,10 +227,45 @@ def test_vocabulary_changes_its_size_in_both_halves(options, size, batch, tmp_pa
     torch.testing.assert_close(again(**batch).logits, output.logits)
 
 
-def test_two_vocabularies_are_not_resized_as_one():
-    message = "needs one vocabulary .* vocab_size=31 and decoder_vocab_size=29"
-    with pytest.raises(ValueError, match=message):
-        small_model(decoder_vocab_size=29).resize_token_embeddings(38)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tie_word_embeddings": False}, {"lm_head_bias": True}],
+    ids=["tied", "untied", "bias"],
+)
+@pytest.mark.parametrize(("half", "size"), [("encoder", 38), ("decoder", 37), ("decoder", 23)])
+def test_each_of_two_vocabularies_is_resized_alone(options, half, size, batch, tmp_path):
+    model = small_model(decoder_vocab_size=29, **options)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    inputs = {**batch, "labels": batch["labels"].clamp(max=22)}
+    logits = model(**inputs).logits
+    resize = "resize_token_embeddings" if half == "encoder" else "resize_decoder_token_embeddings"
+    embedding = getattr(model, resize)(size)
+    assert embedding is getattr(model.model, half).embed_tokens
+    sizes = {"encoder": 31, "decoder": 29} | {half: size}
+    config = model.config
+    assert (config.vocab_size, config.decoder_vocab_size) == (sizes["encoder"], sizes["decoder"])
+    for name, rows in (
+        ("model.encoder.embed_tokens.weight", sizes["encoder"]),
+        ("model.decoder.embed_tokens.weight", sizes["decoder"]),
+        ("lm_head.weight", sizes["decoder"]),
+    ):
+        after = model.state_dict()[name]
+        kept = min(rows, len(before[name]))
+        assert len(after) == rows and torch.equal(after[:kept], before[name][:kept]), name
+    assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == (
+        "tie_word_embeddings" not in options
+    )
+    output = model(**inputs).logits
+    kept = min(sizes["decoder"], 29)
+    torch.testing.assert_close(output[..., :kept], logits[..., :kept])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(again(**inputs).logits, output)
+
+
+def test_the_target_of_a_shared_vocabulary_is_not_resized_alone(model):
+    with pytest.raises(ValueError, match=r"share a vocabulary\. Call resize_token_embeddings"):
+        model.resize_decoder_token_embeddings(38)
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,7 @@ def test_saved_folder_holds_the_hub_set_whole(folder):
         "AutoModelForCausalLM",
         "AutoModelForSeq2SeqLM",
         "AutoModelForSequenceClassification",
+        "AutoModelForTextEncoding",
     }
 
 
@@ -266,6 +267,52 @@ for auto in {list(heads)!r}:
     )
     expected = [f"{cls.__name__} {base}" for cls, base in heads.values()]
     assert output.splitlines()[-3:] == expected
+
+
+def test_every_class_of_remote_code_saves_a_folder_that_opens(folder, tmp_path):
+    """Also a class that was reached without its Auto class: as a part of another model."""
+    run(
+        f"""
+import torch, transformers
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
+from transformers import AutoModelForSequenceClassification
+options = {{"trust_remote_code": True}}
+whole = AutoModelForSeq2SeqLM.from_pretrained({str(folder)!r}, **options)
+classifier = AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, **options)
+language = AutoModelForCausalLM.from_pretrained({str(folder)!r}, **options)
+encoder = AutoModelForTextEncoding.from_pretrained({str(folder)!r}, **options)
+parts = [whole, whole.model, whole.get_encoder(), whole.model.decoder, classifier, classifier.model]
+for model in [*parts, classifier.get_encoder(), language, language.model, language.model.decoder, encoder]:
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    name = f"{{parts.index(model) if model in parts else 9}}-{{type(model).__name__}}"
+    model.save_pretrained({str(tmp_path)!r} + "/" + name)
+    torch.save({{n: w for n, w in model.state_dict().items()}}, {str(tmp_path)!r} + f"/{{name}}.pt")
+""",
+        home=tmp_path,
+    )
+    output = run(
+        f"""
+import glob, torch, transformers
+autos = {{
+    "AiaynForConditionalGeneration": transformers.AutoModelForSeq2SeqLM,
+    "AiaynForSequenceClassification": transformers.AutoModelForSequenceClassification,
+    "AiaynForCausalLM": transformers.AutoModelForCausalLM,
+}}
+for path in sorted(glob.glob({str(tmp_path)!r} + "/*.pt")):
+    name = path.split("-")[-1][:-3]
+    auto = autos.get(name, transformers.AutoModel)
+    model, info = auto.from_pretrained(path[:-3], trust_remote_code=True, output_loading_info=True)
+    assert type(model).__name__ == name, (type(model), name)
+    assert not info["missing_keys"] and not info["unexpected_keys"], (name, info)
+    saved = torch.load(path)
+    for key, weight in model.state_dict().items():
+        assert torch.equal(weight, saved[key]), (name, key)
+    print(name)
+""",
+        home=tmp_path,
+    )
+    assert len(set(output.split())) == 8
 
 
 def test_every_head_loads_from_a_translation_folder_without_the_package(folder, tmp_path):

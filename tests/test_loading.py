@@ -142,12 +142,6 @@ def test_an_empty_config_raises_an_error(folder):
     check_that_loading_raises(folder, OSError, r"config.*not a valid JSON")
 
 
-def test_a_misspelt_field_in_a_config_raises_an_error(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"droput": 0.5}))
-    check_that_loading_raises(folder, ValueError, r"no field 'droput', did you mean 'dropout'")
-
-
 def test_a_tokenizer_with_other_ids_gives_a_warning(folder, tokenizer, caplog):
     config = json.loads((folder / "config.json").read_text())
     config["vocabulary_sha256"] = [vocabulary_sha256(tokenizer)] * 2

@@ -1,7 +1,8 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
+import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import yaml
@@ -79,6 +80,12 @@ def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, 
                 f"config_overrides must not set {name}: it follows from the training data and its "
                 "flags."
             )
+    names = {each.name for each in fields(AiaynConfig)} | AiaynConfig.attribute_map.keys()
+    for name in overrides:
+        if name not in names:
+            similar = difflib.get_close_matches(name, names, n=1)
+            hint = f" Did you mean {similar[0]!r}?" if similar else ""
+            raise ValueError(f"config_overrides: AiaynConfig has no field {name!r}.{hint}")
     return overrides
 
 

@@ -205,6 +205,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         elif self._predicts_tokens:
             factor = self.args.label_smoothing_factor
             inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
+            # A loss function of the user's reads logits.
+            inputs["skip_logits"] = self.compute_loss_func is None
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(
