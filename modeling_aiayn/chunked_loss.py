@@ -42,14 +42,14 @@ def score_tokens(
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
         logits_to_keep: Positions that get logits, as for `select_positions`.
         skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
-            head must be called because it is adapted, quantised or distributed.
+            head must be called (it is adapted, quantised, distributed), or under torch.compile.
     """
     if not skip_logits:
         hidden_states = select_positions(hidden_states, logits_to_keep)
     if labels is None:
         return None if skip_logits else head(hidden_states), None
     counted = (labels, num_items_in_batch, label_smoothing_factor)
-    if skip_logits and is_plain_linear(head):
+    if skip_logits and is_plain_linear(head) and not torch.compiler.is_compiling():
         check_labels(labels, head.weight.size(0))
         return None, chunked_cross_entropy(hidden_states, head.weight, head.bias, *counted)
     logits = head(hidden_states)  # [B, T, V]

@@ -65,10 +65,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         stack.embed_tokens = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Change the vocabulary size: the source's alone if the target has its own vocabulary.
-
-        Arguments as for PreTrainedModel.
-        """
+        """Change the vocabulary size as PreTrainedModel; of the source if the target has its own."""
         stacks, config = self._stacks(), self.config
         if config.decoder_vocab_size is not None and len(stacks) > 1:
             # The encoder alone has no output projection, which is the target's.
@@ -156,6 +153,9 @@ class AiaynStack(AiaynPreTrainedModel):
         self.layer_norm = (
             nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if final_norm else nn.Identity()
         )
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.config = config  # flash_attention_2 reads its own name there
         self.gradient_checkpointing = False
         self.post_init()
 

@@ -213,3 +213,50 @@ def test_a_row_of_padding_with_low_scores_stays_finite_in_float16():
     attended, weights = eager_attention_forward(torch.nn.Module(), query, key, value, mask)
     assert attended.isfinite().all()
     torch.testing.assert_close(weights[0, 0, 1], torch.tensor([0.5, 0.5, 0.0]).half())
+
+
+def varlen_attention(query, key, value, attention_mask, query_length, is_causal, **_):
+    """What the kernels of flash attention compute, [B, T, H, K]: masks are [B, S], causal is bottom right."""
+    query, key, value = (states.transpose(1, 2) for states in (query, key, value))
+    allowed = torch.ones(query_length, key.size(2), dtype=torch.bool)
+    if is_causal:
+        allowed = allowed.tril(key.size(2) - query_length)
+    allowed = allowed.expand(query.size(0), 1, -1, -1)
+    if attention_mask is not None:
+        allowed = allowed & attention_mask[:, None, None, -key.size(2) :].bool()
+    scores = query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
+    weights = scores.masked_fill(~allowed, -1e9).softmax(-1)
+    return (weights @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_flash_attention_gets_the_right_masks(monkeypatch, padding_side):
+    """The kernels need a GPU, so a function that takes the same masks replaces them."""
+    monkeypatch.setattr(
+        "transformers.integrations.flash_attention._flash_attention_forward", varlen_attention
+    )
+    model = small_model()
+    row = torch.tensor([[4, 5, 6, 7, 2], [8, 9, 2, 1, 1]])
+    if padding_side == "left":
+        row = torch.stack([row[0], row[1].roll(2)])
+    inputs = {"input_ids": row, "labels": torch.tensor([[10, 11, 2], [12, 2, -100]])}
+    options = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False}
+    expected = model(**inputs).logits
+    tokens = model.generate(row, **options)
+    assert model._supports_flash_attn
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = "flash_attention_2"
+    torch.testing.assert_close(model(**inputs).logits, expected)
+    assert torch.equal(model.generate(row, **options), tokens)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention needs a GPU")
+def test_flash_attention_gives_the_logits_of_eager_attention():
+    pytest.importorskip("flash_attn")
+    model = small_model(d_model=48).cuda().to(torch.bfloat16)
+    ids = torch.tensor([[4, 5, 6, 7, 2], [8, 9, 2, 1, 1]]).cuda()
+    expected = model(ids, labels=ids).logits
+    model.set_attn_implementation("flash_attention_2")
+    torch.testing.assert_close(model(ids, labels=ids).logits, expected, rtol=0.05, atol=0.05)

@@ -352,6 +352,21 @@ def test_positions_do_not_depend_on_the_loaded_dtype(model, tmp_path):
     )
 
 
+@pytest.mark.parametrize("skip_logits", [False, True])
+def test_training_steps_of_many_lengths_compile_without_graph_breaks(skip_logits):
+    """As the library's Trainer runs them with torch_compile=True, and ours with skip_logits."""
+    torch.compiler.reset()
+    model = small_model(dropout=0.1).train()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for length in (5, 6, 7, 9):
+        ids = torch.randint(4, 29, (3, length))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        count = torch.tensor(3 * length)
+        outputs = compiled(**inputs, num_items_in_batch=count, skip_logits=skip_logits)
+        outputs.loss.backward()
+        assert (outputs.logits is None) == skip_logits
+
+
 def test_training_forward_compiles_whole(batch):
     model = small_model()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
