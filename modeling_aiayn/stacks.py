@@ -65,7 +65,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         stack.embed_tokens = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Change the vocabulary size as PreTrainedModel; of the source if the target has its own."""
+        """Resize the vocabulary, as PreTrainedModel does; only the source's if there are two."""
         stacks, config = self._stacks(), self.config
         if config.decoder_vocab_size is not None and len(stacks) > 1:
             # The encoder alone has no output projection, which is the target's.

@@ -7,10 +7,12 @@ import shutil
 
 import pytest
 import torch
+from accelerate import disk_offload
 from conftest import small_model
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
@@ -289,6 +291,32 @@ def test_rejects_a_model_on_several_devices(tokenizer):
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"))
     with pytest.raises(ValueError, match="needs a model on one device, got parts on cpu, meta"):
         Translator(model, tokenizer)(["We see."])
+
+
+def test_rejects_a_model_whose_weights_are_offloaded(folder, tokenizer, tmp_path):
+    model = disk_offload(AutoModelForSeq2SeqLM.from_pretrained(folder), tmp_path)
+    with pytest.raises(ValueError, match=r"is offloaded\. Load the model without device_map"):
+        Translator(model, tokenizer)(["We see."])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiled_model_translates_as_the_model_itself(folder, tokenizer, translator):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert Translator(torch.compile(model), tokenizer)(TEXTS) == translator(TEXTS)
+
+
+def test_int8_weights_of_torchao_are_for_generate_alone(folder, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    expected = model(**batch, labels=batch["input_ids"]).logits
+    quantize_(model, Int8WeightOnlyConfig())
+    logits = model(**batch, labels=batch["input_ids"]).logits
+    assert 0 < (logits - expected).abs().max() < 0.1 * expected.abs().max()
+    assert len(model.generate(**batch, max_new_tokens=3)) == len(TEXTS)
+    with pytest.raises(
+        ValueError, match=r"q_proj\.weight is a .*Tensor\. Load the model without q"
+    ):
+        Translator(model, tokenizer)(TEXTS)
 
 
 def test_a_target_longer_than_the_position_table_is_cut(tokenizer, caplog):

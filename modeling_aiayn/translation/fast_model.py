@@ -432,3 +432,14 @@ def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
             f"Translator needs a model on one device, got parts on {', '.join(devices)}. Pass "
             "device instead of device_map."
         )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"Translator needs all weights in memory, but {name} is offloaded. Load the model "
+                "without device_map, or use model.generate()."
+            )
+        if type(parameter.data) is not Tensor:  # torchao keeps the class of the layer
+            raise ValueError(
+                f"Translator needs plain weights, but {name} is a {type(parameter.data).__name__}. "
+                "Load the model without quantization, or use model.generate()."
+            )

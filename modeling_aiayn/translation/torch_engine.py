@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class TorchEngine:
     """
 
     def __init__(self, models: Sequence[AiaynForConditionalGeneration]) -> None:
-        self.models = list(models)
+        self.models = [_without_compilation(model) for model in models]
         for model in self.models:
             if not isinstance(model, AiaynForConditionalGeneration):
                 raise ValueError(
@@ -204,3 +205,8 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
     if staying:
         decoder.keep(torch.tensor(staying, device=decoder.attention_mask.device))
     return [searches[index] for index in staying]
+
+
+def _without_compilation(model: Any) -> Any:
+    """The model itself, which our decoder reads, of the module that torch.compile returns."""
+    return getattr(model, "_orig_mod", model)
