@@ -7,7 +7,7 @@ INSTALLED := .venv/installed
 # Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
 export TEXT ?= The little dog runs across the green grass.
 
-.PHONY: demo translate test test-processors versions check format clean
+.PHONY: demo translate test test-processors versions clients check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,6 +36,10 @@ test-processors: $(INSTALLED)
 versions: $(INSTALLED)
 	$(BIN)/python tests/versions
 	$(BIN)/python tests/versions/oldest.py
+
+# Other libraries that use a saved folder, each in an environment of its own.
+clients: $(INSTALLED)
+	$(BIN)/python tests/clients
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

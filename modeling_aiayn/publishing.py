@@ -42,6 +42,7 @@ MODEL_FILES = (
     "losses.py",
     "modeling_aiayn.py",
     "stacks.py",
+    "translation_pipeline.py",
 )
 # Anything else stays local: training_args.bin may hold a token, and checkpoints, logs and other
 # files of the user are private.

@@ -117,7 +117,8 @@ def train_word_tokenizer(
 def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
     """Build a vocabulary of a text's characters, for language models.
 
-    The ids follow the order of code points. The tokenizer does not append `</s>`.
+    The ids follow the order of code points. The tokenizer does not append `</s>`. In a text,
+    `</s>` is the special token; with split_special_tokens=True at a call, it is four characters.
 
     Raises:
         ValueError: The text is empty.
@@ -135,7 +136,8 @@ def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Build the vocabulary of the 256 bytes, for language models.
 
-    A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`.
+    A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`,
+    and reads it as `train_character_tokenizer` says.
     """
     # GPT-2's visible character for each byte: only the ByteLevel decoder keeps valid UTF-8 that
     # stands beside an invalid byte.
@@ -222,7 +224,9 @@ def _wrap(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedTokenizerFast
         pad_token="<pad>",
         eos_token=eos,
         unk_token="<unk>",
-        split_special_tokens=True,
+        # In a sentence to translate, </s> is text. Trainers of language models write it as text to
+        # end a document, where it must become one token.
+        split_special_tokens=has_eos,
     )
 
 

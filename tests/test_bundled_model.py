@@ -1,10 +1,12 @@
 """aiayn-en-de: the bundled model translates offline, as generate() does."""
 
 import gzip
+import re
 
 import pytest
 import torch
 from conftest import MULTI30K, ROOT
+from huggingface_hub import ModelCard
 from safetensors import safe_open
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
@@ -92,3 +94,21 @@ def test_two_hundred_real_sentences(translator):
     coarse = Translator.from_pretrained(FOLDER, dtype="bfloat16")
     alone, together = (coarse(texts, batch_size=size) for size in (1, 60))
     assert sum(a == b for a, b in zip(alone, together, strict=True)) >= 0.98 * len(texts)
+
+
+def test_the_card_gives_the_scores_as_metadata():
+    """The Hub reads them; its library must find the numbers of the card's own table."""
+    card = ModelCard.load(FOLDER / "README.md")
+    rows = re.findall(
+        r"^\| (Tatoeba|Multi30k).*? \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", card.text, re.M
+    )
+    expected = [
+        (name, metric, float(value))
+        for name, *values in rows
+        for metric, value in zip(("bleu", "chrf"), values, strict=True)
+    ]
+    found = [
+        (each.dataset_name.split()[0].strip(","), each.metric_type, each.metric_value)
+        for each in card.data.eval_results
+    ]
+    assert len(found) == 4 and found == expected

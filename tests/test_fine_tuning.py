@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT, small_model
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -78,6 +79,8 @@ def test_the_card_names_the_base_model_and_no_folder_of_this_machine(tune, tmp_p
     card = card_of(folder)
     # The base has no card, so nobody knows its licence.
     assert (card["base_model"], card["license"]) == ("base", "other")
+    results = ModelCard.load(folder / "README.md").data.eval_results
+    assert {"bleu", "chrf", "perplexity"} <= {each.metric_type for each in results}
     assert "fine-tuned from base" in (folder / "README.md").read_text()
     for path in folder.glob("*.*"):
         if path.suffix in (".json", ".md"):

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, small_config, small_model
-from transformers import AutoModel
+from transformers import AutoModel, pipeline
 
 import modeling_aiayn
 from modeling_aiayn import AiaynEncoderModel, AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.publishing import MODEL_FILES
-from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.tokenization import decode_lines, train_bpe_tokenizer
+from modeling_aiayn.translation import Translator
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
 
@@ -146,7 +147,8 @@ def test_no_model_file_asks_for_a_version():
 
 def test_all_of_the_hub_set_is_published():
     # checks.py belongs to folders that earlier versions saved.
-    assert {name for name in MODEL_FILES if name.endswith(".py")} == HUB_SET | {"checks.py"}
+    others = {"checks.py", "translation_pipeline.py"}
+    assert {name for name in MODEL_FILES if name.endswith(".py")} == HUB_SET | others
 
 
 def test_imports_point_one_way():
@@ -332,6 +334,44 @@ print(type(model).__name__, model.get_input_embeddings().weight is model.lm_head
         "AiaynForSequenceClassification (1, 3)",
         "AiaynForCausalLM True",
     ]
+
+
+@pytest.mark.parametrize("target_words", [None, "die Katze sieht"], ids=["shared", "separate"])
+def test_a_saved_pipeline_translates_without_the_package(tmp_path, target_words):
+    source = train_bpe_tokenizer(["the cat", "die Katze"], 300)
+    target = source if target_words is None else train_bpe_tokenizer([target_words], 290)
+    sizes = {} if target is source else {"decoder_vocab_size": len(target)}
+    translator = Translator(small_model(vocab_size=len(source), **sizes), source, target)
+    made = pipeline(
+        "aiayn-translation",
+        model=translator.model,
+        tokenizer=source,
+        **({} if target is source else {"target_tokenizer": target}),
+        device="cpu",
+    )
+    folder = tmp_path / "saved"
+    made.save_pretrained(folder)
+    assert not hasattr(made.model.config, "custom_pipelines")
+    texts = ["the cat", "die Katze", "the the the cat"]
+    ids = [
+        made.model.generate(**source([text], return_tensors="pt"), num_beams=2)[0] for text in texts
+    ]
+    output = run(
+        f"""
+import json
+from transformers import pipeline
+translate = pipeline(model={str(folder)!r}, trust_remote_code=True, device="cpu")
+found = [translate({texts!r}, num_beams=2), translate({texts!r}, num_beams=2, batch_size=3)]
+translate.save_pretrained({str(tmp_path / "again")!r})
+again = pipeline(model={str(tmp_path / "again")!r}, trust_remote_code=True, device="cpu")
+print(json.dumps([*found, again({texts!r}, num_beams=2)]))
+""",
+        home=tmp_path,
+    )
+    expected = [
+        {"translation_text": text} for text in decode_lines(target, [row.tolist() for row in ids])
+    ]
+    assert json.loads(output.splitlines()[-1]) == [expected] * 3
 
 
 def test_with_the_package_no_connection_is_made_for_a_local_folder(folder, tmp_path):

@@ -57,9 +57,12 @@ def test_decoding_restores_any_text(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for found in (tokenizer, loaded):
-        ids = found(STRANGE).input_ids
+        ids = found(STRANGE, split_special_tokens=True).input_ids
         assert found.decode(ids, clean_up_tokenization_spaces=False) == STRANGE
         assert not set(ids) & set(found.all_special_ids)
+        # Trainers of language models append the end token as text.
+        assert found("</s>").input_ids == [found.eos_token_id]
+        assert encode_prompt(found, STRANGE) == ids
 
 
 def test_byte_ids_are_the_bytes_plus_four():

@@ -43,6 +43,7 @@ def opus(tmp_path_factory):
 def workplace(tmp_path, tokenizer, opus, monkeypatch):
     """A folder with the models and files that the pages name: runs/demo, data/test.en, ..."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     translator = small_model(vocab_size=len(tokenizer))
     classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
@@ -66,6 +67,10 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
         ("captions.en", "The dog sees.\n"),
         ("captions.de", "Der Hund sieht.\n"),
         ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
+        ("data/train.en", "The dog sees.\nWe see.\n"),
+        ("data/train.de", "Der Hund sieht.\nWir sehen.\n"),
+        ("data/valid.en", "The dog sees.\n"),
+        ("data/valid.de", "Der Hund sieht.\n"),
         ("data/test.en", "The dog sees.\n"),
         ("data/test.de", "Der Hund sieht.\n"),
         ("new.txt", "A wonderful film.\nA waste of two hours.\n"),
@@ -99,7 +104,7 @@ def test_each_feature_example_runs(workplace, hub, feature):
 
 
 def test_every_row_of_the_feature_table_is_tested():
-    assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 30
+    assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 31
 
 
 def check_launched_training(words, monkeypatch):

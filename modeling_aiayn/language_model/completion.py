@@ -60,7 +60,8 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     text = replace_surrogates(text)
     if not text:
         raise ValueError("The text to complete must have at least one character, got none.")
-    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    ids: list[int] = tokenizer(text, **options).input_ids
     if tokenizer.unk_token_id in ids:
         unknown = text[ids.index(tokenizer.unk_token_id)]
         raise ValueError(

@@ -6,6 +6,7 @@ pipeline of its own.
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..loading import convert_for_cpu, load_target_tokenizer
 from .options import SearchOptions
+from .translation_pipeline import SavedTranslationPipeline
 from .translator import Translator
 
 TASK = "aiayn-translation"
@@ -72,6 +74,23 @@ class AiaynTranslationPipeline(Pipeline):
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:
         """Return a translation under the library's key, "translation_text"."""
         return {"translation_text": model_outputs["text"]}
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
+        """Save the model, its tokenizers, and a pipeline that translates without this package.
+
+        It is used by pipeline(model=save_directory, trust_remote_code=True), and calls generate().
+        """
+        saved = SavedTranslationPipeline(
+            self.model,
+            self.tokenizer,
+            target_tokenizer=self.translator.target_tokenizer,
+            device=self.device,
+        )
+        try:
+            saved.save_pretrained(save_directory, **kwargs)
+        finally:
+            # A later save of the model alone does not write the pipeline's file.
+            vars(self.model.config).pop("custom_pipelines", None)
 
 
 PIPELINE_REGISTRY.register_pipeline(

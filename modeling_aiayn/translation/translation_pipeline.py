@@ -1,0 +1,77 @@
+"""The translation pipeline in a saved folder: it imports transformers alone, as saved models do.
+
+`AiaynTranslationPipeline.save_pretrained` copies this file, so it imports nothing of this package.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    Pipeline,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import cached_file
+
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+
+
+class SavedTranslationPipeline(Pipeline):
+    """Translates a text or a list of texts with generate().
+
+    Args:
+        *args: As for Pipeline.
+        target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
+        **kwargs: As for Pipeline. Arguments of generate() may be given here or at a call.
+    """
+
+    _load_tokenizer = True
+    _registered_impl: dict[str, Any]
+
+    def __init__(
+        self,
+        *args: Any,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        place = {"subfolder": TARGET_TOKENIZER_FOLDER}
+        name = self.model.name_or_path
+        if target_tokenizer is None and name:
+            file = "tokenizer_config.json"
+            if cached_file(name, file, _raise_exceptions_for_missing_entries=False, **place):
+                target_tokenizer = AutoTokenizer.from_pretrained(name, **place)
+        self.target_tokenizer = target_tokenizer or self.tokenizer
+
+    def _sanitize_parameters(
+        self, **generation: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return {}, generation, {}
+
+    def preprocess(self, input_: str) -> dict[str, Any]:
+        """Encode a text."""
+        return self.tokenizer(input_, return_tensors="pt")
+
+    def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> dict[str, Tensor]:
+        return {"token_ids": self.model.generate(**input_tensors, **generation)}
+
+    def postprocess(self, model_outputs: dict[str, Tensor]) -> dict[str, str]:
+        """Decode a translation into one line; `<unk>` stays, to show that a word is missing."""
+        tokenizer = self.target_tokenizer
+        hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+        ids = [each for each in model_outputs["token_ids"].flatten().tolist() if each not in hidden]
+        return {"translation_text": " ".join(tokenizer.decode(ids).splitlines())}
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
+        """Save the model with its code, the tokenizers, and this pipeline."""
+        super().save_pretrained(save_directory, **kwargs)
+        if self.target_tokenizer is not self.tokenizer:
+            self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_TOKENIZER_FOLDER)
+
+
+# As register_pipeline notes it, but for a folder: the task's name there is the package's.
+SavedTranslationPipeline._registered_impl = {
+    "aiayn-translation": {"impl": SavedTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,)}
+}

@@ -1,0 +1,79 @@
+"""Run what users of other libraries do with our saved folders, each in an environment of its own.
+
+    python tests/clients [client ...]
+
+Prints a table. Exits with 1 if a client fails. The environments are in .versions.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "versions"), str(ROOT / "tests")]
+
+from environments import environment, run  # noqa: E402
+
+CLIENTS = {
+    "trl": ("trl==1.16.0",),
+    "lm_eval": ("lm_eval[hf]==0.4.13",),
+    "sentence_transformers": ("sentence-transformers==6.2.0",),
+    "lightning": ("lightning==2.6.6",),
+    "quanto": ("optimum-quanto==0.2.7",),
+    "torchao": ("torchao==0.18.0",),
+    "bertviz": ("bertviz==1.4.1",),
+    "onnx": ("onnx==1.23.2", "onnxruntime==1.32.0"),
+    "examples": (),
+}
+
+
+def save_folders(folder: Path) -> None:
+    """Save a translator, its encoder, and a language model of bytes."""
+    import torch
+
+    from modeling_aiayn import (
+        AiaynConfig,
+        AiaynEncoderModel,
+        AiaynForCausalLM,
+        AiaynForConditionalGeneration,
+    )
+    from modeling_aiayn.embedded_corpus import generate_pairs
+    from modeling_aiayn.tokenization import byte_tokenizer, train_bpe_tokenizer
+
+    torch.manual_seed(0)
+    pairs = generate_pairs("train", 200)
+    words = train_bpe_tokenizer(
+        [text for pair in pairs for text in (pair.source, pair.target)], 600
+    )
+    for name, cls, tokenizer in (
+        ("translation", AiaynForConditionalGeneration, words),
+        ("language_model", AiaynForCausalLM, byte_tokenizer()),
+    ):
+        config = AiaynConfig.from_preset("tiny", d_model=48, dropout=0.0, vocab_size=len(tokenizer))
+        cls(config).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    AiaynEncoderModel.from_pretrained(folder / "translation").save_pretrained(folder / "encoder")
+    words.save_pretrained(folder / "encoder")
+
+
+def main(clients: list[str]) -> None:
+    """Check the named clients, or all of them."""
+    failed = False
+    with tempfile.TemporaryDirectory() as name:
+        save_folders(Path(name))
+        sys.stdout.write("| client | result |\n|---|---|\n")
+        for client in clients or CLIENTS:
+            requirements = CLIENTS[client]
+            python = environment(ROOT / ".versions" / f"client-{client}", *requirements)
+            checks = ROOT / "tests" / "clients" / "checks.py"
+            done = run(python, checks, client, name, home=Path(name) / "home")
+            lines = (done.stderr if done.returncode else done.stdout).splitlines() or ["no output"]
+            failed |= done.returncode != 0
+            result = f"failed: {lines[-1]}" if done.returncode else lines[-1]
+            sys.stdout.write(f"| {' '.join(requirements) or client} | {result} |\n")
+            sys.stdout.flush()
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,220 @@
+"""What users of other libraries do with saved folders: one function for each client.
+
+Each runs in an environment of its own, without this package, and gets folders that the package
+saved: "translation", "language_model" (bytes) and "encoder". It returns one line about what it saw.
+"""
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+)
+
+REMOTE = {"trust_remote_code": True}
+TEXTS = ["The dog sees the cat.", "We see a house and a tree."]
+EXAMPLES = "https://raw.githubusercontent.com/huggingface/transformers/v5.23.0/examples/pytorch"
+
+
+def check_trl(folders: Path) -> str:
+    """SFTTrainer ends each text with one </s>, trains, and saves a folder that opens."""
+    from trl import SFTConfig, SFTTrainer
+
+    folder = str(folders / "language_model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, **REMOTE)
+    options = {
+        "max_steps": 8,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+        "report_to": "none",
+        "bf16": False,
+    }
+    trainer = SFTTrainer(
+        model,
+        SFTConfig(str(folders / "trl"), logging_steps=1, **options),
+        train_dataset=Dataset.from_dict({"text": TEXTS * 16}),
+        processing_class=tokenizer,
+    )
+    ids = trainer.train_dataset[0]["input_ids"]
+    assert ids == [4 + byte for byte in TEXTS[0].encode()] + [tokenizer.eos_token_id]
+    trainer.train()
+    trainer.save_model()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.9 * losses[0]
+    AutoModelForCausalLM.from_pretrained(folders / "trl", **REMOTE)
+    return f"SFTTrainer: loss {losses[0]:.2f} to {losses[-1]:.2f}; each text ends with one </s>"
+
+
+def check_lm_eval(folders: Path) -> str:
+    """HFLM scores texts as the model does."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    folder = str(folders / "language_model")
+    harness = HFLM(pretrained=folder, device="cpu", dtype="float32", batch_size=2, **REMOTE)
+    requests = [Instance("loglikelihood", {}, (text, " Yes."), 0) for text in TEXTS]
+    scores = [score for score, _ in harness.loglikelihood(requests)]
+    model = AutoModelForCausalLM.from_pretrained(folder, **REMOTE).eval()
+    for text, score in zip(TEXTS, scores, strict=True):
+        ids = torch.tensor([[4 + byte for byte in f"{text} Yes.".encode()]])
+        with torch.no_grad():
+            logs = model(ids).logits.log_softmax(-1)[0, :-1]
+        own = logs.gather(1, ids[0, 1:, None])[len(text.encode()) - 1 :].sum()
+        assert abs(own.item() - score) < 1e-3
+    return "HFLM.loglikelihood: the model's own log-probabilities"
+
+
+def check_sentence_transformers(folders: Path) -> str:
+    """SentenceTransformer opens the encoder's folder; a translator's error says how to save it."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folders / "encoder"), device="cpu", **REMOTE)
+    vectors = model.encode(TEXTS)
+    assert vectors.shape[0] == len(TEXTS)
+    alone = model.encode(TEXTS[:1])
+    assert abs(alone[0] - vectors[0]).max() < 1e-5
+    whole = SentenceTransformer(str(folders / "translation"), device="cpu", **REMOTE)
+    with pytest.raises(ValueError, match="AutoModelForTextEncoding"):
+        whole.encode(TEXTS)
+    return f"encode(): vectors of {vectors.shape[1]}, which do not depend on the batch"
+
+
+def check_lightning(folders: Path) -> str:
+    """Lightning's Trainer fits the model."""
+    import lightning
+
+    class Translation(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModelForSeq2SeqLM.from_pretrained(folders / "translation", **REMOTE)
+            self.losses: list[float] = []
+
+        def training_step(self, batch: dict, index: int) -> torch.Tensor:
+            loss = self.model(**batch).loss
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), 1e-2)
+
+    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
+    batch = dict(tokenizer(TEXTS, text_target=TEXTS[::-1], padding=True, return_tensors="pt"))
+    module = Translation()
+    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    trainer = lightning.Trainer(max_epochs=1, enable_progress_bar=False, **options)
+    trainer.fit(module, [batch] * 8)
+    assert module.losses[-1] < 0.9 * module.losses[0]
+    return f"Trainer.fit: loss {module.losses[0]:.2f} to {module.losses[-1]:.2f}"
+
+
+def check_quanto(folders: Path) -> str:
+    """Weights in int8 by optimum-quanto: generate() runs, logits are close."""
+    from optimum.quanto import freeze, qint8, quantize
+
+    def convert(model: torch.nn.Module) -> None:
+        quantize(model, weights=qint8)
+        freeze(model)
+
+    return _quantized(folders, convert)
+
+
+def _quantized(folders: Path, convert: Callable[[torch.nn.Module], None]) -> str:
+    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders / "translation", **REMOTE).eval()
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    expected = model(**batch, labels=batch["input_ids"]).logits
+    convert(model)
+    logits = model(**batch, labels=batch["input_ids"]).logits
+    difference = ((logits - expected).abs().max() / expected.abs().max()).item()
+    assert 0 < difference < 0.1
+    model.generate(**batch, max_new_tokens=5)
+    return f"int8 weights: logits differ by at most {difference:.1%} of the largest"
+
+
+def check_torchao(folders: Path) -> str:
+    """Weights in int8 by torchao: generate() runs, logits are close."""
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    return _quantized(folders, lambda model: quantize_(model, Int8WeightOnlyConfig()))
+
+
+def check_bertviz(folders: Path) -> str:
+    """model_view draws the three kinds of attention."""
+    from bertviz import model_view
+
+    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders / "translation", **REMOTE).eval()
+    batch = tokenizer(TEXTS[0], text_target=TEXTS[1], return_tensors="pt")
+    outputs = model(**batch, output_attentions=True)
+    page = model_view(
+        encoder_attention=outputs.encoder_attentions,
+        decoder_attention=outputs.decoder_attentions,
+        cross_attention=outputs.cross_attentions,
+        encoder_tokens=tokenizer.convert_ids_to_tokens(batch["input_ids"][0]),
+        decoder_tokens=tokenizer.convert_ids_to_tokens(batch["labels"][0]),
+        html_action="return",
+    )
+    assert "attention" in page.data
+    return "model_view: encoder, decoder and cross-attention"
+
+
+def check_onnx(folders: Path) -> str:
+    """torch.onnx.export of the encoder, run by onnxruntime on another length."""
+    import onnxruntime
+
+    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
+    model = AutoModel.from_pretrained(folders / "encoder", **REMOTE).eval()
+    path = str(folders / "encoder.onnx")
+    ids, other = (tokenizer(text, return_tensors="pt").input_ids for text in TEXTS)
+
+    class States(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return model(input_ids).last_hidden_state
+
+    lengths = {0: "batch", 1: "length"}
+    exported = {"input_names": ["input_ids"], "dynamic_axes": {"input_ids": lengths}}
+    torch.onnx.export(States(), (ids,), path, dynamo=False, **exported)
+    session = onnxruntime.InferenceSession(path)
+    (found,) = session.run(None, {"input_ids": other.numpy()})
+    with torch.no_grad():
+        difference = (torch.from_numpy(found) - model(other).last_hidden_state).abs().max().item()
+    assert difference < 1e-4
+    return f"encoder in onnxruntime: states differ by at most {difference:.0e}"
+
+
+def check_examples(folders: Path) -> str:
+    """run_translation.py of transformers trains and scores; fetched from GitHub."""
+    script = folders / "run_translation.py"
+    given = os.environ.get("HF_TRANSLATION_EXAMPLE")
+    if given:
+        script.write_bytes(Path(given).read_bytes())
+    else:
+        urllib.request.urlretrieve(f"{EXAMPLES}/translation/run_translation.py", script)
+    pairs = "".join(f'{{"translation": {{"en": "{a}", "de": "{a}"}}}}\n' for a in TEXTS * 8)
+    (folders / "pairs.json").write_text(pairs)
+    flags = [
+        *("--model_name_or_path", folders / "translation", "--trust_remote_code", "true"),
+        *("--do_train", "--do_eval", "--source_lang", "en", "--target_lang", "de"),
+        *("--train_file", folders / "pairs.json", "--validation_file", folders / "pairs.json"),
+        *("--output_dir", folders / "examples", "--max_steps", "8", "--learning_rate", "0.01"),
+        *("--predict_with_generate", "--use_cpu", "--report_to", "none", "--num_beams", "2"),
+    ]
+    subprocess.run([sys.executable, script, *flags], check=True, capture_output=True, text=True)
+    AutoModelForSeq2SeqLM.from_pretrained(folders / "examples", **REMOTE)
+    return "run_translation.py: trains, scores, and saves a folder that opens"
+
+
+if __name__ == "__main__":
+    client, folders = sys.argv[1:]
+    sys.stdout.write(f"\n{globals()[f'check_{client}'](Path(folders))}\n")
