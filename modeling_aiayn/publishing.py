@@ -1,6 +1,7 @@
 """Upload a trained model's folder to the Hub: only the files that belong there."""
 
 import importlib
+import json
 import logging
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from .loading import check_directory, check_weight_files
 from .tokenization import TARGET_TOKENIZER_FOLDER
@@ -58,7 +60,13 @@ PUBLISHED = (
     "curves.png",
     "attention.png",
 )
-NEEDED = ("README.md", "*config.json", "*.safetensors", "tokenizer_config.json")
+# Patterns of needed files; one of each group must exist.
+NEEDED = (
+    ("README.md",),
+    ("config.json", "adapter_config.json"),
+    ("*.safetensors",),
+    ("tokenizer_config.json",),
+)
 # Files that may hold the vocabulary; one of them must exist.
 VOCABULARIES = ("tokenizer.json", "source.spm", "vocab-src.json")
 
@@ -73,13 +81,14 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     check_directory(folder)
     files = sorted(path for pattern in PUBLISHED for path in folder.glob(pattern))
-    for pattern in NEEDED:
-        if not any(path.match(pattern) for path in files):
+    for patterns in NEEDED:
+        if not any(path.match(pattern) for path in files for pattern in patterns):
             raise ValueError(
-                f"{folder} has no {pattern}: a model on the Hub needs a card, a configuration, "
+                f"{folder} has no {patterns[0]}: a model on the Hub needs a card, a configuration, "
                 "weights and a tokenizer. scripts/train_translation.py writes all of them."
             )
     check_weight_files(folder)
+    check_base(folder)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
     card = ModelCard.load(folder / "README.md")
@@ -89,6 +98,24 @@ def files_to_publish(folder: str | Path) -> list[Path]:
             "without '{{'. Fill it in."
         )
     return files
+
+
+def check_base(folder: Path) -> None:
+    """Check that the base model of an adapter is not a folder of this machine.
+
+    Raises:
+        ValueError: It is one.
+    """
+    path = folder / ADAPTER_CONFIG_NAME
+    if not path.is_file() or (folder / CONFIG_NAME).is_file():
+        return
+    base = json.loads(path.read_text("utf-8"))["base_model_name_or_path"]
+    if Path(base).is_absolute() or Path(base).exists():
+        raise ValueError(
+            f"{path} names the folder {base} as the base model, which nobody else has. Publish the "
+            "base model, and write its repository there as base_model_name_or_path. Or train with "
+            "--merge_lora true, and publish the whole model."
+        )
 
 
 def publish(

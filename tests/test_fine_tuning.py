@@ -103,8 +103,6 @@ def test_lora_saves_a_small_adapter_that_is_merged_on_request(tune, tmp_path):
     assert settings["base_model_name_or_path"] == "runs/base"
     assert card_of(folder)["library_name"] == "peft"
     assert "Translator.from_pretrained" in (folder / "README.md").read_text()
-    names = {path.name for path in files_to_publish(folder)}
-    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= names
     merged, _ = tune(*lora, "--merge_lora", "true", output="runs/merged")
     assert not list(merged.glob("adapter*")) and (merged / "modeling_aiayn.py").exists()
     scores = [json.loads((path / "scores.json").read_text()) for path in (folder, merged)]
@@ -229,15 +227,15 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
         (["--start_from", "BASE", "--lora_rank", "0"], "lora_rank must be at least 1, got 0"),
         (
             ["--start_from", "BASE", "--lora_rank", "2", "--freeze", "encoder"],
-            "give lora_rank without freeze",
+            "freeze and lora_rank cannot be combined",
         ),
         (
             ["--start_from", "BASE", "--lora_rank", "2", "--add_tokens", "<2de>"],
-            "Give add_tokens without lora_rank",
+            "add_tokens and lora_rank cannot be combined",
         ),
         (
             ["--start_from", "BASE", "--freeze", "embeddings", "--add_tokens", "<2de>"],
-            "without freeze embeddings",
+            "add_tokens cannot be combined with freeze embeddings",
         ),
         (["--start_from", "BASE", "--add_tokens", "<unk>"], "'<unk>' is in the vocabulary already"),
         (["--start_from", "BASE", "--vocab_size", "900"], "vocab_size cannot be given with start"),
@@ -267,3 +265,60 @@ def test_the_schedule_of_random_weights_is_rejected(run, model_folder, tmp_path)
     output = ("--output_dir", tmp_path / "run")
     code, _, err = run("train_translation.py", "--start_from", model_folder, *output)
     assert code == 1 and "Pass the recipe finetune.yaml, or --lr_scheduler_type" in err
+
+
+def test_a_merged_run_can_be_made_longer(tune, tmp_path):
+    """The longer run's adapter must not be added to the merged weights of the shorter one."""
+    lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
+    lora += ("--lr_scheduler_type", "constant")
+    folder, _ = tune(*lora, "--merge_lora", "true")
+    tune(*lora, "--merge_lora", "true", "--max_steps", 6, "--resume", "auto")
+    whole, _ = tune(*lora, "--max_steps", 6, output="runs/whole")
+    expected = Translator.from_pretrained(whole).model.state_dict()
+    assert not list(folder.glob("adapter*"))
+    for name, weight in Translator.from_pretrained(folder).model.state_dict().items():
+        torch.testing.assert_close(weight, expected[name])
+    # Merging removes the adapter's parameters.
+    number = sum(weight.numel() for weight in weights_of(folder).values())
+    assert f"It has {number:,} parameters" in (folder / "README.md").read_text()
+
+
+def test_a_run_does_not_resume_on_another_base(tune, run, tmp_path):
+    lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
+    folder, _ = tune(*lora)
+    model = AutoModelForSeq2SeqLM.from_pretrained("runs/base")
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight.add_(1)
+    model.save_pretrained("runs/base")
+    command = ("train_translation.py", "--start_from", "runs/base", "--output_dir", folder)
+    longer = ("--max_steps", 6, "--resume", "auto")
+    code, _, err = run(*command, *SCHEDULE, *SHORT, *lora, *longer)
+    assert code == 1 and "frozen weights was" in err
+
+
+def test_an_adapter_of_a_local_base_is_not_published(tune):
+    folder, _ = tune("--lora_rank", 3)
+    with pytest.raises(ValueError, match=r"names the folder runs/base as the base model"):
+        files_to_publish(folder)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "me/base"
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    names = {path.name for path in files_to_publish(folder)}
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= names
+    (folder / "adapter_config.json").unlink()
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        files_to_publish(folder)
+
+
+@pytest.mark.parametrize("flags", [[], ["--lora_rank", 3]], ids=["whole", "lora"])
+def test_the_recipe_keeps_the_best_epoch(run, tune, tmp_path, flags):
+    """With its own schedule and epochs; the base's card is not valid YAML."""
+    (tmp_path / "runs" / "base" / "README.md").write_text("---\nlicense: [\n---\n")
+    code, _, err = run(
+        *("train_translation.py", "finetune.yaml", "--start_from", "runs/base"),
+        *("--output_dir", "runs/recipe", "--embedded_train_size", 60, "--num_train_epochs", 2),
+        *("--max_tokens_per_batch", 900, "--use_cpu", "true", *flags),
+    )
+    assert code == 0, err
+    card = (tmp_path / "runs" / "recipe" / "README.md").read_text()
+    assert "the checkpoint with the best validation loss" in card and "license: other" in card

@@ -36,6 +36,7 @@ def folder(tokenizer, tmp_path_factory):
         "dataset": "dogs",
         "dataset_id": None,
         "base_model": None,
+        "hub": False,
         "is_adapter": False,
         "license": "apache-2.0",
         "train_pairs": "2",

@@ -59,6 +59,8 @@ def test_suspicious_pairs_are_kept_unless_asked_for(caplog):
 def test_one_script_counts_for_all_of_japanese():
     assert script_of("東京へ行くカメラ") == script_of("ひらがな") == "CJK"
     assert script_of("A wrong Я") == "LATIN"
+    # A tie is decided by the first letter, in every process alike.
+    assert (script_of("A Я"), script_of("Я A")) == ("LATIN", "CYRILLIC")
     assert script_of("12, 34!") is None
 
 

@@ -19,7 +19,12 @@ from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments
 from ..training.evaluation import translation_metrics
-from ..training.fine_tuning import FineTuningArguments, SavedModel, name_base, replace_adapter
+from ..training.fine_tuning import (
+    FineTuningArguments,
+    SavedModel,
+    complete_adapter,
+    replace_adapter,
+)
 from ..training.prepared_data import prepare_data_once
 from ..training.progress import training_table
 from ..training.run import Run
@@ -75,7 +80,7 @@ def score_run(
     """Score the saved model on the test pairs, and under "before" the one that it started from."""
     args, held_out = trainer.args, splits["test" if "test" in splits else "validation"]
     if fine_tuning.lora_rank is not None:
-        name_base(args.output_dir, str(fine_tuning.start_from))
+        complete_adapter(args.output_dir, str(fine_tuning.start_from))
     # Reload from disk: with FSDP no process holds the whole model.
     options = {"hub": fine_tuning.hub, "device": args.device}
     translator = Translator.from_pretrained(args.output_dir, **options)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -42,13 +43,14 @@ def run_facts(
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
         "model_name": Path(args.output_dir).resolve().name,
-        "parameters": f"{trainer.model.num_parameters():,}",
+        "parameters": f"{_parameters(trainer.model, fine_tuning.merge_lora):,}",
         "config": trainer.model.config,
         "example": json.dumps(held_out["source"][0], ensure_ascii=False),
         "has_target_tokenizer": trainer.target_tokenizer is not None,
         "dataset": dataset,
         "dataset_id": data.dataset_name,
         "base_model": base if base is None or fine_tuning.hub else Path(base).resolve().name,
+        "hub": fine_tuning.hub,
         "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
         "license": "apache-2.0" if base is None else _license(find_model(base)),
         "train_pairs": f"{len(splits['train']):,}",
@@ -94,12 +96,20 @@ def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, An
     (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
 
 
+def _parameters(model: Any, is_merged: bool) -> int:
+    """The number of parameters; merging removes those of an adapter."""
+    if is_merged:
+        model = model.get_base_model()
+    names = dict(model.named_parameters())
+    return sum(each.numel() for name, each in names.items() if not is_merged or "lora_" not in name)
+
+
 def _license(base: str | Path) -> str:
     """The licence in a model's card; "other" if there is no card, or no licence in it."""
     card = Path(base, "README.md")
     try:
         return ModelCard.load(card if card.is_file() else base).data.license or "other"
-    except (OSError, ValueError):
+    except (OSError, ValueError, yaml.YAMLError):
         return "other"
 
 

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    CONFIG_NAME,
+    SAFE_WEIGHTS_NAME,
+)
 
 from ..configuration_aiayn import AiaynConfig
 from ..loading import check_package, find_model, load_model, load_tokenizers
@@ -85,15 +90,19 @@ class FineTuningArguments:
 
     def _check_combination(self) -> None:
         if self.lora_rank and self.freeze:
-            raise ValueError("LoRA trains no weight of the model: give lora_rank without freeze.")
+            raise ValueError(
+                "freeze and lora_rank cannot be combined: LoRA freezes all weights of the model. "
+                "Remove one."
+            )
         if self.lora_rank and self.add_tokens:
             raise ValueError(
-                "LoRA does not train the embeddings of new tokens. Give add_tokens without "
-                "lora_rank."
+                "add_tokens and lora_rank cannot be combined: LoRA does not train the embeddings "
+                "of new tokens. Remove one."
             )
         if self.add_tokens and "embeddings" in (self.freeze or ()):
             raise ValueError(
-                "New tokens need trained embeddings. Give add_tokens without freeze embeddings."
+                "add_tokens cannot be combined with freeze embeddings: the new embeddings must be "
+                "trained. Remove one."
             )
 
 
@@ -117,7 +126,7 @@ class SavedModel:
             path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
         )
         for tokenizer in self._tokenizers:
-            # They would be saved, though they say only how the tokenizer was loaded.
+            # Remove loading options that save_pretrained would store.
             for name in ("is_local", "local_files_only"):
                 tokenizer.init_kwargs.pop(name, None)
         if flags.add_tokens:
@@ -127,8 +136,9 @@ class SavedModel:
         if flags.lora_rank is not None:
             if (Path(path) / ADAPTER_CONFIG_NAME).is_file():
                 raise ValueError(
-                    f"{path} holds an adapter, and an adapter needs a whole model as its base. "
-                    "Train the earlier adapter with merge_lora, and start from the result."
+                    f"{path} holds an adapter, and lora_rank needs a whole model. Save one: "
+                    "Translator.from_pretrained(path).model.save_pretrained(folder), copy the "
+                    "tokenizer files into the folder, and start from it."
                 )
             self._model = with_lora(loaded, flags.lora_rank)
 
@@ -151,8 +161,8 @@ def check_flags(model: ModelArguments, args: AiaynTrainingArguments) -> None:
             )
     if args.lr_scheduler_type == "noam":
         raise ValueError(
-            "start_from needs another schedule than noam, whose learning rate is meant for random "
-            "weights. Pass the recipe finetune.yaml, or --lr_scheduler_type and --learning_rate."
+            "With start_from, lr_scheduler_type must not be noam: it suits only new models. Pass "
+            "the recipe finetune.yaml, or --lr_scheduler_type cosine --learning_rate 0.0003."
         )
 
 
@@ -212,11 +222,14 @@ def with_lora(model: AiaynForConditionalGeneration, rank: int) -> nn.Module:
     return adapted
 
 
-def name_base(folder: str | Path, base: str) -> None:
-    """Write the name under which an adapter finds its base model into the adapter's folder.
+def complete_adapter(folder: str | Path, base: str) -> None:
+    """Write the base model's name into an adapter's folder, and delete an earlier merged model.
 
-    peft notes the path that the model was loaded from, even that of the bundled model.
+    peft notes the path that the base was loaded from, even that of the bundled model. A merged
+    model in the folder comes from a shorter run, and would be loaded in place of the adapter.
     """
+    for name in (CONFIG_NAME, SAFE_WEIGHTS_NAME):
+        (Path(folder) / name).unlink(missing_ok=True)
     path = Path(folder) / ADAPTER_CONFIG_NAME
     settings = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": base}
     write_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
@@ -225,7 +238,7 @@ def name_base(folder: str | Path, base: str) -> None:
 def replace_adapter(merged: AiaynForConditionalGeneration, folder: str | Path) -> None:
     """Save a model with its adapter merged into the folder that holds the adapter, instead of it.
 
-    A kill in between leaves the adapter and perhaps the whole model; a whole model is loaded first.
+    After a kill in between, `complete_adapter` of the resumed run deletes the whole model.
     """
     with replaced_files(Path(folder)) as target:
         merged.save_pretrained(target)

@@ -2,10 +2,13 @@
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow.compute
+import torch
 from datasets import Dataset
+from torch import Tensor
 from transformers import PreTrainedConfig, TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -32,13 +35,24 @@ def run_settings(
 ) -> dict[str, dict[str, Any]]:
     """Settings to save in a checkpoint: "fixed", "free", and the model's as "model"."""
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    frozen = [each for each in model.parameters() if not each.requires_grad]
     return {
         "fixed": _arguments(args, FIXED)
         | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()}
-        | {"number of trained parameters": trained},
+        | {"number of trained parameters": trained, "frozen weights": _weights_sha256(frozen)},
         "free": _arguments(args, FREE),
         "model": model_settings(model.config),
     }
+
+
+def _weights_sha256(weights: Iterable[Tensor]) -> str:
+    """A hash of weights: an adapter belongs to the frozen weights that it was trained on."""
+    digest = hashlib.sha256()
+    for weight in weights:
+        if type(weight.data) is Tensor and not weight.is_meta:  # neither distributed nor quantized
+            content = weight.detach().cpu().flatten().view(torch.uint8)
+            digest.update(content.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _arguments(args: TrainingArguments, names: tuple[str, ...]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def script_of_letter(letter: str) -> str:
 
 def script_of(text: str) -> str | None:
     """The script of most of a text's different letters; None without letters."""
-    counts = Counter(script_of_letter(each) for each in set(text) if each.isalpha())
+    counts = Counter(script_of_letter(each) for each in dict.fromkeys(text) if each.isalpha())
     return max(counts, key=counts.__getitem__) if counts else None
 
 

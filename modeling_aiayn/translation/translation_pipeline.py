@@ -55,14 +55,17 @@ class SavedTranslationPipeline(Pipeline):
         return self.tokenizer(input_, return_tensors="pt")
 
     def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> dict[str, Tensor]:
-        return {"token_ids": self.model.generate(**input_tensors, **generation)}
+        ids = self.model.generate(**input_tensors, **generation)  # [B * N, T]
+        return {"token_ids": ids.view(input_tensors["input_ids"].size(0), -1, ids.size(-1))}
 
-    def postprocess(self, model_outputs: dict[str, Tensor]) -> dict[str, str]:
-        """Decode a translation into one line; `<unk>` stays, to show that a word is missing."""
+    def postprocess(self, model_outputs: dict[str, Tensor]) -> Any:
+        """Decode a translation, or num_return_sequences of them; `<unk>` stays in the text."""
         tokenizer = self.target_tokenizer
         hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
-        ids = [each for each in model_outputs["token_ids"].flatten().tolist() if each not in hidden]
-        return {"translation_text": " ".join(tokenizer.decode(ids).splitlines())}
+        rows = model_outputs["token_ids"].flatten(0, -2).tolist()
+        texts = [tokenizer.decode([each for each in row if each not in hidden]) for row in rows]
+        found = [{"translation_text": " ".join(text.splitlines())} for text in texts]
+        return found[0] if len(found) == 1 else found
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Save the model with its code, the tokenizers, and this pipeline."""

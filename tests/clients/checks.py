@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -113,7 +114,7 @@ def check_lightning(folders: Path) -> str:
     module = Translation()
     options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     trainer = lightning.Trainer(max_epochs=1, enable_progress_bar=False, **options)
-    trainer.fit(module, [batch] * 8)
+    trainer.fit(module, DataLoader([batch] * 8, batch_size=None))
     assert module.losses[-1] < 0.9 * module.losses[0]
     return f"Trainer.fit: loss {module.losses[0]:.2f} to {module.losses[-1]:.2f}"
 
@@ -179,8 +180,12 @@ def check_onnx(folders: Path) -> str:
     ids, other = (tokenizer(text, return_tensors="pt").input_ids for text in TEXTS)
 
     class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
         def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return model(input_ids).last_hidden_state
+            return self.model(input_ids).last_hidden_state
 
     lengths = {0: "batch", 1: "length"}
     exported = {"input_names": ["input_ids"], "dynamic_axes": {"input_ids": lengths}}
