@@ -23,7 +23,7 @@ CLIENTS = {
     "torchao": ("torchao==0.18.0",),
     "bertviz": ("bertviz==1.4.1",),
     "onnx": ("onnx==1.23.2", "onnxruntime==1.32.0"),
-    "examples": ("evaluate==0.4.6",),
+    "examples": ("scikit-learn==1.7.2",),
 }
 
 
