@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..training.data import DataArguments
 from ..training.fine_tuning import FineTuningArguments
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
+from .public_paths import corpus_name, without_folders
 
 TEMPLATE = Path(__file__).parent.parent / "cards" / "translation.md"
 
@@ -37,7 +37,7 @@ def run_facts(
     held_out = splits["test" if "test" in splits else "validation"]
     dataset = data.dataset_name or "the embedded English-German grammar"
     if data.train_file is not None:
-        dataset = " and ".join(_corpus_name(file) for file in data.train_file)
+        dataset = " and ".join(corpus_name(file) for file in data.train_file)
     base = fine_tuning.start_from
     return {
         "source_lang": data.source_lang,
@@ -54,7 +54,7 @@ def run_facts(
         "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
         "license": "apache-2.0" if base is None else _license(find_model(base)),
         "train_pairs": f"{len(splits['train']):,}",
-        "command": _without_folders(command),
+        "command": without_folders(command),
         "updates": f"{state.global_step:,}",
         "epochs": state.epoch or 0.0,
         "minutes": round(_training_seconds(state.log_history) / 60),
@@ -111,34 +111,6 @@ def _license(base: str | Path) -> str:
         return ModelCard.load(card if card.is_file() else base).data.license or "other"
     except (OSError, ValueError, yaml.YAMLError):
         return "other"
-
-
-def _without_folders(command: Sequence[str]) -> str:
-    """Keep at most the last folder of each absolute path in a command, and no home folder."""
-    words = []
-    for word in command:
-        flag, equals, value = word.rpartition("=")
-        path = Path(os.path.expanduser(value))
-        if _is_home(path):
-            value = "~"
-        elif path.is_absolute():
-            value = "/".join(path.parts[-2:] if _has_public_folder(path) else path.parts[-1:])
-        words.append(flag + equals + value)
-    return shlex.join(words)
-
-
-def _corpus_name(file: str) -> str:
-    path = Path(file).resolve()
-    return path.parent.name if _has_public_folder(path) else path.name
-
-
-def _has_public_folder(path: Path) -> bool:
-    """Whether a path's folder may be named: it is neither the root nor a user's home."""
-    return path.parent != Path("/") and not _is_home(path.parent)
-
-
-def _is_home(path: Path) -> bool:
-    return path == Path(os.path.expanduser("~")) or path.parent in map(Path, ("/home", "/Users"))
 
 
 def _kept_weights(trainer: AiaynTrainer) -> str:

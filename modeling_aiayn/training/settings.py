@@ -99,7 +99,7 @@ def data_sha256(dataset: Any) -> str | None:
 
 def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
     """Check that a run has the fixed settings of the checkpoint that it resumes from."""
-    for kind in ("fixed", "model"):
+    for kind in ("model", "fixed"):
         for name, value, before in _changes(then.get(kind, {}), now[kind]):
             raise ValueError(
                 f"{name} was {before!r} when this run began, and is {value!r} now. Resume with "

@@ -55,7 +55,7 @@ class SavedTranslationPipeline(Pipeline):
         return self.tokenizer(input_, return_tensors="pt")
 
     def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> dict[str, Tensor]:
-        ids = self.model.generate(**input_tensors, **generation)  # [B * N, T]
+        ids = self.model.generate(**input_tensors, **generation)
         return {"token_ids": ids.view(input_tensors["input_ids"].size(0), -1, ids.size(-1))}
 
     def postprocess(self, model_outputs: dict[str, Tensor]) -> Any:
