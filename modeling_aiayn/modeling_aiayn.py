@@ -383,7 +383,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
                 shifted here: the target of each token is the next one.
             shift_labels: Labels that are already shifted, [B, T].
 
-        The other arguments and the output are those of `AiaynForConditionalGeneration.forward`.
+        `AiaynForConditionalGeneration.forward` explains the other arguments and the output.
         """
         label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         targets = kwargs.pop("shift_labels", None)

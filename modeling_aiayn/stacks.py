@@ -409,7 +409,7 @@ def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
 def with_halves(
     config: AiaynConfig, is_encoder_decoder: bool, vocab_size: int | None = None
 ) -> AiaynConfig:
-    """Return config, or a copy of it that tells generate() whether the model has both halves."""
+    """Return config, or a copy with these values; generate() reads if the model has both halves."""
     vocab_size = vocab_size or config.vocab_size
     if (config.is_encoder_decoder, config.vocab_size) != (is_encoder_decoder, vocab_size):
         config = copy.deepcopy(config)

@@ -216,7 +216,7 @@ def test_a_row_of_padding_with_low_scores_stays_finite_in_float16():
 
 
 def varlen_attention(query, key, value, attention_mask, query_length, is_causal, **_):
-    """What the kernels of flash attention compute, [B, T, H, K]: masks are [B, S], causal is bottom right."""
+    """Attend as the kernels of flash attention do, [B, T, H, K]; the mask is [B, S]."""
     query, key, value = (states.transpose(1, 2) for states in (query, key, value))
     allowed = torch.ones(query_length, key.size(2), dtype=torch.bool)
     if is_causal:

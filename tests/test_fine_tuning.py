@@ -220,6 +220,10 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
     ("flags", "message"),
     [
         (["--start_from", "/none"], "No such directory: /none"),
+        (
+            ["--start_from", "BASE", "--output_dir", "BASE", "--resume", "auto"],
+            "output_dir must not",
+        ),
         (["--start_from", str(ROOT / "tests")], "holds no model"),
         (["--freeze", "encoder"], "freeze needs start_from"),
         (["--start_from", "BASE", "--merge_lora", "true"], "merge_lora needs lora_rank"),

@@ -364,6 +364,8 @@ translate = pipeline(model={str(folder)!r}, trust_remote_code=True, device="cpu"
 found = [translate({texts!r}, num_beams=2), translate({texts!r}, num_beams=2, batch_size=3)]
 translate.save_pretrained({str(tmp_path / "again")!r})
 again = pipeline(model={str(tmp_path / "again")!r}, trust_remote_code=True, device="cpu")
+both = [translate({texts!r}, num_beams=2, num_return_sequences=2, batch_size=size) for size in (1, 3)]
+assert both[0] == both[1] and [pair[0] for pair in both[0]] == found[0], both
 print(json.dumps([*found, again({texts!r}, num_beams=2)]))
 """,
         home=tmp_path,

@@ -12,7 +12,6 @@ from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
-    SAFE_WEIGHTS_NAME,
 )
 
 from ..configuration_aiayn import AiaynConfig
@@ -117,8 +116,8 @@ class SavedModel:
     def __init__(
         self, flags: FineTuningArguments, model: ModelArguments, args: AiaynTrainingArguments
     ) -> None:
-        check_flags(model, args)
         path = find_model(flags.start_from or "")
+        check_flags(path, model, args)
         rates = read_rates(model)
         loaded = load_model(path, flags.hub, dtype=torch.float32, **rates)
         self.config: AiaynConfig = loaded.config
@@ -134,7 +133,7 @@ class SavedModel:
         freeze_parts(loaded, flags.freeze or ())
         self._model: nn.Module = loaded
         if flags.lora_rank is not None:
-            if (Path(path) / ADAPTER_CONFIG_NAME).is_file():
+            if loaded.name_or_path != str(path):  # the base model's, if path holds an adapter
                 raise ValueError(
                     f"{path} holds an adapter, and lora_rank needs a whole model. Save one: "
                     "Translator.from_pretrained(path).model.save_pretrained(folder), copy the "
@@ -151,8 +150,16 @@ class SavedModel:
         return self._model
 
 
-def check_flags(model: ModelArguments, args: AiaynTrainingArguments) -> None:
-    """Check that no flag asks for other sizes, another vocabulary, or a schedule from scratch."""
+def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArguments) -> None:
+    """Check that no flag asks for other sizes, another vocabulary, or a schedule from scratch.
+
+    The run must not overwrite the saved model, which is in `path`.
+    """
+    if Path(path).resolve() == Path(args.output_dir).resolve():
+        raise ValueError(
+            f"output_dir must not be the folder of start_from, {path}: the run would overwrite the "
+            "saved model. Give another --output_dir."
+        )
     for each in fields(ModelArguments):
         if each.name != "config_overrides" and getattr(model, each.name) != each.default:
             raise ValueError(
@@ -228,8 +235,8 @@ def complete_adapter(folder: str | Path, base: str) -> None:
     peft notes the path that the base was loaded from, even that of the bundled model. A merged
     model in the folder comes from a shorter run, and would be loaded in place of the adapter.
     """
-    for name in (CONFIG_NAME, SAFE_WEIGHTS_NAME):
-        (Path(folder) / name).unlink(missing_ok=True)
+    for merged in (*Path(folder).glob("model*.safetensors*"), Path(folder) / CONFIG_NAME):
+        merged.unlink(missing_ok=True)
     path = Path(folder) / ADAPTER_CONFIG_NAME
     settings = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": base}
     write_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")

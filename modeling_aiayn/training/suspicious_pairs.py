@@ -35,9 +35,8 @@ def script_of(text: str) -> str | None:
 def find_suspicious(pairs: Dataset) -> dict[str, NDArray[np.bool_]]:
     """Find pairs that look wrong, by reason.
 
-    A side's usual script is that of most of its sentences, so no table of languages is needed.
-
-    Pairs have the columns "source" and "target". The result has a flag for each pair.
+    The usual script of a side is the script of most of its sentences. Pairs have the columns
+    "source" and "target". For each reason, the result has a flag for each pair.
     """
     identical, unequal, repeated = [], [], []
     scripts: dict[str, list[str | None]] = {"source": [], "target": []}

@@ -74,7 +74,8 @@ class SavedTranslationPipeline(Pipeline):
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_TOKENIZER_FOLDER)
 
 
-# As register_pipeline notes it, but for a folder: the task's name there is the package's.
+# Pipeline.save_pretrained writes this into config.json. register_pipeline would set it too, but it
+# would also replace the package's own pipeline of this task.
 SavedTranslationPipeline._registered_impl = {
     "aiayn-translation": {"impl": SavedTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,)}
 }

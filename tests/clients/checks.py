@@ -4,6 +4,7 @@ Each runs in an environment of its own, without this package, and gets folders t
 saved: "translation", "language_model" (bytes) and "encoder". It returns one line about what it saw.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -207,12 +208,10 @@ def check_onnx(folders: Path) -> str:
 
 def check_examples(folders: Path) -> str:
     """Four example scripts of transformers train, evaluate, and save folders that open."""
-    pairs = "".join(f'{{"translation": {{"en": "{a}", "de": "{a}"}}}}\n' for a in TEXTS * 8)
-    (folders / "pairs.json").write_text(pairs)
-    labels = "".join(
-        f'{{"sentence": "{text}", "label": {n}}}\n' for n, text in enumerate(TEXTS * 8)
-    )
-    (folders / "labels.json").write_text(re.sub(r"(\d+)}", lambda n: f"{int(n[1]) % 2}}}", labels))
+    rows = [{"translation": {"en": text, "de": text}} for text in TEXTS * 8]
+    (folders / "pairs.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = [{"sentence": text, "label": label} for label, text in enumerate(TEXTS)] * 8
+    (folders / "labels.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folders / "text.txt").write_text("\n".join(TEXTS * 40))
     languages = ["--source_lang", "en", "--target_lang", "de", "--max_source_length", "256"]
     steps = ["--do_train", "--do_eval", "--max_steps", "6", "--use_cpu", "--report_to", "none"]
