@@ -282,6 +282,12 @@ def load_tokenizers(
     Raises:
         OSError: A tokenizer is missing, or the Hub could not be reached.
     """
+    names = ("tokenizer_config.json", "tokenizer.json")
+    if Path(path).is_dir() and not any(Path(path, name).is_file() for name in names):
+        raise FileNotFoundError(
+            f"{path} holds no tokenizer: there is no {names[0]} in it. Save the model's tokenizer "
+            "there with save_pretrained."
+        )
     source = AutoTokenizer.from_pretrained(path, **options)
     return source, load_target_tokenizer(path, config, **options) or source
 

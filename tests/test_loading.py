@@ -142,6 +142,16 @@ def test_an_empty_config_raises_an_error(folder):
     check_that_loading_raises(folder, OSError, r"config.*not a valid JSON")
 
 
+def test_a_folder_without_a_tokenizer_raises_an_error(folder):
+    """As the importers write it if the source has no vocabulary."""
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(
+        OSError, match=r"holds no tokenizer: there is no tokenizer_config\.json in it"
+    ):
+        Translator.from_pretrained(folder)
+
+
 def test_a_tokenizer_with_other_ids_gives_a_warning(folder, tokenizer, caplog):
     config = json.loads((folder / "config.json").read_text())
     config["vocabulary_sha256"] = [vocabulary_sha256(tokenizer)] * 2
