@@ -50,6 +50,7 @@ def run_job(job: str) -> None:
     Args:
         job: The job's name, one of JOBS.
     """
+    _open_closed_streams()
     if not sys.stderr.isatty():  # in a log, a bar is one endless line
         for name in NO_BARS:
             os.environ.setdefault(name, "1")
@@ -65,7 +66,26 @@ def run_job(job: str) -> None:
         signal.signal(signal.SIGINT, handler)
         command.main()
 
-    command_line.run_command(run)
+    # The results of training are in files, so that its stdout is a log.
+    is_training = job == "demo" or job.startswith("train-")
+    command_line.run_command(run, is_stdout_log=is_training)
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller has closed, or files would get their descriptors.
+
+    Writing to such a stream is an error, because the descriptor is open for reading only.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def _help() -> str:

@@ -13,6 +13,8 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
+from .streams import STREAMS, protect_streams
+
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """\
 The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
@@ -90,11 +92,13 @@ def typed_command() -> list[str]:
     return [*program.split(), *arguments]
 
 
-def run_command(main: Callable[[], None]) -> None:
+def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> None:
     """Run a job; write errors that a user can correct as one line to stderr, with exit code 1.
 
-    A --debug flag without a value also shows the traceback.
+    A --debug flag without a value also shows the traceback. If the reader of stdout goes away, as
+    in `translate | head`, the job ends without an error; with is_stdout_log, it continues.
     """
+    protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     words = [*sys.argv, "--"]
     # --debug with a value is a flag of the library's training arguments.
@@ -106,12 +110,12 @@ def run_command(main: Callable[[], None]) -> None:
         if distributed.is_available() and distributed.is_initialized():
             # Without this, a process that ends early may abort the work of the others.
             distributed.destroy_process_group()
-    except BrokenPipeError:
-        # The reader of stdout has gone, as in `translate | head`.
-        sys.stderr.close()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError, ImportError, StrictDataclassError) as error:
+        if isinstance(error, BrokenPipeError) and error.filename == STREAMS[1]:
+            return
         if is_debugging:
             raise
         cause = error.__cause__ if isinstance(error, StrictDataclassError) else error

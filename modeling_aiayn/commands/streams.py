@@ -1,0 +1,65 @@
+"""Standard output and error of a command: a log that cannot be written does not end a job."""
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+STREAMS = {1: "stdout", 2: "stderr"}
+
+
+class StandardStream(io.FileIO):
+    """The descriptor of stdout or stderr.
+
+    If it cannot be written, because its reader has gone or its disk is full, later output goes
+    nowhere. A log is then dropped with one warning on the other stream; for results, the error is
+    raised.
+    """
+
+    def __init__(self, number: int, is_log: bool) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self._number = number
+        self._is_log = is_log
+
+    def write(self, data: "Buffer") -> int:
+        """Write bytes; return how many were written.
+
+        Raises:
+            OSError: The stream is not a log, and cannot be written.
+        """
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._number)
+            os.close(nowhere)
+            name, other = STREAMS[self._number], 3 - self._number
+            if not self._is_log:
+                raise OSError(error.errno, error.strerror, name) from error
+            warning = f"WARNING {name} cannot be written ({error.strerror}). The job continues.\n"
+            with suppress(OSError):
+                os.write(other, warning.encode())
+            return memoryview(data).nbytes
+
+
+def protect_streams(is_stdout_log: bool) -> None:
+    """Make stderr, and stdout if it is a log too, streams that may break; see `StandardStream`.
+
+    Streams that a caller has replaced are left alone.
+    """
+    for number, name in STREAMS.items():
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
+        raw = StandardStream(number, is_log=number == 2 or is_stdout_log)
+        wrapped = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            stream.encoding,
+            stream.errors,
+            line_buffering=number == 2 or stream.isatty(),
+        )
+        setattr(sys, name, wrapped)
