@@ -364,9 +364,16 @@ def test_a_caller_s_own_early_stopping_is_unchanged(run):
     assert 4 < trainer.state.global_step < 14
 
 
-@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])
 @pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+    ("event", "number", "error"),
+    [
+        ("on_step_begin", signal.SIGTERM, SystemExit),
+        ("on_pre_optimizer_step", signal.SIGINT, KeyboardInterrupt),
+        ("on_step_begin", signal.SIGHUP, SystemExit),
+        ("on_pre_optimizer_step", signal.SIGUSR1, SystemExit),
+        ("on_step_begin", signal.SIGXCPU, SystemExit),
+        ("on_step_begin", signal.SIGQUIT, SystemExit),
+    ],
 )
 def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
     options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 5}
@@ -376,7 +383,7 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
         run("cut", callback=action, **options)
     assert signal.getsignal(number) is before
     if error is SystemExit:
-        assert caught.value.code == 143
+        assert caught.value.code == 128 + number
     folder = tmp_path / "cut" / "checkpoint-10"
     state = json.loads((folder / "trainer_state.json").read_text())
     evaluated = [entry["step"] for entry in state["log_history"] if "eval_loss" in entry]
@@ -384,6 +391,71 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
     assert not (tmp_path / "cut" / "model.safetensors").exists()
     assert f"{signal.Signals(number).name}: saving at the end of this update" in caplog.text
     assert_same_run(run("cut", **options), run("whole", **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eval_strategy": "steps", "eval_steps": 5},
+        {"eval_strategy": "steps", "eval_steps": 7, "metric_for_best_model": "loss"},
+        {"eval_strategy": "epoch", "max_steps": 50, "save_strategy": "best"}
+        | {"load_best_model_at_end": True},
+    ],
+    ids=["steps", "last", "epoch"],
+)
+def test_a_signal_stops_an_evaluation_and_the_resumed_run_repeats_it(
+    run, tmp_path, options, caplog
+):
+    """The second of two batches of the second evaluation never comes."""
+    options = {"per_device_eval_batch_size": 10} | options
+
+    class Evaluated(TrainerCallback):
+        """Draws random numbers, as an evaluation may."""
+
+        batches = 0
+
+        def on_prediction_step(self, *_, **__):
+            torch.rand(5)
+            self.batches += 1
+
+    class Terminated(Evaluated):
+        def on_prediction_step(self, *_, **__):
+            super().on_prediction_step()
+            if self.batches == 3:
+                terminate()
+
+    stopped = Terminated()
+    with pytest.raises(SystemExit) as caught:
+        run("cut", callback=stopped, **options)
+    assert (caught.value.code, stopped.batches) == (143, 3)
+    update = max(options.get("eval_steps", 25), 5) * 2
+    assert f"Saved at update {update}. Resume" in caplog.text
+    state = json.loads((tmp_path / f"cut/checkpoint-{update}/trainer_state.json").read_text())
+    assert sum("eval_loss" in entry for entry in state["log_history"]) == 1
+    whole, resumed = (run(name, callback=Evaluated(), **options) for name in ("whole", "cut"))
+    assert_same_run(resumed, whole)
+    assert resumed.state.best_metric == whole.state.best_metric
+
+
+def test_a_signal_during_a_repeated_evaluation_keeps_it_due(run, tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 5}
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            run("cut", callback=Do("on_prediction_step", 5, terminate), **options)
+        assert [path.name for path in (tmp_path / "cut").glob("checkpoint-*")] == [
+            "checkpoint-4",
+            "checkpoint-5",
+        ]
+    assert_same_run(run("cut", **options), run("whole", **options))
+
+
+def test_nohup_keeps_its_meaning(run):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hung_up = Do("on_step_begin", 1, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert run("run", callback=hung_up, max_steps=3).state.global_step == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_after_the_last_update_ends_the_process(run, tmp_path):

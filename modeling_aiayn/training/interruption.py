@@ -1,24 +1,33 @@
-"""SIGTERM and SIGINT: save at the end of the update, then stop."""
+"""Signals that ask a run to stop: save at the end of the update, then stop."""
 
 import logging
 import os
+import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 logger = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGUSR1 is Slurm's usual warning, SIGHUP a closed terminal, SIGXCPU a limit on processor time.
+# Windows has only the first two.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGXCPU", "SIGQUIT")
+    if hasattr(signal, name)
+)
 # A second signal within this time is taken for a copy of the first one.
 ECHO_SECONDS = 2.0
 
@@ -39,22 +48,30 @@ def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
 def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
     if hasattr(os, "setpgrp"):  # not on Windows
         os.setpgrp()
+    # Some schedulers signal every process of a job. The trainer ends its workers by SIGTERM.
+    for number in set(SIGNALS) - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
     if then is not None:
         then(worker)
 
 
-class InterruptionCallback(TrainerCallback):
-    """Ends training on SIGTERM or SIGINT with a checkpoint, then with exit code 143 or 130.
+class EvaluationInterrupted(Exception):
+    """A signal came during an evaluation within training."""
 
-    An evaluation that is due at that update is postponed until the run resumes. A second signal
-    ends the process at once, unless it follows so soon that it is a copy: launchers forward signals
-    that their processes have already received.
+
+class InterruptionCallback(TrainerCallback):
+    """Ends training on one of `SIGNALS` with a checkpoint, then with exit code 128 + its number.
+
+    An evaluation that is due at that update, or under way, is postponed until the run resumes. A
+    second signal ends the process at once, unless it follows so soon that it is a copy: launchers
+    forward signals that their processes have already received. SIGHUP stays ignored under nohup.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None  # by this process
         self._received_at = 0.0
         self._agreed: int | None = None  # by any process
+        self._is_evaluating = False
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
 
@@ -82,8 +99,12 @@ class InterruptionCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Handle signals; only a process's main thread can."""
         self.received = self._agreed = None
+        self._is_evaluating = False
         if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            for number in SIGNALS:
+                is_ignored = signal.getsignal(number) == signal.SIG_IGN
+                if not (is_ignored and number == getattr(signal, "SIGHUP", None)):  # nohup
+                    self._former[number] = signal.signal(number, self._receive)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make all processes save and stop if one has received a signal."""
@@ -100,25 +121,64 @@ class InterruptionCallback(TrainerCallback):
         control.should_save = control.should_training_stop = True
         control.should_evaluate = False
 
+    @contextmanager
+    def stoppable_evaluation(self) -> Iterator[None]:
+        """Make an evaluation within training that a signal may stop; the block is then left."""
+        restore = remember_random_state()
+        self._is_evaluating = True
+        try:
+            yield
+        except EvaluationInterrupted:
+            self.is_evaluation_due = True
+            restore()  # to what the evaluation will start from again
+        finally:
+            self._is_evaluating = False
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop an evaluation, and save, if one of the processes has received a signal."""
+        if not self._is_evaluating:
+            return
+        self._agreed = agreed_signal(self.received, args)
+        if self.is_stopping:
+            control.should_save = control.should_training_stop = True
+            raise EvaluationInterrupted
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the process, now that the checkpoint is saved."""
+        if self.is_stopping:
+            self.exit(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the process if a signal arrived after the last update."""
+        self.exit(state)
+
+    def exit(self, state: TrainerState) -> None:
+        """End the process as a signal asks, if one came; its checkpoint has been saved."""
         if self.is_stopping:
             logger.warning(
                 "Saved at update %d. Resume from there with --resume auto.", state.global_step
             )
-            self._exit()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the process if a signal arrived after the last update."""
-        self._exit()
-
-    def _exit(self) -> None:
         self.restore()
         number = self._agreed or self.received
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:
             raise SystemExit(128 + number)
+
+
+def remember_random_state() -> Callable[[], None]:
+    """Remember the state of the random generators; return a function that restores it."""
+    python, numbers, processor = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        torch.set_rng_state(processor)
+        if accelerators:
+            torch.cuda.set_rng_state_all(accelerators)
+
+    return restore
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:

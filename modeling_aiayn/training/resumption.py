@@ -107,7 +107,10 @@ class Resumption(TrainerCallback):
         """Make the evaluation that an interruption postponed."""
         if self._log_state.pop("is_evaluation_due", False):
             trainer = self.trainer
-            trainer._determine_best_metric(metrics=trainer._evaluate(None, None), trial=None)
+            metrics = trainer._evaluate(None, None)
+            if trainer.interruption.is_stopping:  # the checkpoint says that it is still due
+                trainer.interruption.exit(trainer.state)
+            trainer._determine_best_metric(metrics=metrics, trial=None)
             note_best_checkpoint(trainer.state, Path(trainer.args.output_dir))
 
 

@@ -119,7 +119,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             OSError: output_dir cannot be written, is in use, or is full.
             ValueError: The checkpoint is damaged or of another run, output_dir holds newer ones,
                 training diverges, a batch is too large, or parameters are in float16.
-            SystemExit: SIGTERM came; the code is 143.
+            SystemExit: SIGTERM, SIGHUP, SIGUSR1, SIGXCPU or SIGQUIT came; the code is 128 + its
+                number, as in 143.
             KeyboardInterrupt: SIGINT came.
         """
         check_trained_dtype(self.model)
@@ -279,6 +280,18 @@ class AiaynTrainer(Seq2SeqTrainer):
                 output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
         self.meter.pause(time.perf_counter() - started)
         return output
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate during training; without scores if a signal stops it."""
+        with self.interruption.stoppable_evaluation():
+            return super()._evaluate(*args, **kwargs)
+        return {}
+
+    def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
+        """Compare scores with the best so far; a run that is stopping saves without scores."""
+        if not metrics and self.interruption.is_stopping:
+            return True
+        return super()._determine_best_metric(metrics, *args, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder into which the library writes checkpoints, and where it deletes old ones."""
