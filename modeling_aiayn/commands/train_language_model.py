@@ -34,7 +34,7 @@ def main() -> None:
     data, model_arguments, args = parse_arguments(
         __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     )
-    run = Run(args)
+    run = Run(args, data, model_arguments)
     if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return

@@ -40,7 +40,7 @@ def main() -> None:
     data, model_arguments, fine_tuning, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
-    run = Run(args)
+    run = Run(args, data, model_arguments, fine_tuning)
     if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return

@@ -1,11 +1,17 @@
 """The life of a training run: its folder, the checkpoint that it resumes from, and its end."""
 
+import errno
 import json
 import logging
 import os
 import shutil
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows, which forks no workers
+    fcntl = None  # type: ignore[assignment]
 
 from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, TrainingArguments
@@ -14,7 +20,13 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from ..whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
-from .settings import check_model_settings, is_more_patient
+from .settings import (
+    LENGTH,
+    check_model_settings,
+    check_same_flags,
+    is_more_patient,
+    run_flags,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -24,35 +36,54 @@ FINISHED_FILE = "finished.json"
 PATIENCE = "early_stopping_patience"
 
 # The system releases a lock when its process ends, however that happens.
-_held: dict[Path, FileLock] = {}
+_held: dict[Path, Any] = {}
 
 
 class Run:
     """A training run in `args.output_dir`.
 
-        run = Run(args)
+        run = Run(args, data, model_arguments)
         if run.is_finished:
             return
         run.check_model(config)
         trainer.train(run.checkpoint)
         run.finish()
 
+    `flags` are the dataclasses of the run's other flags. A finished run with other flags is an
+    error.
+
     Raises:
         OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
             resume from does not exist.
-        ValueError: output_dir already holds a run and `args.resume` is None, or the checkpoint to
-            resume from is damaged or has newer ones beside it.
+        ValueError: output_dir already holds a run and `args.resume` is None, the run is finished
+            and had other flags, or the checkpoint to resume from is damaged or has newer ones
+            beside it.
     """
 
-    def __init__(self, args: TrainingArguments) -> None:
+    def __init__(self, args: TrainingArguments, *flags: Any) -> None:
         self.args = args
+        self._flags = flags
         self.checkpoint: Checkpoint | None = None
         check_not_a_file(args.output_dir)
         if args.should_save:
             claim_folder(args.output_dir)
-        self.is_finished = _is_finished(args)
+        self.is_finished = self._is_finished()
         if not self.is_finished:
             self.checkpoint = self._find_checkpoint()
+
+    def _is_finished(self) -> bool:
+        """Whether `--resume auto` finds a finished run that the arguments do not make longer."""
+        path = Path(self.args.output_dir) / FINISHED_FILE
+        if self.args.resume != "auto" or not path.is_file():
+            return False
+        then, now = json.loads(path.read_text("utf-8")), _length(self.args)
+        flags = then.pop("flags", {})
+        if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
+            return False
+        if any(now[name] != value for name, value in then.items()):
+            return False
+        check_same_flags(flags, run_flags(self.args, *self._flags))
+        return True
 
     def _find_checkpoint(self) -> Checkpoint | None:
         folder = Path(self.args.output_dir)
@@ -77,8 +108,9 @@ class Run:
 
     def finish(self) -> None:
         """Record that the run is finished; call this after everything else has been written."""
-        content = json.dumps(_length(self.args)) + "\n"
-        write_file(Path(self.args.output_dir) / FINISHED_FILE, content)
+        content = _length(self.args) | {"flags": run_flags(self.args, *self._flags)}
+        text = json.dumps(content, indent=2) + "\n"
+        write_file(Path(self.args.output_dir) / FINISHED_FILE, text)
 
 
 def check_not_a_file(output_dir: str | Path) -> None:
@@ -94,12 +126,11 @@ def claim_folder(output_dir: str | Path) -> None:
         return
     check_not_a_file(output_dir)
     pid_file = folder / PID_FILE
-    lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        _held[folder] = _lock(folder / LOCK_FILE)
         pid_file.write_text(f"{os.getpid()}\n", "utf-8")
-    except Timeout:
+    except (BlockingIOError, Timeout):
         owner = pid_file.read_text("utf-8").strip() if pid_file.is_file() else "unknown"
         raise OSError(
             f"output_dir is in use by pid {owner}: {output_dir}. Wait until that process has "
@@ -109,7 +140,6 @@ def claim_folder(output_dir: str | Path) -> None:
         raise OSError(
             f"output_dir is not writable: {output_dir} ({error.strerror}). Give another one."
         ) from error
-    _held[folder] = lock
     # ".saving" is the name that earlier versions used.
     left = [folder / ".saving", folder / UNFINISHED_FOLDER / "files"]
     left += (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*")
@@ -117,21 +147,30 @@ def claim_folder(output_dir: str | Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _lock(path: Path) -> Any:
+    """Lock a file for this process; a BlockingIOError or Timeout says that another one has it.
+
+    Unlike the lock of the package filelock, this one is not inherited by workers that are forked:
+    they outlive a killed trainer by some seconds.
+    """
+    if fcntl is None:
+        lock = FileLock(path)
+        lock.acquire(timeout=0)
+        return lock
+    file = path.open("a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        is_taken = error.errno in (errno.EACCES, errno.EAGAIN)
+        raise BlockingIOError(error.errno, error.strerror) if is_taken else error from error
+    return file
+
+
 def forget_finish(args: TrainingArguments) -> None:
     """Delete the record that the run is finished."""
     (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
 
 
-def _is_finished(args: TrainingArguments) -> bool:
-    """Whether `--resume auto` finds a finished run that the arguments do not make longer."""
-    path = Path(args.output_dir) / FINISHED_FILE
-    if args.resume != "auto" or not path.is_file():
-        return False
-    then, now = json.loads(path.read_text("utf-8")), _length(args)
-    if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
-        return False
-    return all(now[name] == value for name, value in then.items())
-
-
 def _length(args: TrainingArguments) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in ("max_steps", "num_train_epochs", PATIENCE)}
+    return {name: getattr(args, name) for name in LENGTH}

@@ -3,6 +3,9 @@
 import hashlib
 import logging
 from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute
@@ -17,12 +20,30 @@ logger = logging.getLogger(__name__)
 FIXED = (
     *("seed", "data_seed", "world_size", "max_tokens_per_batch", "per_device_train_batch_size"),
     *("gradient_accumulation_steps", "pad_to_multiple_of", "train_sampling_strategy", "optim"),
-    *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "bf16", "fp16", "ema_decay"),
+    *("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("weight_decay", "bf16", "fp16", "ema_decay", "dataloader_drop_last", "ignore_data_skip"),
+    "neftune_noise_alpha",
 )
-# These can: the new value applies from the resumed update on, and the log says so.
-FREE = (
-    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "max_steps"),
-    *("num_train_epochs", "label_smoothing_factor", "max_grad_norm", "early_stopping_patience"),
+# Once set, these cannot change either: scores of two metrics cannot be compared.
+COMPARISON = ("metric_for_best_model", "greater_is_better")
+# A run ends here; a longer one continues a shorter one.
+LENGTH = ("max_steps", "num_train_epochs", "early_stopping_patience")
+# The results do not depend on these. Any other argument may change too, and the log says so.
+INCIDENTAL = frozenset(
+    [
+        *("output_dir", "resume", "resume_from_checkpoint", "local_rank", "ddp_backend"),
+        *("do_train", "do_eval", "do_predict", "logging_strategy", "logging_steps", "debug"),
+        *("logging_first_step", "log_on_each_node", "logging_nan_inf_filter", "log_level"),
+        *("log_level_replica", "logging_dir", "disable_tqdm", "report_to", "run_name", "project"),
+        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "ddp_timeout"),
+        *("include_num_input_tokens_seen", "per_device_eval_batch_size", "eval_accumulation_steps"),
+        *("eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
+        *("save_total_limit", "save_on_each_node", "enable_jit_checkpoint", "push_to_hub"),
+        *("hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        *("hub_revision", "auto_find_batch_size", "skip_memory_metrics", "torch_empty_cache_steps"),
+        *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
+        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
+    ]
 )
 # Fields of a configuration that change neither a model's shape nor its results.
 _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_name_or_path"}
@@ -38,11 +59,51 @@ def run_settings(
     frozen = [each for each in model.parameters() if not each.requires_grad]
     return {
         "fixed": _arguments(args, FIXED)
+        | {name: value for name, value in _arguments(args, COMPARISON).items() if value is not None}
         | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()}
         | {"number of trained parameters": trained, "frozen weights": _weights_sha256(frozen)},
-        "free": _arguments(args, FREE),
+        "free": free_arguments(args),
         "model": model_settings(model.config),
     }
+
+
+def free_arguments(arguments: Any) -> dict[str, Any]:
+    """The values of a dataclass that may change when a run resumes, but not unnoticed."""
+    kept = {*FIXED, *COMPARISON, *INCIDENTAL}
+    return _arguments(arguments, [each.name for each in fields(arguments) if each.name not in kept])
+
+
+def run_flags(*arguments: Any) -> dict[str, Any]:
+    """All flags that the result of a run depends on, except its length, by name.
+
+    Files and folders count by their content, not by their path. The flags are those of
+    dataclasses, TrainingArguments among them.
+    """
+    flags: dict[str, Any] = {}
+    for each in arguments:
+        flags |= free_arguments(each) | _arguments(each, (*FIXED, *COMPARISON))
+    languages = [flags.get("source_lang"), flags.get("target_lang")]
+    found = {}
+    for name, value in flags.items():
+        paths = value if isinstance(value, list) else [value]
+        is_folder = name == "start_from" and Path(value or "").is_dir()
+        if value is not None and (name.endswith("_file") or is_folder):
+            found[name] = _content_sha256(paths, languages)
+        elif name not in LENGTH:
+            found[name] = value
+    return found
+
+
+def _content_sha256(paths: Iterable[str], languages: Iterable[str | None]) -> str:
+    """A hash of files, of folders' weights, and of prefixes of one file for each language."""
+    digest = hashlib.sha256()
+    endings = ["", *(f".{name}{zipped}" for name in languages for zipped in ("", ".gz"))]
+    for path in (Path(f"{path}{ending}") for path in paths for ending in endings):
+        for part in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+            if part.is_file():
+                with part.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _weights_sha256(weights: Iterable[Tensor]) -> str:
@@ -55,7 +116,7 @@ def _weights_sha256(weights: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _arguments(args: TrainingArguments, names: tuple[str, ...]) -> dict[str, Any]:
+def _arguments(args: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: _plain(getattr(args, name)) for name in names if hasattr(args, name)}
 
 
@@ -70,6 +131,7 @@ def model_settings(config: PreTrainedConfig) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """The value as JSON returns it."""
+    value = value.value if isinstance(value, Enum) else value
     is_plain = isinstance(value, str | int | float | bool | list | dict) or value is None
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -107,6 +169,15 @@ def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
             )
     for name, value, before in _changes(then.get("free", {}), now["free"]):
         logger.warning("%s is %r from here on; it was %r.", name, value, before)
+
+
+def check_same_flags(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Check that a finished run was started with the same flags; see `run_flags`."""
+    for name, value, before in _changes(then, now):
+        raise ValueError(
+            f"This run is finished. {name} was {before!r} then, and is {value!r} now. Give a new "
+            "--output_dir for another run."
+        )
 
 
 def check_model_settings(then: dict[str, Any], config: PreTrainedConfig) -> None:
