@@ -1,10 +1,13 @@
 """Draw the curves of a run: losses, scores and learning rate over updates."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from transformers import TrainerCallback
+
+logger = logging.getLogger(__name__)
 
 CURVES_FILE = "curves.png"
 # Title and unit of each score; the first one that the log has is drawn.
@@ -48,8 +51,13 @@ class CurvesCallback(TrainerCallback):
     """Draws the curves into the output folder after each evaluation, and at the end."""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the curves of all entries so far."""
-        if state.is_world_process_zero:
-            draw_curves(state.log_history, Path(args.output_dir) / CURVES_FILE)
+        """Draw the curves of all entries so far; training continues if that fails."""
+        if not state.is_world_process_zero:
+            return
+        path = Path(args.output_dir) / CURVES_FILE
+        try:
+            draw_curves(state.log_history, path)
+        except OSError as error:
+            logger.warning("%s could not be drawn (%s).", path, error)
 
     on_train_end = on_evaluate

@@ -162,8 +162,17 @@ class AiaynTrainer(Seq2SeqTrainer):
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """The library's batches; an interruption does not end their workers."""
+        """The library's batches of all examples; an interruption does not end their workers."""
         return separate_workers(super().get_eval_dataloader(eval_dataset))
+
+    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        """The library's batches; dataloader_drop_last applies to training alone."""
+        drops_last = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = drops_last and is_training
+        try:
+            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = drops_last
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         """Batches of similar length in random order, where that is the strategy."""
