@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, small_model
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from training_setup import make_trainer
 from transformers import AutoModelForSeq2SeqLM
@@ -159,6 +160,44 @@ def test_weights_in_shards_and_in_half_precision_are_averaged_too(tmp_path):
     average = average_weights([tmp_path / "whole", tmp_path / "shards"])
     expected = load_file(tmp_path / "whole" / "model.safetensors")
     torch.testing.assert_close(average, expected, rtol=0, atol=0)
+
+
+def test_a_damaged_member_is_rejected(evaluated, run, tmp_path):
+    good = last_checkpoints(evaluated[0], 1)[0]
+    flipped, broken, poisoned = (tmp_path / name for name in ("flipped", "broken", "poisoned"))
+    for folder in (flipped, broken, poisoned):
+        shutil.copytree(good, folder)
+    for folder in (broken, poisoned):  # as a folder that is no checkpoint of a run
+        (folder / "manifest.json").unlink()
+    weights = bytearray((good / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (flipped / "model.safetensors").write_bytes(weights)
+    (broken / "model.safetensors").write_bytes(weights[:-1])
+    tensors = load_file(good / "model.safetensors")
+    next(iter(tensors.values()))[0] = float("nan")
+    save_file(tensors, poisoned / "model.safetensors")
+    for folder, message in (
+        (flipped, "model.safetensors has another checksum than when it was written."),
+        (broken, "model.safetensors holds no safetensors weights; it is truncated"),
+        (poisoned, "poisoned: the weight "),
+    ):
+        flags = ("--checkpoints", good, folder, "--output", tmp_path / "mean")
+        code, _, err = run("average_checkpoints.py", *flags)
+        assert code == 1 and message in err
+        assert not (tmp_path / "mean").exists()
+
+
+def test_a_full_disk_leaves_nothing_and_names_the_folder(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (28)")
+
+    small_model().save_pretrained(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(averaging, "save_file", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*mean'"):
+            write_average([tmp_path / "a"], tmp_path / "mean")
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+    write_average([tmp_path / "a"], tmp_path / "mean")
 
 
 def test_sums_do_not_lose_small_weights(tmp_path):

@@ -14,9 +14,10 @@ from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
+from ..loading import check_weight_files
 from ..publishing import MODEL_FILES
 from ..whole_files import check_unused, new_folder
-from .checkpoints import check_checkpoint, list_checkpoints
+from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
 from .ema import load_weights
 from .settings import model_settings
 
@@ -38,6 +39,11 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
         first = first or weights
         _check_shapes(first, weights, folder)
         for name, weight in weights.items():
+            if not weight.isfinite().all():
+                raise ValueError(
+                    f"{folder}: the weight {name} is not finite (NaN or infinity). Leave this "
+                    "checkpoint out."
+                )
             sums[name] = sums[name] + weight if name in sums else weight.double()
         number += 1
     if not number:
@@ -113,12 +119,15 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
 
     Raises:
         OSError: output is not empty, or a file cannot be read or written.
-        ValueError: The models differ, or see `average_weights`.
+        ValueError: The models differ, a weight is not finite, or a checkpoint is damaged.
     """
     check_unused(output)
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such checkpoint: {folder}.")
+        if (folder / MANIFEST_FILE).is_file():
+            check_checkpoint(folder)
+        check_weight_files(folder)
     check_same_model(folders)
     average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
     with new_folder(output) as unfinished:
