@@ -226,13 +226,28 @@ def read_rows(
     path: str, source: str, target: str, columns: tuple[str, str] | None = None
 ) -> Dataset:
     """Read pairs as `read_pairs` does, but keep those with an empty side."""
-    kind = Path(path.removesuffix(".gz")).suffix
+    kind = _kind_of(path)
     if kind == ".tsv":
         return _read_tsv(path, columns or (source, target), source, target)
     if kind == ".jsonl":
         records = read_json_lines(path)
         return _pairs(_languages(record, source, target, where) for where, record in records)
-    return _read_parallel(_find_side(path, source), _find_side(path, target))
+    return _read_parallel(*files_of(path, source, target))
+
+
+def files_of(path: str, source: str, target: str) -> list[Path]:
+    """The files that hold the pairs of a path, as `read_pairs` takes it: one, or one for each side.
+
+    Raises:
+        OSError: There is no file for a side.
+    """
+    if _kind_of(path) in (".tsv", ".jsonl"):
+        return [Path(path)]
+    return [_find_side(path, source), _find_side(path, target)]
+
+
+def _kind_of(path: str) -> str:
+    return Path(path.removesuffix(".gz")).suffix
 
 
 def _find_side(prefix: str, language: str) -> Path:

@@ -4,23 +4,68 @@ A file or a new folder is written under another name, forced to disk, and then r
 `replaced_files` renames several files, the weights last.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# A full disk, a quota and a limit on the size of files.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"
 
 
 def write_file(path: Path, content: str) -> None:
     """Write or replace a text file in UTF-8; a kill leaves the file as it was before."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(content, "utf-8")
-    force_to_disk(unfinished)
-    unfinished.replace(path)
-    force_to_disk(path.parent)
+    with new_file(path) as unfinished:
+        unfinished.write_text(content, "utf-8", newline="\n")
+
+
+@contextmanager
+def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
+    """Write or replace a file; it changes only once the block has ended without an error.
+
+    Args:
+        path: The file. A link is followed; a device or a pipe is written directly.
+        kept: Ending of the name under which the file is written, and kept after an error. None:
+            a hidden name, which has nothing left after an error.
+
+    Yields:
+        The path to write to. Without `kept` it has the same ending.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = Path(path).resolve()
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
+    try:
+        with named_write_errors(path):
+            yield unfinished
+            if path.exists():
+                shutil.copymode(path, unfinished)
+            force_to_disk(unfinished)
+            unfinished.replace(path)
+            force_to_disk(path.parent)
+    finally:
+        if kept is None:
+            unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_write_errors(path: Path) -> Iterator[None]:
+    """Report a full disk as an OSError that names the path: libraries have types of their own."""
+    try:
+        yield
+    except Exception as error:
+        is_full = getattr(error, "errno", None) in FULL or "No space left" in str(error)
+        if not is_full or getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
 
 
 @contextmanager
@@ -40,7 +85,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        yield unfinished
+        with named_write_errors(folder):
+            yield unfinished
         _share_weights(unfinished)
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)

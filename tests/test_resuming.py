@@ -217,9 +217,10 @@ def test_a_stray_folder_is_neither_resumed_nor_counted(run, tmp_path):
     folder = tmp_path / "cut"
     run("cut", at=5)
     (folder / "checkpoint-999").mkdir()
+    shutil.copytree(folder / "checkpoint-4", folder / "checkpoint-007")
     resumed = run("cut", save_total_limit=1)
     names = sorted(path.name for path in folder.glob("checkpoint-*"))
-    assert names == ["checkpoint-14", "checkpoint-999"]
+    assert names == ["checkpoint-007", "checkpoint-14", "checkpoint-999"]
     assert resumed.state.global_step == 14
     assert_same_run(resumed, run("whole"))
 
@@ -589,6 +590,13 @@ def test_a_finished_run_with_other_data_or_sizes_is_rejected(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             run_of(**other)
+
+
+def test_files_that_a_run_would_overwrite_are_not_its_own(tmp_path):
+    (tmp_path / "README.md").write_text("My notes")
+    with pytest.raises(ValueError, match=r"holds README\.md, which the run would overwrite"):
+        Run(arguments(tmp_path))
+    assert Run(arguments(tmp_path, resume="auto")).checkpoint is None
 
 
 def test_a_kill_while_the_finish_is_recorded_leaves_the_run_unfinished(tmp_path, monkeypatch):

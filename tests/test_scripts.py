@@ -1,16 +1,19 @@
 """The commands as users run them: flags, output files, errors and interrupts."""
 
 import ast
+import errno
 import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +21,8 @@ from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments
 from transformers import AutoConfig, AutoTokenizer
 
 import aiayn
+from modeling_aiayn.commands import evaluate_translation as evaluate_command
+from modeling_aiayn.commands import translate as translate_command
 from modeling_aiayn.commands.command_line import (
     RECIPES,
     find_recipe,
@@ -198,13 +203,125 @@ def test_columns_for_nbest_scores_and_alignment(run, model_folder, tmp_path):
 @pytest.mark.parametrize("flag", ["input", "prefixes", "phrases"])
 def test_a_file_is_not_overwritten_while_it_is_read(run, model_folder, tmp_path, flag):
     (tmp_path / "texts").write_text("The dog sees.\n")
-    (tmp_path / "same").symlink_to(tmp_path / "texts")
-    code, _, err = run(
-        *("translate.py", "--model", model_folder, f"--{flag}", tmp_path / "texts"),
-        *("--output", tmp_path / "same"),
-    )
-    assert code == 1 and f"--output would overwrite --{flag}" in err
-    assert (tmp_path / "texts").read_text() == "The dog sees.\n"
+    (tmp_path / "link").symlink_to(tmp_path / "texts")
+    (tmp_path / "hard").hardlink_to(tmp_path / "texts")
+    for name in ("texts", "link", "hard"):
+        code, _, err = run(
+            *("translate.py", "--model", model_folder, f"--{flag}", tmp_path / "texts"),
+            *("--output", tmp_path / name),
+        )
+        assert code == 1 and f"--output would overwrite --{flag}" in err
+        assert (tmp_path / "texts").read_text() == "The dog sees.\n"
+
+
+def test_the_file_behind_stdin_is_not_overwritten(model_folder, tmp_path):
+    texts = tmp_path / "texts"
+    texts.write_text("The dog sees.\n")
+    command = [sys.executable, "scripts/translate.py", "--model", str(model_folder)]
+    for output, mode in ((["--output", str(texts)], None), ([], "ab")):
+        with texts.open("rb") as stdin, texts.open(mode or "rb") as stdout:
+            done = subprocess.run(
+                [*command, *output], cwd=ROOT, stdin=stdin, stderr=subprocess.PIPE, check=False,
+                stdout=stdout if mode else subprocess.PIPE,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert b"error: --output would overwrite --input, /dev/fd/0." in done.stderr
+        assert texts.read_text() == "The dog sees.\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("evaluate_translation.py", ("--scores", "t.en"), "--scores would overwrite --file, t.en"),
+        ("evaluate_translation.py", ("--translations", "t.de"), "would overwrite --file, t.de"),
+        ("evaluate_translation.py", ("--scores", "h"), "--scores would overwrite --hypotheses, h"),
+        (
+            "evaluate_translation.py",
+            ("--scores", "new", "--translations", "./new"),
+            "--translations and --scores are the same file, ./new",
+        ),
+        ("evaluate_translation.py", ("--scores", "no/new"), "--scores no/new: there is no folder"),
+        ("evaluate_translation.py", ("--scores", "."), "--scores must be a file, got the folder"),
+        ("translate.py", ("--output", "m/config.json"), "--output would overwrite --model, m/con"),
+        ("translate.py", ("--output", "no/new"), "--output no/new: there is no folder no. Create"),
+        ("show_attention.py", ("--output", "no/a.png"), "--output no/a.png: there is no folder"),
+        ("score_alignment.py", ("--picture", "no/a.png"), "--picture no/a.png: there is no"),
+        ("score_alignment.py", ("--picture", "g.svg"), "--picture would overwrite --gold, g.svg"),
+    ],
+    ids=str,
+)
+def test_outputs_are_checked_before_any_work(
+    run, model_folder, tmp_path, monkeypatch, script, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_folder, "m")
+    for name in ("t.en", "t.de", "h", "g.svg"):
+        Path(name).write_text("a b\n")
+    given = {
+        "evaluate_translation.py": ("--hypotheses", "h", "--file", "t"),
+        "translate.py": ("--model", "m", "--text", "a"),
+        "show_attention.py": ("--model", "m", "--text", "a"),
+        "score_alignment.py": (
+            *("--model", "m", "--source", "t.en", "--target", "t.de", "--gold", "g.svg"),
+        ),
+    }
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    code, out, err = run(script, *given[script], *flags)
+    assert (code, out) == (1, "") and message in err.replace("'", "")
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_an_output_appears_when_it_is_complete(run, model_folder, tmp_path, monkeypatch):
+    """The fourth of four texts has no prefix; the pool is small, so that three are written."""
+
+    def read_gzip(path):
+        return gzip.decompress(path.read_bytes())
+
+    monkeypatch.setattr(translate_command, "POOL_SIZE", 1)
+    (tmp_path / "texts").write_text("We see.\n" * 4)
+    (tmp_path / "prefixes").write_text("Wir\n" * 3)
+    flags = ("--model", model_folder, "--input", tmp_path / "texts", "--output")
+    for name, read in (("out", Path.read_bytes), ("out.gz", read_gzip)):
+        output, partial = tmp_path / name, tmp_path / f"{name}.partial"
+        output.write_text("of yesterday")
+        output.chmod(0o640)
+        code, _, err = run("translate.py", *flags, output, "--prefixes", tmp_path / "prefixes")
+        assert code == 1 and "line 4 is missing in one of them" in err
+        assert output.read_text() == "of yesterday"
+        assert read(partial).count(b"Wir") == 3
+        assert run("translate.py", *flags, output)[0] == 0
+        assert len(read(output).splitlines()) == 4 and not partial.exists()
+        assert oct(output.stat().st_mode)[-3:] == "640"
+    code, out, _ = run("translate.py", *flags, "/dev/null")
+    assert (code, out) == (0, "") and Path("/dev/null").is_char_device()
+
+
+def test_scores_are_printed_before_they_are_written(run, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(evaluate_command, "write_file", full)
+    (tmp_path / "t.tsv").write_text("We see.\tWir sehen.\n")
+    (tmp_path / "h").write_text("Wir sehen.\n")
+    flags = ("--hypotheses", tmp_path / "h", "--file", tmp_path / "t.tsv")
+    code, out, err = run("evaluate_translation.py", *flags, "--scores", tmp_path / "s")
+    assert code == 1 and "chrf" in out
+    assert err.splitlines()[-1].startswith("error: [Errno 28] No space left on device: ")
+
+
+def test_translations_are_written_though_nobody_reads_the_scores(tmp_path):
+    (tmp_path / "t.tsv").write_text("We see.\tWir sehen.\n")
+    (tmp_path / "h").write_text("Wir sehen.\n")
+    flags = ["--hypotheses", "h", "--file", "t.tsv", "--scores", "s", "--translations", "w"]
+    with open("/dev/full", "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, ROOT / "scripts" / "evaluate_translation.py", *flags],
+            cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: [Errno 28] No space left on device: 'stdout'"
+    assert (tmp_path / "w").read_text() == "Wir sehen.\n"
+    assert "chrf" in json.loads((tmp_path / "s").read_text())
 
 
 def test_an_invalid_line_does_not_affect_the_others(run, model_folder, caplog):

@@ -9,12 +9,14 @@ hypotheses has one line per source sentence, as `aiayn translate` writes it.
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import parse_columns, read_lines, read_rows, skip_empty
+from ..corpus import files_of, parse_columns, read_lines, read_rows, skip_empty
 from ..loading import check_package
 from ..metrics import moses_bleu
 from ..translation.evaluation import (
@@ -25,7 +27,9 @@ from ..translation.evaluation import (
     with_translations,
 )
 from ..translation.options import SearchOptions
+from ..whole_files import write_file
 from .command_line import parse_arguments
+from .output_files import check_outputs, files_of_models
 from .translator_flags import TranslatorFlags
 
 
@@ -62,6 +66,19 @@ class EvaluationFlags(TranslatorFlags):
             raise ValueError("Give either --model or --hypotheses.")
         if self.moses:
             check_package("sacremoses", "interop")
+        inputs = {
+            "file": files_of(self.file, self.source_lang, self.target_lang),
+            "hypotheses": [] if self.hypotheses is None else [Path(self.hypotheses)],
+            "model": files_of_models(self.model),
+        }
+        check_outputs({"scores": self.scores, "translations": self.translations}, inputs)
+
+    def write(self, scores: dict[str, Any], lines: Sequence[str]) -> None:
+        """Write the scores, and the translations of all lines, to the files that flags name."""
+        if self.translations is not None:
+            write_file(Path(self.translations), "\n".join([*lines, ""]))
+        if self.scores is not None:
+            write_file(Path(self.scores), json.dumps(scores, indent=2) + "\n")
 
 
 def main() -> None:
@@ -81,9 +98,9 @@ def main() -> None:
         )
     if flags.moses:
         scores |= moses_bleu(translations, list(pairs["target"]), flags.target_lang)
-    if flags.translations is not None:
-        lines = lines_for_all_rows(rows, translations)
-        Path(flags.translations).write_text("\n".join([*lines, ""]), "utf-8")
-    if flags.scores is not None:
-        Path(flags.scores).write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
-    sys.stdout.write(f"{score_table(scores)}\n")
+    try:
+        # Nothing is lost if a file cannot be written, or if nobody reads stdout.
+        sys.stdout.write(f"{score_table(scores)}\n")
+        sys.stdout.flush()
+    finally:
+        flags.write(scores, lines_for_all_rows(rows, translations))

@@ -9,6 +9,7 @@ on the first half of the pairs and scored on the second half.
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
@@ -22,6 +23,7 @@ from ..inspection.alignment_scores import (
 )
 from ..inspection.pictures import check_ending
 from .command_line import parse_arguments
+from .output_files import check_outputs
 from .translator_flags import TranslatorFlags
 
 EMBEDDED_PAIRS = 500
@@ -57,6 +59,9 @@ class AlignmentFlags(TranslatorFlags):
             raise ValueError("--reversed describes --gold. Give --gold, or leave out --reversed.")
         if self.picture is not None:
             check_ending(self.picture)
+            files = {name: getattr(self, name) for name in ("source", "target", "gold")}
+            inputs = {name: [Path(path)] for name, path in files.items() if path is not None}
+            check_outputs({"picture": self.picture}, inputs)
 
     def read_pairs_with_links(self) -> list[GoldPair]:
         """Read or generate the pairs, at least two."""
@@ -79,9 +84,13 @@ def main() -> None:
     half = len(pairs) // 2
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
     best = min(first, key=lambda choice: first[choice].error_rate)
-    sys.stdout.write(f"{alignment_table(second)}\n")
-    sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
-    sys.stdout.write(f"To use it: aiayn translate --alignment {best.flag}\n")
-    if flags.picture is not None:
-        maps = word_attention_maps(translator, pairs[-1])
-        draw_alignment_matrix(maps, best, pairs[-1], flags.picture)
+    try:
+        # Nothing is lost if the picture cannot be drawn, or if nobody reads stdout.
+        sys.stdout.write(f"{alignment_table(second)}\n")
+        sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
+        sys.stdout.write(f"To use it: aiayn translate --alignment {best.flag}\n")
+        sys.stdout.flush()
+    finally:
+        if flags.picture is not None:
+            maps = word_attention_maps(translator, pairs[-1])
+            draw_alignment_matrix(maps, best, pairs[-1], flags.picture)

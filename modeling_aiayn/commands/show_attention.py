@@ -28,6 +28,7 @@ from ..loading import find_model
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.options import SearchOptions
 from .command_line import parse_arguments
+from .output_files import check_outputs, files_of_models
 from .saved_model import default_device, load_with_tokenizer
 from .translator_flags import TranslatorFlags
 
@@ -123,6 +124,8 @@ def _architecture(flags: TranslatorFlags) -> str:
 def main() -> None:
     """Load, draw, and print the name of the file."""
     flags, options, picture = parse_arguments(__doc__, TranslatorFlags, SearchOptions, PictureFlags)
+    inputs = {"model": [] if flags.hub else files_of_models(flags.model)}
+    check_outputs({"output": picture.output}, inputs)
     maps = load_maps(flags, options, picture.text, picture.target)
     picture.draw(maps)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""

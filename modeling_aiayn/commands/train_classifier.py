@@ -28,6 +28,7 @@ from ..classification.training import (
 from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.run import Run
+from ..whole_files import write_file
 from .command_line import parse_arguments
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         scores = score_classes(found.predictions.argmax(-1), found.label_ids, names)
         folder = Path(args.output_dir)
         summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
-        (folder / "scores.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        write_file(folder / "scores.json", json.dumps(summary, indent=2) + "\n")
         draw_confusion(scores, folder / "confusion.png")
         run.finish()
         sys.stdout.write(f"{scores}\n{model.num_parameters():,} parameters\n")

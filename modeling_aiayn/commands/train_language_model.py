@@ -26,6 +26,7 @@ from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.progress import training_table
 from ..training.run import Run
+from ..whole_files import write_file
 from .command_line import parse_arguments
 
 
@@ -64,7 +65,7 @@ def main() -> None:
             for name, score in scores.items()
         }
         path = Path(args.output_dir) / "scores.json"
-        path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        write_file(path, json.dumps(summary, indent=2) + "\n")
         run.finish()
         sys.stdout.write(f"{table}\n\n{text_score_table(scores, data.unit)}\n")
         sys.stdout.write(f"{model.num_parameters():,} parameters\n")

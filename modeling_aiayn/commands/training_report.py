@@ -17,6 +17,7 @@ from ..training.data import DataArguments
 from ..training.fine_tuning import FineTuningArguments
 from ..translation.evaluation import score_table
 from ..translation.options import SearchOptions
+from ..whole_files import write_file
 from .public_paths import corpus_name, without_folders
 
 TEMPLATE = Path(__file__).parent.parent / "cards" / "translation.md"
@@ -92,8 +93,8 @@ def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, An
     )
     text = TEMPLATE.read_text("utf-8")
     card = ModelCard.from_template(metadata, template_str=text, table=score_table(scores), **facts)
-    card.save(Path(folder) / "README.md")
-    (Path(folder) / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", "utf-8")
+    write_file(Path(folder) / "README.md", str(card))
+    write_file(Path(folder) / "scores.json", json.dumps(scores, indent=2) + "\n")
 
 
 def _parameters(model: Any, is_merged: bool) -> int:

@@ -12,7 +12,7 @@ import gzip
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,10 +27,14 @@ from ..translation.options import SearchOptions
 from ..translation.progress import TranslationBar
 from ..translation.translation_lines import translation_lines
 from ..translation.translator import POOL_SIZE
+from ..whole_files import new_file
 from .command_line import parse_arguments
+from .output_files import check_outputs, file_behind, files_of_models
 from .translator_flags import TranslatorFlags
 
 logger = logging.getLogger(__name__)
+
+PARTIAL = ".partial"
 
 
 @dataclass(kw_only=True)
@@ -46,7 +50,11 @@ class TranslateFlags(TranslatorFlags):
     input: str | None = HfArg(
         default=None, help="File of sentences to translate, plain or .gz. Default: stdin."
     )
-    output: str | None = HfArg(default=None, help="File to write, plain or .gz. Default: stdout.")
+    output: str | None = HfArg(
+        default=None,
+        help="File to write, plain or .gz; until it is complete, its name ends in .partial. "
+        "Default: stdout.",
+    )
     prefixes: str | None = HfArg(
         default=None, help="File with a line per sentence: the words its translation starts with."
     )
@@ -64,13 +72,12 @@ class TranslateFlags(TranslatorFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("input", "prefixes", "phrases"):
-            read = getattr(self, name)
-            if (
-                None not in (read, self.output)
-                and Path(read).resolve() == Path(str(self.output)).resolve()
-            ):
-                raise ValueError(f"--output would overwrite --{name}, {read}. Pass another file.")
+        named = {name: getattr(self, name) for name in ("input", "prefixes", "phrases")}
+        inputs = {name: [Path(path)] for name, path in named.items() if path is not None}
+        if self.text is None and self.input is None and (stdin := file_behind(sys.stdin)):
+            inputs["input"] = [Path(stdin)]
+        inputs["model"] = files_of_models(self.model)
+        check_outputs({"output": self.output or file_behind(sys.stdout)}, inputs)
 
     @property
     def is_dialogue(self) -> bool:
@@ -82,13 +89,20 @@ class TranslateFlags(TranslatorFlags):
         """Whether the output is a .gz file."""
         return self.output is not None and self.output.endswith(".gz")
 
-    def open_output(self) -> AbstractContextManager[BinaryIO]:
-        """Open the file to write, or stdout."""
+    @contextmanager
+    def open_output(self) -> Iterator[BinaryIO]:
+        """Open the file to write, or stdout; lines go to OUTPUT.partial until all are written."""
         if self.output is None:
-            return nullcontext(sys.stdout.buffer)
+            yield sys.stdout.buffer
+            return
         opened: Any = gzip.open if self.is_compressed else open
-        file: BinaryIO = opened(self.output, "wb")
-        return file
+        try:
+            with new_file(self.output, kept=PARTIAL) as path, opened(path, "wb") as file:
+                yield file
+        except BaseException:
+            if Path(f"{self.output}{PARTIAL}").is_file():
+                logger.warning("The lines written so far are in %s%s.", self.output, PARTIAL)
+            raise
 
     def sentences(self) -> Iterator[str]:
         """Read the sentences to translate."""
@@ -109,7 +123,6 @@ def main() -> None:
     translator.engine.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
     phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))
-    # Open the output after all flags are checked: a wrong flag must not empty an existing file.
     with ExitStack() as stack:
         output = stack.enter_context(flags.open_output())
         bar = stack.enter_context(TranslationBar(is_shown=not flags.is_dialogue))

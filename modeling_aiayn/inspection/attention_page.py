@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..whole_files import write_file
 from .attention_weights import AttentionMaps
 from .pictures import visible
 
@@ -32,7 +33,7 @@ def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
     template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     page = template.replace("{{POLICY}}", _policy(template))
     page = page.replace("{{DATA}}", _as_json(page_data(maps)))
-    Path(path).write_text(page, encoding="utf-8", newline="\n")
+    write_file(Path(path), page)
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dict
 
+from ..whole_files import new_file
+
 PICTURE_ENDINGS = (".png", ".svg")
 DOTS_PER_INCH = 120
 # Larger pictures cannot be opened everywhere, so their resolution is reduced.
@@ -83,6 +85,7 @@ def write_figure(figure: Figure, path: str | Path) -> None:
         math.sqrt(MAX_PIXELS / (width * height)),
     )
     with (
+        new_file(path) as unfinished,
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "modeling_aiayn"}),
         warnings.catch_warnings(),
     ):
@@ -91,7 +94,7 @@ def write_figure(figure: Figure, path: str | Path) -> None:
             warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(
-            path,
+            unfinished,
             dpi=dots,
             format=ending[1:],
             metadata=metadata,

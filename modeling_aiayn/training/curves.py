@@ -7,6 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from transformers import TrainerCallback
 
+from ..whole_files import new_file
+
 logger = logging.getLogger(__name__)
 
 CURVES_FILE = "curves.png"
@@ -44,7 +46,8 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    figure.savefig(path, dpi=120)
+    with new_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=120)
 
 
 class CurvesCallback(TrainerCallback):

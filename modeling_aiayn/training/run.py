@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 PID_FILE = ".pid"
 FINISHED_FILE = "finished.json"
+# Files that a run writes at its end.
+REPORTS = ("README.md", "scores.json")
 PATIENCE = "early_stopping_patience"
 
 # The system releases a lock when its process ends, however that happens.
@@ -94,6 +96,12 @@ class Run:
                 f"output_dir {folder} already holds a run. Resume it with --resume auto, or give a "
                 "new --output_dir."
             )
+        for name in REPORTS:
+            if self.args.resume is None and (folder / name).exists():
+                raise ValueError(
+                    f"output_dir {folder} holds {name}, which the run would overwrite. Give a new "
+                    "--output_dir."
+                )
         found = choose_checkpoint(self.args)
         if found is not None:
             logger.info("Resuming from %s.", found.folder)
