@@ -54,12 +54,14 @@ BASE_MODELS = {
     "AiaynDecoder": "stacks.AiaynDecoder",
 }
 
-# The fields that must be at least 1.
-SIZES = (
-    *("vocab_size", "decoder_vocab_size", "d_model", "head_dim", "max_position_embeddings"),
-    *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
-    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
-)
+# The largest value of each size; a damaged configuration would otherwise take hours to build.
+SIZES = {
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "max_position_embeddings"), 2**27),
+    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "head_dim"), 2**20),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2**14),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 1000),
+}
+MAX_LABELS = 2**20
 # A keyword this similar to a field counts as a misspelt field.
 MISSPELT_SIMILARITY = 0.85
 
@@ -163,6 +165,9 @@ class AiaynConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._warn_of_spelling(kwargs)
+        labels = kwargs.get("num_labels")  # transformers makes a name for each
+        if labels is not None and not (isinstance(labels, int) and 0 <= labels <= MAX_LABELS):
+            raise ValueError(f"num_labels must be in [0, {MAX_LABELS}], got {labels!r}.")
         super().__post_init__(**kwargs)
         # AutoModel chooses between base models by this list, which must not be None.
         self.architectures: list[str] = self.architectures or []
@@ -230,10 +235,10 @@ class AiaynConfig(PreTrainedConfig):
             )
 
     def _check_ranges(self) -> None:
-        for name in SIZES:
+        for name, largest in SIZES.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+            if value is not None and not 1 <= value <= largest:
+                raise ValueError(f"{name} must be in [1, {largest}], got {value}.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")

@@ -5,20 +5,26 @@ surrounding blanks. Error messages name the path and the line.
 """
 
 import gzip
-import json
 import logging
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from datasets import Dataset, load_dataset
 
 from .embedded_corpus import generate_pairs
+from .parsing import parse_json
 
 logger = logging.getLogger(__name__)
 
+# Longer lines are no sentences, but may never end.
+MAX_LINE_BYTES = 10_000_000
+# Texts expand 3 to 20 times; 1,032 times is possible.
+MAX_EXPANSION = 50
 # Pairs that are compared at a time.
 BATCH_SIZE = 10_000
 _COLUMNS = ["source", "target"]
@@ -30,8 +36,8 @@ def read_lines(path: str | Path) -> list[str]:
     Lines end at \n only; a \r before it and a byte-order mark are removed.
 
     Raises:
-        OSError: The file cannot be read, or is a truncated or damaged .gz.
-        ValueError: A line is not UTF-8.
+        OSError: The file cannot be read, is no regular file, or is a truncated or damaged .gz.
+        ValueError: A line is not UTF-8 or too long, or a .gz expands without end.
     """
     lines = _raw_lines(_open_binary(path), str(path))
     return [_decode_line(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
@@ -41,10 +47,16 @@ def read_bytes(path: str | Path) -> bytes:
     """Read the content of a file, plain or .gz.
 
     Raises:
-        OSError: The file cannot be read, or is a truncated or damaged .gz.
+        OSError: The file cannot be read, is no regular file, or is a truncated or damaged .gz.
+        ValueError: A .gz expands without end.
     """
+    parts, read = [], 0
     with _open_binary(path) as file, _named_gzip_errors(str(path)):
-        return file.read()
+        while part := file.read(MAX_LINE_BYTES):
+            read += len(part)
+            _check_expansion(file, read, str(path))
+            parts.append(part)
+    return b"".join(parts)
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -56,11 +68,7 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     """
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not valid JSON ({error}).") from error
-        yield where, record
+        yield where, parse_json(line, where)
 
 
 def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
@@ -72,7 +80,8 @@ def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
         source: A text file, plain or .gz, or an open binary file.
 
     Raises:
-        OSError: The file cannot be read, or is a truncated or damaged .gz.
+        OSError: The file cannot be read, is no regular file, or is a truncated or damaged .gz.
+        ValueError: A line is too long, or a .gz expands without end.
     """
     if isinstance(source, (str, Path)):
         return _replace_invalid(_raw_lines(_open_binary(source), str(source)), str(source))
@@ -80,6 +89,17 @@ def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
 
 
 def _open_binary(path: str | Path) -> BinaryIO:
+    """Open a file, plain or .gz.
+
+    Raises:
+        OSError: There is no such file, or it is a device or a named pipe, which may never end.
+    """
+    is_open_already = str(path).startswith(("/dev/fd/", "/dev/std", "/proc/self/fd/"))
+    if Path(path).exists() and not (Path(path).is_file() or is_open_already):
+        raise OSError(
+            f"{path} must be a file, got a folder, a device or a named pipe. Write the text to a "
+            "file first, or pass it on stdin where the command reads stdin."
+        )
     opened: Any = gzip.open if str(path).endswith(".gz") else open
     file: BinaryIO = opened(path, "rb")
     return file
@@ -87,10 +107,30 @@ def _open_binary(path: str | Path) -> BinaryIO:
 
 def _raw_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Lines without line ends and byte-order mark; closes the file at the end."""
+    read = 0
     with file, _named_gzip_errors(name):
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES), b""), start=1):
+            if len(line) == MAX_LINE_BYTES:
+                raise ValueError(
+                    f"{name}:{number}: a line must have less than {MAX_LINE_BYTES:,} bytes. Split "
+                    "it into sentences."
+                )
+            read += len(line)
+            _check_expansion(file, read, name)
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             yield text.removesuffix(b"\n")
+
+
+def _check_expansion(file: BinaryIO, read: int, name: str) -> None:
+    """Check that a .gz does not expand to far more than texts do: it may never end."""
+    if read < MAX_LINE_BYTES or not isinstance(file, gzip.GzipFile):
+        return
+    packed = os.fstat(file.fileno()).st_size
+    if packed and read > MAX_EXPANSION * packed:
+        raise ValueError(
+            f"{name}: the file expands to more than {MAX_EXPANSION} times its size, which no text "
+            "does. Unpack it, and pass the text."
+        )
 
 
 @contextmanager

@@ -1,18 +1,22 @@
 """Load models and tokenizers from a folder or a repository, and check that they are complete."""
 
 import copy
-import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -20,6 +24,7 @@ from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
     cached_file,
@@ -27,8 +32,10 @@ from transformers.utils import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .configuration_aiayn import AiaynConfig
+from .memory import is_out_of_memory
 from .modeling_aiayn import AiaynForConditionalGeneration
-from .tokenization import TARGET_TOKENIZER_FOLDER
+from .parsing import read_json_object
+from .tokenization import TARGET_TOKENIZER_FOLDER, is_tokenizer_failure
 
 # check_weights names a weight of the wrong shape; transformers does not.
 ENFORCED = {
@@ -36,6 +43,12 @@ ENFORCED = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
+# safetensors' names of the types that weights may have.
+FLOATS = ("F64", "F32", "F16", "BF16")
+SETTINGS_FILES = (
+    *(CONFIG_NAME, GENERATION_CONFIG_NAME, ADAPTER_CONFIG_NAME),
+    *("tokenizer_config.json", "tokenizer.json"),
+)
 # The model that is part of the package, and the folder that holds it.
 BUNDLED_MODEL = "aiayn-en-de"
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
@@ -50,6 +63,73 @@ def find_model(path: str | Path) -> str | Path:
     named = Path(path)
     is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name == BUNDLED_MODEL
     return CHECKPOINTS / BUNDLED_MODEL if is_bundled and not named.exists() else path
+
+
+@contextmanager
+def named_load_errors(path: str | Path) -> Iterator[None]:
+    """Turn errors by which a library reports damaged files into one line that names the model.
+
+    Raises:
+        ValueError: An error came that is neither an OSError, a ValueError nor an ImportError.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
+    except (OSError, ValueError, ImportError, StrictDataclassError):
+        raise
+    except BaseException as error:
+        is_error = isinstance(error, Exception) or is_tokenizer_failure(error)
+        if not is_error or is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"{path} cannot be loaded, because a file in it is damaged or of another kind "
+            f"({type(error).__name__}: {error}). Copy or download it again."
+        ) from error
+
+
+@contextmanager
+def without_load_report() -> Iterator[None]:
+    """Suppress the library's table of weights that do not fit: `check_weights` raises the first."""
+    logger = logging.getLogger("transformers.modeling_utils")
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_shown)
+
+
+def check_settings_files(folder: str | Path) -> None:
+    """Check that each JSON file of a model's folder holds an object; some may be missing.
+
+    Raises:
+        OSError: A file is damaged, or cannot be read.
+    """
+    for place in (Path(folder), Path(folder, TARGET_TOKENIZER_FOLDER)):
+        for name in SETTINGS_FILES:
+            if (place / name).is_file():
+                try:
+                    read_json_object(place / name)
+                except ValueError as error:
+                    raise OSError(f"{error} Copy or download it again.") from error
+
+
+def load_config(path: str | Path, hub: bool = False) -> PreTrainedConfig:
+    """Load the configuration of a model's folder, or with hub of a repository.
+
+    Raises:
+        OSError: There is no such model.
+        ValueError: The configuration is invalid.
+    """
+    if not hub:
+        check_model_folder(path)
+        check_settings_files(path)
+    with named_load_errors(path):
+        return AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=not hub)
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
@@ -68,13 +148,20 @@ def check_model_folder(
 
 
 def check_weight_file(path: Path) -> None:
-    """Check that a file is a complete safetensors file; only its header is read.
+    """Check that a file is a complete safetensors file of numbers; only its header is read.
 
     Raises:
         OSError: The file is missing, a Git LFS pointer, truncated or corrupt.
+        ValueError: A weight holds integers.
     """
     try:
-        with safe_open(path, framework="pt"):
+        with safe_open(path, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118
+                kind = weights.get_slice(name).get_dtype()
+                if kind not in FLOATS:
+                    raise ValueError(
+                        f"{path}: the weight {name} must hold floating-point numbers, got {kind}."
+                    )
             return
     except SafetensorError as error:  # names neither the file nor a remedy
         with open(path, "rb") as file:
@@ -97,16 +184,27 @@ def check_weight_files(folder: str | Path) -> None:
     paths = {path for path in (Path(folder, name) for name in names) if path.exists()}
     index = Path(folder, SAFE_WEIGHTS_INDEX_NAME)
     if index.is_file() and Path(folder, SAFE_WEIGHTS_NAME) not in paths:
-        try:
-            shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        except (ValueError, KeyError) as error:
-            raise OSError(f"{index} is damaged. Copy or download it again.") from error
-        for name in shards:
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise OSError(f"{index}: the index names a file outside the folder, {name}.")
-            paths.add(Path(folder, name))
+        paths |= {Path(folder, name) for name in shards_in(index)}
     for path in sorted(paths):
         check_weight_file(path)
+
+
+def shards_in(index: Path) -> set[str]:
+    """The files that an index of weights names.
+
+    Raises:
+        OSError: The index is damaged, or names a file outside its folder or of another format.
+    """
+    try:
+        shards = read_json_object(index)["weight_map"].values()
+    except (ValueError, KeyError, AttributeError) as error:
+        raise OSError(f"{index} is damaged. Copy or download it again.") from error
+    for name in shards:
+        if not isinstance(name, str) or not name.endswith(".safetensors"):
+            raise OSError(f"{index}: the index must name .safetensors files, got {name!r}.")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise OSError(f"{index}: the index names a file outside the folder, {name}.")
+    return set(shards)
 
 
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
@@ -164,18 +262,31 @@ def load_checked(
     """
     if fixed := sorted(options.keys() & ENFORCED.keys()):
         raise ValueError(f"{fixed[0]} cannot be set: all weights are checked safetensors.")
-    if not hub:
-        check_weight_files(path)
     options = {"trust_remote_code": False, "local_files_only": not hub} | options
-    try:
+    if not hub:
+        check_settings_files(path)
+        check_weight_files(path)
+    elif index := _find_index(path, options):
+        shards_in(index)
+    with named_load_errors(path), without_load_report():
         model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
-    except SafetensorError as error:
-        raise OSError(f"{path}: the weights are corrupt ({error}). Download them again.") from error
     if new is not None:
         missing = [name for name in loading_info["missing_keys"] if not name.startswith(new)]
         loading_info = loading_info | {"missing_keys": missing, "unexpected_keys": set()}
     check_weights(path, model, loading_info)
     return model
+
+
+def _find_index(path: str | Path, options: dict[str, Any]) -> Path | None:
+    """The index of a repository's weights, which might name files of another format."""
+    places = ("revision", "token", "cache_dir", "local_files_only")
+    found = cached_file(
+        path,
+        SAFE_WEIGHTS_INDEX_NAME,
+        _raise_exceptions_for_missing_entries=False,
+        **{name: options[name] for name in places if name in options},
+    )
+    return None if found is None else Path(found)
 
 
 def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
@@ -209,7 +320,17 @@ def _base_of_adapter(path: str | Path, **where: Any) -> str | None:
     config = find_adapter_config_file(str(path), **where)
     if config is None or (Path(config).parent / CONFIG_NAME).is_file():
         return None
-    return str(json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"])
+    return adapter_base(config)
+
+
+def adapter_base(config: str | Path) -> str:
+    """The name of the base model in an adapter's configuration file."""
+    base = read_json_object(config).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise ValueError(
+            f"{config}: base_model_name_or_path must name the base model, got {base!r}."
+        )
+    return base
 
 
 def _merge_adapter(
@@ -288,7 +409,7 @@ def load_tokenizers(
             f"{path} holds no tokenizer: there is no {names[0]} in it. Save the model's tokenizer "
             "there with save_pretrained."
         )
-    source = AutoTokenizer.from_pretrained(path, **options)
+    source = load_tokenizer(path, **options)
     return source, load_target_tokenizer(path, config, **options) or source
 
 
@@ -314,4 +435,17 @@ def load_target_tokenizer(
         )
     if not is_there:
         return None
-    return AutoTokenizer.from_pretrained(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
+    return load_tokenizer(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
+
+
+def load_tokenizer(path: str | Path, **options: Any) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a folder or a repository; options are AutoTokenizer's.
+
+    Raises:
+        OSError: There is no tokenizer, or the Hub could not be reached.
+        ValueError: A file of it is damaged.
+    """
+    if Path(path).is_dir():
+        check_settings_files(path)
+    with named_load_errors(path):
+        return AutoTokenizer.from_pretrained(path, **options)

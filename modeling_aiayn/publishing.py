@@ -1,7 +1,6 @@
 """Upload a trained model's folder to the Hub: only the files that belong there."""
 
 import importlib
-import json
 import logging
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
-from .loading import check_directory, check_weight_files
+from .loading import adapter_base, check_directory, check_weight_files
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ def check_base(folder: Path) -> None:
     path = folder / ADAPTER_CONFIG_NAME
     if not path.is_file() or (folder / CONFIG_NAME).is_file():
         return
-    base = json.loads(path.read_text("utf-8"))["base_model_name_or_path"]
+    base = adapter_base(path)
     if Path(base).is_absolute() or Path(base).exists():
         raise ValueError(
             f"{path} names the folder {base} as the base model, which nobody else has. Publish the "

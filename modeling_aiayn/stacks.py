@@ -462,12 +462,17 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
-    """Check that a mask, if it is not a ready 4D mask, has the shape of the tokens or states."""
-    if mask is not None and mask.dim() == 2 and mask.shape != shape:
+    """Check that a mask, if it is not a ready 4D mask, has a 0 or a 1 for each token or state."""
+    if mask is None or mask.dim() != 2:
+        return
+    if mask.shape != shape:
         raise ValueError(
             f"The attention mask must have one entry per {name}, got a mask of shape "
             f"{tuple(mask.shape)} for {name}s of shape {shape}."
         )
+    is_readable = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_readable and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"The attention mask must hold 1 for real {name}s and 0 for padding.")
 
 
 def check_source(

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from tokenizers import (
     Regex,
@@ -23,6 +24,8 @@ SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+MAX_WORD_LENGTH = 1000
+LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
@@ -51,7 +54,8 @@ def train_bpe_tokenizer(
     lowercase, keeps lower case.
 
     Args:
-        texts: Sentences of both languages.
+        texts: Sentences of both languages. Words of more than 1,000 characters count as several:
+            training takes time with the square of their length.
         vocab_size: Maximum number of entries, including special tokens and the 256 bytes.
         lowercase: Whether to lower-case all text, for scores without case (Wu et al. 2021).
 
@@ -72,7 +76,7 @@ def train_bpe_tokenizer(
         special_tokens=SPECIAL_TOKENS,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(map(_split_long_words, texts), trainer)
     if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
         raise ValueError("Training a vocabulary needs text, got none.")
     if tokenizer.get_vocab_size() + len(BYTE_TOKENS) > vocab_size:
@@ -160,6 +164,29 @@ def replace_surrogates(text: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
+def is_tokenizer_failure(error: BaseException) -> bool:
+    """Whether an error came from the package tokenizers: a bare Exception, or a panic."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def named_tokenizer_errors(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Name the tokenizer that fails, as one with a regular expression that never ends does.
+
+    Raises:
+        ValueError: The package tokenizers failed in the block.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_tokenizer_failure(error):
+            raise
+        raise ValueError(
+            f"The tokenizer of {tokenizer.name_or_path} failed: {error}. Use the tokenizer that "
+            "belongs to the model."
+        ) from error
+
+
 def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
@@ -173,6 +200,10 @@ def decode_lines(
         for sequence in sequences
     )
     return [" ".join(text.splitlines()) for text in texts]
+
+
+def _split_long_words(text: str) -> str:
+    return LONG_WORD.sub(r"\g<0> ", text) if len(text) > MAX_WORD_LENGTH else text
 
 
 def _untrained_bpe(lowercase: bool) -> Tokenizer:

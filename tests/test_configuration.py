@@ -123,7 +123,7 @@ RATES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropo
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        *(({name: value}, f"{name} must be at least 1, got {value}") for name in POSITIVE for value in (0, -1)),
+        *(({name: value}, rf"{name} must be in \[1, \d+\], got {value}") for name in POSITIVE for value in (0, -1)),
         *(({name: -0.1}, rf"{name} must be in \[0, 1\), got -0.1") for name in RATES),
         *(({name: 1}, rf"{name} must be in \[0, 1\), got 1") for name in RATES),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be greater than 0, got 0.0"),

@@ -27,8 +27,10 @@ BASE_MODULES = {
     "whole_files": set(),
     "metrics": set(),
     "tokenization": set(),
-    "corpus": {"embedded_corpus"},
-    "loading": {"tokenization"},
+    "memory": set(),
+    "parsing": set(),
+    "corpus": {"embedded_corpus", "parsing"},
+    "loading": {"tokenization", "memory", "parsing"},
     "publishing": {"tokenization", "loading"},
 }
 # Rooms of the workshop, each with the rooms that it may import besides.

@@ -139,7 +139,9 @@ def test_shards_load_from_a_relative_path(folder, monkeypatch):
 
 def test_an_empty_config_raises_an_error(folder):
     (folder / "config.json").write_text("")
-    check_that_loading_raises(folder, OSError, r"config.*not a valid JSON")
+    check_that_loading_raises(
+        folder, OSError, r"config\.json: not valid JSON .* Copy or download it again"
+    )
 
 
 def test_a_folder_without_a_tokenizer_raises_an_error(folder):

@@ -6,15 +6,13 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
-from ..loading import check_directory, load_checked
+from ..loading import check_directory, load_checked, load_config, load_tokenizer
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
@@ -111,8 +109,8 @@ def _start_from(
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a classifier in float32 on the encoder of a folder's model."""
     options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    config = AutoConfig.from_pretrained(folder, **options)
+    tokenizer = load_tokenizer(folder, **options)
+    config = load_config(folder)
     model = load_checked(
         AutoModelForSequenceClassification,
         folder,

@@ -13,6 +13,9 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
+from ..memory import is_out_of_memory
+from ..parsing import parse_yaml
+from ..tokenization import is_tokenizer_failure
 from .streams import STREAMS, protect_streams
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -68,10 +71,7 @@ def find_recipe(path: str) -> Path:
 
 def _read_recipe(path: Path) -> list[str]:
     """Turn a recipe into the flags that it sets."""
-    try:
-        recipe = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML ({error}).") from error
+    recipe = parse_yaml(path.read_text("utf-8"), str(path))
     if not isinstance(recipe, dict):
         raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
     flags = []
@@ -113,11 +113,25 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError, ImportError, StrictDataclassError) as error:
+    except BaseException as error:
         if isinstance(error, BrokenPipeError) and error.filename == STREAMS[1]:
             return
-        if is_debugging:
+        message = _explanation(error)
+        if is_debugging or message is None:
             raise
-        cause = error.__cause__ if isinstance(error, StrictDataclassError) else error
-        sys.stderr.write(f"error: {' '.join(str(cause or error).split())}\n")
+        sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.exit(1)
+
+
+def _explanation(error: BaseException) -> str | None:
+    """The text of an error that a user can correct; None for a bug of ours."""
+    if isinstance(error, StrictDataclassError):
+        return str(error.__cause__ or error)
+    if isinstance(error, (ValueError, OSError, ImportError)):
+        return str(error)
+    if is_out_of_memory(error):
+        return (
+            f"Out of memory ({error}). Lower --batch_size, --max_tokens_per_batch or "
+            "--per_device_train_batch_size, or use a smaller model."
+        )
+    return f"The tokenizer failed: {error}." if is_tokenizer_failure(error) else None

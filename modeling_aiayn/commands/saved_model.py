@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..loading import check_model_folder, load_checked
+from ..loading import load_checked, load_config, load_tokenizer
 
 
 def default_device(device: str | None) -> str:
@@ -23,8 +23,7 @@ def default_device(device: str | None) -> str:
 
 def check_head(folder: str, head: str) -> None:
     """Check that a folder holds a model that was saved as the class named head."""
-    check_model_folder(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = load_config(folder)
     saved_as = next(iter(config.architectures or []), "none")
     if head not in (config.architectures or []):
         raise ValueError(f"{folder} must hold a model saved as {head}, got {saved_as}.")
@@ -35,7 +34,4 @@ def load_with_tokenizer(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model with `load_checked`, and its tokenizer."""
     model = load_checked(auto_class, path, hub=hub, **options)
-    tokenizer = AutoTokenizer.from_pretrained(
-        path, trust_remote_code=False, local_files_only=not hub
-    )
-    return model, tokenizer
+    return model, load_tokenizer(path, trust_remote_code=False, local_files_only=not hub)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
 from ..inspection.attention_page import write_attention_page
@@ -24,7 +24,7 @@ from ..inspection.attention_weights import (
 )
 from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
-from ..loading import find_model
+from ..loading import find_model, load_config
 from ..modeling_aiayn import AiaynEncoderModel
 from ..translation.options import SearchOptions
 from .command_line import parse_arguments
@@ -115,9 +115,7 @@ def _architecture(flags: TranslatorFlags) -> str:
     path = flags.model[0] if flags.hub else find_model(flags.model[0])
     if flags.engine != "torch" or not (flags.hub or Path(path, "config.json").is_file()):
         return ""
-    config = AutoConfig.from_pretrained(
-        path, trust_remote_code=False, local_files_only=not flags.hub
-    )
+    config = load_config(path, hub=flags.hub)
     return next(iter(config.architectures or []), "")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
 
 from .foreign_model import ForeignModel
-from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
+from .library_models import Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
 
 FSMT_NAMES = NameTable(
@@ -43,7 +43,7 @@ def fsmt_tokenizers(folder: Path) -> Tokenizers:
 
     The folder holds vocab-src.json, vocab-tgt.json and merges.txt. Needs the package sacremoses.
     """
-    whole = load_tokenizer(FSMTTokenizer, folder, "vocab-src.json")
+    whole = load_if_present(FSMTTokenizer, folder, "vocab-src.json")
     if whole is None:
         return None, None
 

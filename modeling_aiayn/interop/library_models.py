@@ -159,7 +159,7 @@ def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
     return decoding
 
 
-def load_tokenizer(
+def load_if_present(
     tokenizer_class: type[Any], folder: Path, needed: str
 ) -> PreTrainedTokenizerBase | None:
     """Load a folder's tokenizer by a class; return None if the file `needed` is missing."""

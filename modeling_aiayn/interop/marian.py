@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .foreign_model import ForeignModel
-from .library_models import Tokenizers, load_tokenizer, open_peer, read_peer
+from .library_models import Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
 
 MARIAN_NAMES = NameTable(
@@ -57,10 +57,10 @@ def marian_tokenizers(folder: Path) -> Tokenizers:
     splits a text in the same way where a piece is missing from the vocabulary. A folder that
     `export_marian` wrote has fast tokenizers.
     """
-    whole = load_tokenizer(MarianTokenizer, folder, "source.spm")
+    whole = load_if_present(MarianTokenizer, folder, "source.spm")
     if whole is None:
         source, target = (
-            load_tokenizer(AutoTokenizer, place, "tokenizer.json")
+            load_if_present(AutoTokenizer, place, "tokenizer.json")
             for place in (folder, folder / TARGET_TOKENIZER_FOLDER)
         )
         return source, target

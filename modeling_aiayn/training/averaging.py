@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from ..loading import check_weight_files
+from ..loading import check_weight_files, load_config
+from ..parsing import read_json_object
 from ..publishing import MODEL_FILES
 from ..whole_files import check_unused, new_folder
 from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
@@ -67,7 +67,7 @@ def check_same_model(folders: Iterable[Path]) -> None:
     """Check that models have the same options and vocabulary; only dropout may differ."""
     first: dict[str, Any] = {}
     for folder in folders:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = load_config(folder)
         found = model_settings(config)
         first = first or found
         for name in sorted(first.keys() | found.keys()):
@@ -93,7 +93,7 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     """
     values: dict[Path, float] = {}
     for folder in list_checkpoints(run):
-        state = json.loads((folder / TRAINER_STATE_NAME).read_text("utf-8"))
+        state = read_json_object(folder / TRAINER_STATE_NAME)
         for entry in state["log_history"]:
             if entry["step"] == state["global_step"] and f"eval_{metric}" in entry:
                 values[folder] = entry[f"eval_{metric}"]
@@ -144,5 +144,5 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
 
 def _write_float32(config_file: Path) -> None:
     """Set the dtype in which the model is loaded: fine-tuning in half precision would ruin it."""
-    config = json.loads(config_file.read_text("utf-8")) | {"dtype": "float32"}
+    config = read_json_object(config_file) | {"dtype": "float32"}
     config_file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

@@ -19,6 +19,7 @@ from typing import Any
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..parsing import read_json_object
 from ..whole_files import delete_folder, new_folder
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def check_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise FileNotFoundError(f"No such checkpoint: {folder}.")
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
+        manifest = read_json_object(folder / MANIFEST_FILE)
         files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
     except FileNotFoundError:
         raise ValueError(

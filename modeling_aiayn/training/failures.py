@@ -1,7 +1,6 @@
 """Errors that end a run: divergence, and a batch that does not fit into memory."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
+from ..memory import is_out_of_memory
 from .checkpoints import newest_whole_checkpoint
 
 # A loss this many times that of guessing tokens at random is divergence, not noise.
 DIVERGED_LOSS_RATIO = 10.0
-# The messages of GPUs and CPUs.
-OUT_OF_MEMORY = "out of memory|can't allocate memory"
 
 
 class TrainingDivergedError(ValueError):
@@ -49,8 +47,8 @@ def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[Non
     """Raise a BatchTooLargeError if the block runs out of memory."""
     try:
         yield
-    except RuntimeError as error:
-        if re.search(OUT_OF_MEMORY, str(error)) is None:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         raise BatchTooLargeError(update, inputs) from error
 

@@ -17,6 +17,7 @@ from transformers.utils import (
 from ..configuration_aiayn import AiaynConfig
 from ..loading import check_package, find_model, load_model, load_tokenizers
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..parsing import read_json_object
 from ..tokenization import vocabulary_sha256
 from ..whole_files import replaced_files, write_file
 from .arguments import AiaynTrainingArguments
@@ -238,7 +239,7 @@ def complete_adapter(folder: str | Path, base: str) -> None:
     for merged in (*Path(folder).glob("model*.safetensors*"), Path(folder) / CONFIG_NAME):
         merged.unlink(missing_ok=True)
     path = Path(folder) / ADAPTER_CONFIG_NAME
-    settings = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": base}
+    settings = read_json_object(path) | {"base_model_name_or_path": base}
     write_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 

@@ -11,6 +11,7 @@ from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback,
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..parsing import read_json_object
 from .checkpoints import Checkpoint
 from .settings import check_settings, is_more_patient
 
@@ -38,7 +39,7 @@ class Resumption(TrainerCallback):
         if checkpoint is not None:
             check_settings(checkpoint.settings, settings)
             path = checkpoint.folder / LOG_STATE_FILE.format(process=self._process)
-            self._log_state = json.loads(path.read_text("utf-8"))
+            self._log_state = read_json_object(path)
             patience = self.trainer.args.early_stopping_patience
             if is_more_patient(patience, self._value_before("early_stopping_patience", 0)):
                 self._log_state["stopped_early"] = False

@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
+from ..parsing import read_json_object
 from ..whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
 from .settings import (
@@ -78,7 +79,7 @@ class Run:
         path = Path(self.args.output_dir) / FINISHED_FILE
         if self.args.resume != "auto" or not path.is_file():
             return False
-        then, now = json.loads(path.read_text("utf-8")), _length(self.args)
+        then, now = read_json_object(path), _length(self.args)
         flags = then.pop("flags", {})
         if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
             return False

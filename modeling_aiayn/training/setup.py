@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import yaml
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..parsing import parse_yaml
 from ..tokenization import train_tokenizer, vocabulary_sha256
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
@@ -62,12 +62,13 @@ class ModelArguments(PresetArguments):
 
 def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
     """Parse the YAML mapping in a flag; None gives an empty mapping."""
+    expected = f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}."
     try:
-        found = yaml.safe_load(text or "{}")
-    except yaml.YAMLError:
-        found = None
+        found = parse_yaml(text or "{}", flag)
+    except ValueError as error:
+        raise ValueError(f"{expected} {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
+        raise ValueError(expected)
     return found
 
 

@@ -1,13 +1,14 @@
 """CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..parsing import parse_json, read_json_object
 from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
 from .engine import SourceSentence
@@ -59,7 +60,7 @@ class CTranslate2Engine:
             )
         except RuntimeError as error:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
-        exported = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+        exported = read_json_object(Path(folder) / "config.json")
         found = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
         if exported.get(VOCABULARIES_FIELD, found) != found:
             raise ValueError(
@@ -74,7 +75,7 @@ class CTranslate2Engine:
         )
         self.target_ids = {token: index for index, token in enumerate(self.target_tokens)}
         self.rules = DecodingRules.from_generation_config(
-            GenerationConfig.from_pretrained(folder, local_files_only=True),
+            GenerationConfig(**read_json_object(Path(folder) / GENERATION_CONFIG_NAME)),
             len(self.target_tokens),
             self.target_positions,
         )
@@ -177,7 +178,9 @@ def _exported_tokens(folder: Path, side: str) -> list[str]:
     """The token of each id in an exported model's vocabulary, of "source" or "target"."""
     own = folder / f"{side}_vocabulary.json"
     path = own if own.is_file() else folder / "shared_vocabulary.json"
-    tokens: list[str] = json.loads(path.read_text("utf-8"))
+    tokens = parse_json(path.read_text("utf-8"), str(path))
+    if not isinstance(tokens, list):
+        raise ValueError(f"{path} must hold a JSON list of tokens. Export the model again.")
     return tokens
 
 

@@ -1,14 +1,14 @@
 """The rules of a model's generation config, which every engine and exporter follows."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 from transformers import GenerationConfig
 
 from ..generation import MAX_TOKENS_BEYOND_SOURCE
 from .engine import SourceSentence
-from .options import SearchOptions
+from .options import MAX_LENGTH_OFFSET, SearchOptions
 
 # Subtracted from the logit of an id that is excluded from the softmax. It is finite in float16 too,
 # so that a prefix with such an id stays possible.
@@ -52,11 +52,11 @@ class DecodingRules:
         suppressed = _suppressed_token_ids(generation_config, vocabulary_size)
         ends = generation_config.eos_token_id
         return cls(
-            eos_token_ids=frozenset(ends if isinstance(ends, list) else [ends]),
+            eos_token_ids=frozenset(_check_ends(ends, vocabulary_size)),
             suppressed_token_ids=suppressed,
             excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
-            max_tokens_beyond_source=getattr(
-                generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE
+            max_tokens_beyond_source=_check_limit(
+                getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
             ),
             target_positions=target_positions,
         )
@@ -89,6 +89,26 @@ class DecodingRules:
             logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
 
 
+def _check_ends(ends: Any, vocabulary_size: int) -> list[int]:
+    """The ids that end a translation, of which there must be one."""
+    ids = ends if isinstance(ends, list) else [ends]
+    if not ids or not all(type(each) is int and 0 <= each < vocabulary_size for each in ids):
+        raise ValueError(
+            f"eos_token_id must be in [0, {vocabulary_size}), because it ends a translation; got "
+            f"{ends!r}. Set it in generation_config.json."
+        )
+    return ids
+
+
+def _check_limit(tokens: Any) -> int:
+    if type(tokens) is not int or not 0 <= tokens <= MAX_LENGTH_OFFSET:
+        raise ValueError(
+            f"max_tokens_beyond_source must be in [0, {MAX_LENGTH_OFFSET}], got {tokens!r}. Set it "
+            "in generation_config.json."
+        )
+    return tokens
+
+
 def _check_supported(generation_config: GenerationConfig) -> None:
     neutral = {
         "repetition_penalty": (None, 1.0),
@@ -110,13 +130,16 @@ def _suppressed_token_ids(
     generation_config: GenerationConfig, vocabulary_size: int
 ) -> tuple[int, ...]:
     words = generation_config.bad_words_ids or []
-    for word in words:
-        if len(word) != 1:
+    for word in words if isinstance(words, list) else [words]:
+        if not isinstance(word, list) or len(word) != 1:
             raise ValueError(
                 f"bad_words_ids must have one id each in Translator, got {word}. Use "
                 "model.generate(), or remove it from the generation config."
             )
-    ids = sorted({*(generation_config.suppress_tokens or []), *(word[0] for word in words)})
+    given = [*(generation_config.suppress_tokens or []), *(word[0] for word in words)]
+    if not all(type(each) is int for each in given):
+        raise ValueError(f"suppress_tokens and bad_words_ids must hold ids, got {given}.")
+    ids = sorted({*given})
     if ids and not 0 <= ids[0] <= ids[-1] < vocabulary_size:
         raise ValueError(
             f"suppress_tokens and bad_words_ids must be in [0, {vocabulary_size}), got {ids}. "

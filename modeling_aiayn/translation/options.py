@@ -5,6 +5,19 @@ from dataclasses import dataclass
 from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
+MAX_LENGTH_OFFSET = 100_000
+# Time and memory grow with most of these. The upper bounds are far above what is of use.
+RANGES: dict[str, tuple[float, float]] = {
+    "num_beams": (1, 1000),
+    "nbest": (1, 10_000),
+    "length_penalty": (-100, 100),
+    "coverage_penalty": (0, 100),
+    "max_length_factor": (0, 1000),
+    "max_length_offset": (0, MAX_LENGTH_OFFSET),
+    "min_length": (0, MAX_LENGTH_OFFSET),
+    "no_repeat_ngram_size": (0, MAX_LENGTH_OFFSET),
+    "top_k": (0, 2**31),
+}
 
 
 @dataclass(frozen=True)
@@ -57,19 +70,11 @@ class SearchOptions:
     search_seed: int = HfArg(default=0, help="Sampling: random seed.")
 
     def __post_init__(self) -> None:
-        for name, minimum in (
-            ("num_beams", 1),
-            ("nbest", 1),
-            ("coverage_penalty", 0),
-            ("max_length_factor", 0),
-            ("max_length_offset", 0),
-            ("min_length", 0),
-            ("no_repeat_ngram_size", 0),
-            ("top_k", 0),
-        ):
+        for name, (minimum, maximum) in RANGES.items():
             value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+            if value is not None and not minimum <= value <= maximum:
+                bound = f"at least {minimum}" if value < minimum else f"at most {maximum}"
+                raise ValueError(f"{name} must be {bound}, got {value}.")
         if self.length_normalization not in LENGTH_NORMALIZATIONS:
             raise ValueError(
                 f"length_normalization must be one of {', '.join(LENGTH_NORMALIZATIONS)}, got "

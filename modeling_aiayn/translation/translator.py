@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..loading import (
     HUB_HINT,
@@ -18,10 +18,17 @@ from ..loading import (
     convert_for_cpu,
     find_model,
     load_model,
+    load_tokenizer,
     load_tokenizers,
 )
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import TARGET_TOKENIZER_FOLDER, clean_text, decode_lines, vocabulary_sha256
+from ..tokenization import (
+    TARGET_TOKENIZER_FOLDER,
+    clean_text,
+    decode_lines,
+    named_tokenizer_errors,
+    vocabulary_sha256,
+)
 from .engine import Engine, SourceSentence
 from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions
@@ -184,7 +191,7 @@ class Translator:
             )
         options = {"trust_remote_code": False, "local_files_only": True}
         source, target = (
-            AutoTokenizer.from_pretrained(folder / name, **options)
+            load_tokenizer(folder / name, **options)
             for name in (SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER)
         )
         return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
@@ -363,7 +370,8 @@ class Translator:
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
-        ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
+        with named_tokenizer_errors(self.source_tokenizer):
+            ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
@@ -376,10 +384,10 @@ class Translator:
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
         texts = [clean_text(given.text) for given in pool]
+        with named_tokenizer_errors(self.source_tokenizer):
+            encoded_texts = self.source_tokenizer(texts).input_ids
         sentences = []
-        for given, text, ids in zip(
-            pool, texts, self.source_tokenizer(texts).input_ids, strict=True
-        ):
+        for given, text, ids in zip(pool, texts, encoded_texts, strict=True):
             line = f"Line {given.number + 1}"
             if given.text.strip() != text:
                 logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
@@ -395,7 +403,8 @@ class Translator:
     def _target_ids(self, text: str, is_part: bool = False) -> list[int]:
         if is_part and not text.strip():
             return []
-        encoded = self.target_tokenizer(clean_text(text), add_special_tokens=not is_part)
+        with named_tokenizer_errors(self.target_tokenizer):
+            encoded = self.target_tokenizer(clean_text(text), add_special_tokens=not is_part)
         ids: list[int] = encoded.input_ids
         return ids
 

@@ -1,0 +1,75 @@
+"""Parse JSON and YAML; an error names the place, whatever is wrong with the text."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parse JSON; where is the file or the line in error messages.
+
+    Raises:
+        ValueError: The text is not JSON, is nested too deeply, or holds half of a surrogate pair.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{where}: the JSON is nested too deeply.") from error
+    except ValueError as error:
+        reason = str(error).partition(";")[0]  # of numbers with thousands of digits
+        raise ValueError(f"{where}: not valid JSON ({reason}).") from error
+    if SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where}: holds half of a surrogate pair, which is not a character. Remove it."
+            ) from error
+    return value
+
+
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is not UTF-8 or not JSON, or holds something else.
+    """
+    try:
+        text = Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8. Copy or download the file again.") from error
+    value = parse_json(text, str(path))
+    if not isinstance(value, dict):
+        kind = "null" if value is None else type(value).__name__
+        raise ValueError(f"{path} must hold a JSON object, got {kind}.")
+    return value
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: a few lines of them can stand for billions of values."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases such as *name are not supported")
+        return super().compose_node(parent, index)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML without aliases; where is the file or the flag in error messages.
+
+    Raises:
+        ValueError: The text is not such YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except RecursionError as error:
+        raise ValueError(f"{where}: the YAML is nested too deeply.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split()).partition(";")[0]
+        raise ValueError(f"{where}: not valid YAML ({reason}).") from error

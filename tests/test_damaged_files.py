@@ -1,0 +1,254 @@
+"""Files that are damaged, hostile or endless: each ends in one line that names it."""
+
+import gzip
+import json
+import os
+import shutil
+import time
+
+import pytest
+import torch
+from conftest import small_config, small_model
+from safetensors.torch import load_file, save_file
+
+from modeling_aiayn.corpus import MAX_LINE_BYTES, read_bytes, read_lines, read_rows, stream_lines
+from modeling_aiayn.parsing import parse_json, parse_yaml
+from modeling_aiayn.tokenization import train_bpe_tokenizer
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture
+def damaged(model_folder, tmp_path):
+    """A copy of a model's folder."""
+    return shutil.copytree(model_folder, tmp_path / "model")
+
+
+def translate_error(run, folder, text="The dog sees."):
+    """The one line by which translate ends."""
+    code, out, err = run("translate.py", "--model", folder, "--text", text)
+    assert (code, out) == (1, "")
+    error = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(error) == 1 and "Traceback" not in err
+    return error[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("null", " must hold a JSON object, got null."),
+        ("[]", " must hold a JSON object, got list."),
+        (NESTED, ": the JSON is nested too deeply."),
+        ('{"a": ', ": not valid JSON (Expecting value"),
+        ('{"a": ' + "9" * 5000 + "}", ": not valid JSON (Exceeds the limit"),
+        ('{"a": "\\ud800"}', ": holds half of a surrogate pair"),
+    ],
+    ids=["null", "list", "nested", "cut", "digits", "surrogate"],
+)
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_a_json_file_that_holds_no_object_is_named(run, damaged, name, content, reason):
+    (damaged / name).write_text(content)
+    assert f"{damaged}/{name}{reason}" in translate_error(run, damaged)
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        ("null", "is damaged"),
+        (NESTED, "is damaged"),
+        ('{"weight_map": [1]}', "is damaged"),
+        ('{"weight_map": {"a": "evil.bin"}}', "must name .safetensors files, got 'evil.bin'"),
+        ('{"weight_map": {"a": 5}}', "must name .safetensors files, got 5"),
+    ],
+    ids=["null", "nested", "list", "pickle", "number"],
+)
+def test_an_index_of_weights_is_checked(run, damaged, index, reason):
+    (damaged / "model.safetensors").rename(damaged / "model-00001-of-00001.safetensors")
+    (damaged / "model.safetensors.index.json").write_text(index)
+    error = translate_error(run, damaged)
+    assert "model.safetensors.index.json" in error and reason in error
+
+
+def test_an_index_on_the_hub_names_no_pickle(hub, damaged, monkeypatch):
+    torch.save({}, damaged / "evil.bin")
+    (damaged / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "evil.bin"}}
+    (damaged / "model.safetensors.index.json").write_text(json.dumps(index))
+    files = {path.name: path.read_bytes() for path in damaged.iterdir()}
+    hub.repositories["me/evil"] = {"main": ("1" * 40, files)}
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    with pytest.raises(OSError, match=r"must name \.safetensors files, got 'evil\.bin'"):
+        Translator.from_pretrained("me/evil", hub=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "reason"),
+    [
+        ("generation_config.json", "eos_token_id", None, "eos_token_id must be in [0, 600)"),
+        ("generation_config.json", "eos_token_id", -1, "it ends a translation; got -1"),
+        ("generation_config.json", "eos_token_id", [2, 600], "got [2, 600]"),
+        ("generation_config.json", "eos_token_id", "2", "got '2'"),
+        ("generation_config.json", "max_tokens_beyond_source", 10**9, "must be in [0, 100000]"),
+        ("generation_config.json", "suppress_tokens", "ab", "must hold ids, got ['a', 'b']"),
+        ("generation_config.json", "bad_words_ids", 5, "bad_words_ids must have one id each"),
+        ("config.json", "encoder_layers", 10**7, "encoder_layers must be in [1, 1000], got 10000"),
+        ("config.json", "num_labels", 10**9, "num_labels must be in [0, 1048576], got 1000000000"),
+        ("config.json", "d_model", 3 * 2**18, "Out of memory ("),
+        ("config.json", "dtype", 5, "cannot be loaded, because a file in it is damaged"),
+    ],
+    ids=str,
+)
+def test_absurd_values_are_an_error(run, damaged, name, field, value, reason):
+    content = json.loads((damaged / name).read_text()) | {field: value}
+    (damaged / name).write_text(json.dumps(content))
+    started = time.monotonic()
+    error = translate_error(run, damaged)
+    assert reason in error
+    assert time.monotonic() - started < 60
+
+
+def test_a_tokenizer_that_fails_is_an_error(run, damaged):
+    content = json.loads((damaged / "tokenizer.json").read_text())
+    explosive = {"type": "Split", "pattern": {"Regex": "(a+)+$|(.*)*b"}, "behavior": "Isolated"}
+    content["pre_tokenizer"] = explosive | {"invert": False}
+    (damaged / "tokenizer.json").write_text(json.dumps(content))
+    assert f"The tokenizer of {damaged} failed: Onig" in translate_error(
+        run, damaged, "a" * 40 + "c"
+    )
+    content["model"]["vocab"] = {}
+    (damaged / "tokenizer.json").write_text(json.dumps(content))
+    assert "error: " in translate_error(run, damaged)
+
+
+def test_integer_weights_are_rejected(run, damaged):
+    weights = load_file(damaged / "model.safetensors")
+    name = next(iter(weights))
+    save_file(weights | {name: weights[name].long()}, damaged / "model.safetensors")
+    reason = f"the weight {name} must hold floating-point numbers, got I64."
+    assert reason in translate_error(run, damaged)
+
+
+def test_no_table_of_weights_is_shown_beside_the_error(run, damaged, caplog):
+    config = small_config(vocab_size=600, d_model=24)
+    config.architectures = ["AiaynForConditionalGeneration"]
+    config.save_pretrained(damaged)
+    assert "must have shape" in translate_error(run, damaged)
+    assert "LOAD REPORT" not in caplog.text
+
+
+@pytest.mark.parametrize("mask", [0.5, 2, -1, float("nan")])
+def test_masks_hold_zeros_and_ones(mask):
+    model, ids = small_model(), torch.tensor([[5, 6, 2]])
+    given = torch.tensor([[1, mask, 1]])
+    with pytest.raises(ValueError, match="must hold 1 for real tokens and 0 for padding"):
+        model(input_ids=ids, attention_mask=given, decoder_input_ids=ids)
+    states = model.get_encoder()(input_ids=ids)
+    with pytest.raises(ValueError, match="must hold 1 for real states and 0 for padding"):
+        model(encoder_outputs=states, attention_mask=given, decoder_input_ids=ids)
+    for kind in (torch.bool, torch.float32, torch.int64):
+        fine = torch.tensor([[1, 1, 0]], dtype=kind)
+        assert (
+            model(input_ids=ids, attention_mask=fine, decoder_input_ids=ids).logits.isfinite().all()
+        )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "bound"),
+    [
+        ("length_penalty", float("nan"), "at most 100, got nan"),
+        ("coverage_penalty", float("nan"), "at most 100, got nan"),
+        ("max_length_factor", float("inf"), "at most 1000, got inf"),
+        ("max_length_offset", 10**9, "at most 100000"),
+        ("min_length", 10**9, "at most 100000"),
+        ("num_beams", 9000, "at most 1000, got 9000"),
+        ("nbest", 10**6, "at most 10000"),
+    ],
+)
+def test_search_options_have_bounds(option, value, bound):
+    with pytest.raises(ValueError, match=f"{option} must be {bound}"):
+        SearchOptions(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("null", "a record must have a text under 'en', got NoneType"),
+        ("[]", "a record must have a text under 'en', got list"),
+        (NESTED, "the JSON is nested too deeply"),
+        ('{"en": "a", "de": ' + "9" * 5000 + "}", "not valid JSON (Exceeds the limit"),
+        ('{"en": "a\\udc00", "de": "b"}', "holds half of a surrogate pair"),
+    ],
+    ids=["null", "list", "nested", "digits", "surrogate"],
+)
+def test_a_line_of_json_is_named(tmp_path, line, reason):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"en": "a", "de": "\\ud83d\\ude00"}\n' + line)
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:2: ") as caught:
+        read_rows(str(path), "en", "de")
+    assert reason in str(caught.value)
+
+
+def test_yaml_aliases_and_brackets_have_a_bound():
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(20)
+    )
+    with pytest.raises(ValueError, match=r"r\.yaml: not valid YAML \(aliases such as \*name"):
+        parse_yaml(bomb, "r.yaml")
+    with pytest.raises(ValueError, match="flag: the YAML is nested too deeply"):
+        parse_yaml(NESTED, "flag")
+    assert parse_yaml("{a: [1, {b: 2}]}", "flag") == {"a": [1, {"b": 2}]}
+    assert parse_json('["\\ud83d\\ude00"]', "x") == ["\U0001f600"]
+
+
+def read_all(path):
+    return list(stream_lines(path))
+
+
+@pytest.mark.parametrize("read", [read_lines, read_bytes, read_all])
+def test_devices_pipes_and_folders_are_no_texts(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(OSError, match="must be a file, got a folder, a device or a named pipe"):
+            read(path)
+    reader, writer = os.pipe()  # as a shell's <(...)
+    os.write(writer, b"text")
+    os.close(writer)
+    assert b"text" in (content := read(f"/dev/fd/{reader}")) or content == ["text"]
+    os.close(reader)
+
+
+def test_endless_lines_and_bombs_are_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.corpus.MAX_LINE_BYTES", 1000)
+    (tmp_path / "line").write_bytes(b"a\n" + b"b" * 1000)
+    for read in (read_lines, read_all):
+        with pytest.raises(ValueError, match="line:2: a line must have less than 1,000 bytes"):
+            read(tmp_path / "line")
+    (tmp_path / "line").write_bytes(b"a\n" + b"b" * 998 + b"\n")
+    assert len(read_lines(tmp_path / "line")) == 2
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"word\n" * 100_000))
+    for read in (read_lines, read_bytes, read_all):
+        with pytest.raises(ValueError, match=r"bomb\.gz: the file expands to more than 50 times"):
+            read(tmp_path / "bomb.gz")
+    assert MAX_LINE_BYTES > 10**6
+
+
+def test_a_vocabulary_is_trained_on_long_words_in_linear_time():
+    """A tenth of this word alone took minutes."""
+    started = time.monotonic()
+    tokenizer = train_bpe_tokenizer(["ab" * 400_000, "abc \u2581 d"], 400)
+    assert time.monotonic() - started < 30
+    text = "ab" * 3000
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_memory_that_is_not_enough_is_one_line(run, model_folder, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    monkeypatch.setattr("modeling_aiayn.translation.torch_engine.TorchEngine.search", refuse)
+    error = translate_error(run, model_folder)
+    assert "Out of memory (DefaultCPUAllocator" in error and "Lower --batch_size" in error
