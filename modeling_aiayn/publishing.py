@@ -2,11 +2,14 @@
 
 import importlib
 import logging
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_session
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, close_session, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
@@ -15,6 +18,12 @@ from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 
+# Status codes after which a request may be tried again.
+BUSY = (408, 429, 500, 502, 503, 504)
+# The longest wait that the Hub may ask for, in seconds.
+MAX_WAIT = 300.0
+# Slower uploads count as lost.
+MIN_BYTES_PER_SECOND = 10_000
 # Files of tokenizers: ours, and those of imported models.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -91,11 +100,18 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
     card = ModelCard.load(folder / "README.md")
-    if "{{" in card.content or not card.data.to_dict().get("license"):
+    # The text may quote a sentence with braces; a template's placeholder stands for the metadata.
+    metadata = str(card.data)
+    if "{{" in metadata or not card.data.to_dict().get("license"):
         raise ValueError(
             f"{folder}/README.md must be a filled model card, with a license in its metadata and "
-            "without '{{'. Fill it in."
+            "no '{{' there. Fill it in."
         )
+    for path in files:
+        if path.is_symlink():
+            raise ValueError(
+                f"{path} is a link to {path.resolve()}. Copy the file itself into the folder."
+            )
     return files
 
 
@@ -137,8 +153,9 @@ def publish(
         revision: Branch, created if needed. None: main.
         private: Whether a new repository is private.
         message: Message of the commit.
-        timeout: Seconds to wait for an answer of the Hub.
-        attempts: Number of attempts, with growing pauses between them.
+        timeout: Seconds that a request may take, besides the time for sending its files.
+        attempts: Number of attempts if the connection is lost or the Hub is busy, with growing
+            pauses between them, or as long as the Hub asks for.
 
     Returns:
         URL of the commit.
@@ -155,28 +172,24 @@ def publish(
         if path.name != "README.md"
     ]
     operations.append(CommitOperationAdd("README.md", _card_for(Path(folder), repo_id).encode()))
-    session = get_session()
-    http = _http_library(session)
-    usual_timeout, session.timeout = session.timeout, timeout
-    try:
-        for attempt in range(1, attempts + 1):
-            try:
+    for attempt in range(1, attempts + 1):
+        try:
+            with bounded_session(timeout):
                 return _commit(operations, repo_id, revision, private, message)
-            except HFValidationError as error:
-                raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
-            except (HfHubHTTPError, http.TransportError, RuntimeError) as error:
-                # huggingface_hub wraps the error of a large file in a RuntimeError.
-                cause = error.__cause__ if isinstance(error, RuntimeError) else error
-                if not isinstance(cause, (HfHubHTTPError, http.TransportError)):
-                    raise
-                is_late = isinstance(cause, http.TimeoutException)
-                failure = _readable_error(cause, is_late, repo_id)
-                if isinstance(failure, PermissionError) or attempt == attempts:
-                    raise failure from error
-                logger.warning("%s Attempt %d of %d.", failure, attempt + 1, attempts)
-                time.sleep(2 ** (attempt - 1))
-    finally:
-        session.timeout = usual_timeout
+        except HFValidationError as error:
+            raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
+        except (HubError, HfHubHTTPError, RuntimeError) as error:
+            # huggingface_hub wraps the error of a large file in a RuntimeError.
+            cause = error.__cause__ if isinstance(error, RuntimeError) else error
+            if isinstance(cause, HfHubHTTPError):
+                raise _readable_error(cause, repo_id) from error
+            if not isinstance(cause, HubError):
+                raise
+            wait = 2.0 ** (attempt - 1) if cause.wait is None else cause.wait
+            if attempt == attempts or wait > MAX_WAIT:
+                raise ConnectionError(str(cause)) from error
+            logger.warning("%s Attempt %d of %d in %.0f s.", cause, attempt + 1, attempts, wait)
+            time.sleep(wait)
     raise ValueError(f"attempts must be at least 1, got {attempts}.")
 
 
@@ -202,21 +215,75 @@ def _commit(
     return str(commit.commit_url)
 
 
+class HubError(OSError):
+    """A request that may be tried again after `wait` seconds; None: the Hub did not say when.
+
+    huggingface_hub does not know this error, and so does not repeat the request by itself.
+    """
+
+    def __init__(self, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+@contextmanager
+def bounded_session(timeout: float) -> Iterator[None]:
+    """Bound the time of each request of huggingface_hub; a request that fails is a HubError.
+
+    Without this, the library repeats each request up to six times, and a server that sends a byte
+    now and then keeps it waiting for ever. A request may take `timeout` seconds, and more for its
+    body: as long as it takes at MIN_BYTES_PER_SECOND.
+    """
+    session: Any = get_session()
+    http = _http_library(session)
+    usual_timeout, session.timeout = session.timeout, timeout
+    send = session.send
+
+    def send_once(request: Any, **options: Any) -> Any:
+        size = int(request.headers.get("Content-Length", 0))
+        expiry = threading.Timer(timeout + size / MIN_BYTES_PER_SECOND, close_session)
+        expiry.daemon = True
+        expiry.start()
+        try:
+            response = send(request, **options)
+        except (http.TransportError, http.StreamError, OSError) as error:
+            is_late = isinstance(error, http.TimeoutException) or expiry.finished.is_set()
+            kind = "did not answer in time" if is_late else "was lost"
+            text = f"The connection to the Hub {kind} ({type(error).__name__})."
+            raise HubError(text) from error
+        finally:
+            expiry.cancel()
+        if response.status_code in BUSY:
+            raise HubError(
+                f"The Hub answered with an error ({response.status_code}).", _wait_of(response)
+            )
+        return response
+
+    session.send = send_once
+    try:
+        yield
+    finally:
+        session.send, session.timeout = send, usual_timeout
+
+
+def _wait_of(response: Any) -> float | None:
+    """The seconds after which the Hub wants to be asked again; None if it does not say."""
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else None
+
+
 def _http_library(session: Any) -> Any:
     """The library that huggingface_hub connects with: httpx2 since its version 2, httpx before."""
     client = type(session).__mro__[-2]  # a session may be of a class that the user derived
     return importlib.import_module(client.__module__.partition(".")[0])
 
 
-def _readable_error(error: Exception, is_late: bool, repo_id: str) -> OSError:
+def _readable_error(error: HfHubHTTPError, repo_id: str) -> OSError:
     """An error with a clear message, which leaves out the request and its token."""
-    response = getattr(error, "response", None)
-    if response is None:
-        kind = "did not answer in time" if is_late else "was lost"
-        return ConnectionError(f"The connection to the Hub {kind} ({type(error).__name__}).")
-    if response.status_code in (401, 403):
+    status = error.response.status_code
+    if status in (401, 403):
         return PermissionError(
-            f"The Hub rejected the token for {repo_id} ({response.status_code}). Log in with a "
+            f"The Hub rejected the token for {repo_id} ({status}). Log in with a "
             "token that may write there: `hf auth login`, or set HF_TOKEN."
         )
-    return ConnectionError(f"The Hub answered with an error ({response.status_code}).")
+    return ConnectionError(f"The Hub answered with an error ({status}).")

@@ -14,7 +14,9 @@ class LocalHub(ThreadingHTTPServer):
     """A server on 127.0.0.1 that runs within a `with` block.
 
     trouble simulates an error: "cut" (the connection ends during a commit), "cut upload" (it ends
-    during the upload of a large file), "refuse" (status 401) or "silent" (a commit gets no answer).
+    during the upload of a large file), "refuse" (status 401), "silent" (a commit gets no answer),
+    "slow" and "slow headers" (its answer comes byte by byte, without an end), or a status and
+    headers by which a commit is answered.
     """
 
     daemon_threads = True
@@ -136,6 +138,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.connection.close()
         if self.server.trouble == "silent":
             return time.sleep(60)
+        if str(self.server.trouble).startswith("slow"):
+            return self.dribble()
+        if isinstance(self.server.trouble, tuple):
+            status, headers = self.server.trouble
+            return self.answer({"error": "trouble"}, status, headers.items())
         _, files = self.server.branch(repo, revision)
         files = dict(files)
         for line in self.body.splitlines():
@@ -148,6 +155,18 @@ class Handler(BaseHTTPRequestHandler):
         self.server.repositories[repo][revision] = (commit_id, files)
         address = f"{self.server.url}/{repo}/commit/{commit_id}"
         return self.answer({"commitUrl": address, "commitOid": commit_id, "hookOutput": ""})
+
+    def dribble(self):
+        self.send_response(200)
+        if self.server.trouble == "slow":
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+        else:
+            self.flush_headers()
+            self.wfile.write(b"X-Slow: ")
+        for _ in range(300):
+            self.wfile.write(b"a")
+            time.sleep(0.2)
 
     def info(self, repo, revision="main"):
         found = self.server.branch(repo, revision)

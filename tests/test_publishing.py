@@ -6,13 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import huggingface_hub
 import pytest
+import torch
 from conftest import ROOT, TOKEN, small_model
+from safetensors.torch import load_file, save_file
 from test_hub import HUB_SET
 
-from modeling_aiayn import publishing
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification, publishing
+from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
 from modeling_aiayn.translation.options import SearchOptions
@@ -130,13 +134,50 @@ def test_a_hub_that_never_answers_is_reported(folder, hub):
         publish(folder, "me/dogs", timeout=0.5, attempts=1)
 
 
+@pytest.mark.parametrize("trouble", ["silent", "slow", "slow headers"])
+def test_the_timeout_bounds_the_whole_upload(folder, hub, trouble, monkeypatch):
+    """Also against a server that sends a byte now and then."""
+    hub.trouble = trouble
+    started = time.monotonic()
+    with pytest.raises(ConnectionError, match="did not answer in time"):
+        publish(folder, "me/dogs", timeout=0.5, attempts=2)
+    assert time.monotonic() - started < 10
+    assert sum(path.endswith("/commit/main") for _, path, _ in hub.requests) == 2
+    hub.trouble = None
+    assert publish(folder, "me/dogs")
+
+
+@pytest.mark.parametrize("status", [404, 409, 413, 422])
+def test_an_answer_that_will_not_change_is_not_asked_for_again(folder, hub, status):
+    hub.trouble = (status, {})
+    with pytest.raises(ConnectionError, match=rf"answered with an error \({status}\)"):
+        publish(folder, "me/dogs")
+    assert sum(path.endswith("/commit/main") for _, path, _ in hub.requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_hub_is_asked_again_when_it_says(folder, hub, monkeypatch, status):
+    waits = []
+    monkeypatch.setattr(publishing.time, "sleep", waits.append)
+    hub.trouble = (status, {"Retry-After": "7"})
+    with pytest.raises(ConnectionError, match=rf"answered with an error \({status}\)"):
+        publish(folder, "me/dogs")
+    assert waits == [7.0, 7.0]
+    assert sum(path.endswith("/commit/main") for _, path, _ in hub.requests) == 3
+    hub.trouble = (status, {"Retry-After": "3600"})
+    with pytest.raises(ConnectionError):
+        publish(folder, "me/dogs")
+    assert waits == [7.0, 7.0]
+
+
 def test_an_error_of_the_hub_is_reported(folder, hub, monkeypatch):
     monkeypatch.setattr("local_hub.Handler.create", lambda self: self.answer({}, 418))
     monkeypatch.setattr(
         "local_hub.ROUTES", [("POST /api/repos/create", lambda self: self.create())]
     )
     with pytest.raises(ConnectionError, match=r"answered with an error \(418\)"):
-        publish(folder, "me/dogs", attempts=1)
+        publish(folder, "me/dogs")
+    assert len(hub.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +199,7 @@ def test_incomplete_folders_are_rejected(folder, tmp_path):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(ValueError, match=r"has no README\.md: a model on the Hub needs a card"):
         files_to_publish(tmp_path)
-    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n{{ name }}")
+    (tmp_path / "README.md").write_text("---\nlicense: '{{ license }}'\n---\nA model.")
     with pytest.raises(
         ValueError, match=r"has no vocabulary: none of tokenizer\.json, source\.spm"
     ):
@@ -176,6 +217,65 @@ def test_incomplete_folders_are_rejected(folder, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(OSError, match=r"model-00002-of-00002\.safetensors"):
         files_to_publish(tmp_path)
+
+
+def test_a_link_is_not_published(folder, tmp_path):
+    run = shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "secret").write_text(TOKEN)
+    (run / "curves.png").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"curves\.png is a link to .*secret\. Copy the file"):
+        files_to_publish(run)
+
+
+def test_a_sentence_with_braces_can_be_published(folder, tmp_path):
+    run = shutil.copytree(folder, tmp_path / "run")
+    with (run / "README.md").open("a") as card:
+        card.write("translator(['a {{ name }} b'])\n")
+    assert files_to_publish(run)
+
+
+def poison(folder):
+    weights = load_file(folder / "model.safetensors")
+    next(iter(weights.values()))[0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (poison, "is not finite (NaN or infinity)"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 1000), "truncated or corrupt"),
+        (lambda folder: save_file({}, folder / "model.safetensors"), "is missing"),
+        (
+            lambda folder: save_file({"bert": torch.ones(2)}, folder / "model.safetensors"),
+            "is missing",
+        ),
+        (lambda folder: (folder / "config.json").write_text("null"), "must hold a JSON object"),
+        (
+            lambda folder: (folder / "tokenizer.json").write_text("{}"),
+            "cannot be loaded, because a file in it is damaged",
+        ),
+    ],
+    ids=["nan", "truncated", "empty", "foreign", "null", "tokenizer"],
+)
+def test_a_folder_that_does_not_work_is_not_uploaded(
+    folder, hub, tmp_path, monkeypatch, capsys, damage, reason
+):
+    run = shutil.copytree(folder, tmp_path / "run")
+    damage(run)
+    code, printed = run_script(monkeypatch, capsys, "--model", run, "--repo_id", "me/dogs")
+    assert code == 1 and reason in printed.err
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
+def test_models_of_other_tasks_are_tried_too(folder, tokenizer, tmp_path, cls):
+    small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    check_works(str(tmp_path))
+    poison(tmp_path)
+    with pytest.raises(ValueError, match="is not finite"):
+        check_works(str(tmp_path))
 
 
 def run_script(monkeypatch, capsys, *arguments):

@@ -2,18 +2,27 @@
 
 aiayn push-to-hub --model runs/multi30k --repo_id me/translator
 
-Only the card, weights, tokenizers, model code, scores and pictures are uploaded. The token is the
-one of `hf auth login` or of HF_TOKEN.
+The model is loaded and tried first. Only the card, weights, tokenizers, model code, scores and
+pictures are uploaded. The token is the one of `hf auth login` or of HF_TOKEN.
 """
 
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
+from transformers.utils import CONFIG_NAME
 
-from ..publishing import publish
+from ..loading import check_directory, load_config
+from ..publishing import files_to_publish, publish
+from ..translation import Translator
 from .command_line import parse_arguments, typed_command
+from .saved_model import load_with_tokenizer
+
+SENTENCE = "The dog sees."
 
 
 @dataclass
@@ -28,13 +37,43 @@ class PushFlags:
     private: bool = HfArg(default=False, help="Make a new repository private.")
     message: str = HfArg(default="Upload model", help="Commit message.")
     timeout: float = HfArg(
-        default=60.0, help="Seconds without an answer after which the connection counts as lost."
+        default=60.0,
+        help="Seconds that a request may take, besides sending its files.",
     )
 
 
+def check_works(folder: str) -> None:
+    """Check that a folder loads and gives finite results, as a user's download has to.
+
+    Raises:
+        OSError: A file is missing or damaged, or the base of an adapter cannot be loaded.
+        ValueError: A weight is missing, foreign or not finite, or a result is not finite.
+    """
+    check_directory(folder)
+    text_models = {
+        "AiaynForSequenceClassification": AutoModelForSequenceClassification,
+        "AiaynForCausalLM": AutoModelForCausalLM,
+    }
+    has_config = Path(folder, CONFIG_NAME).is_file()
+    names = load_config(folder).architectures if has_config else []
+    auto_class = text_models.get(next(iter(names), ""))
+    if auto_class is not None:
+        model, tokenizer = load_with_tokenizer(auto_class, folder)
+        results = model.eval()(**tokenizer(SENTENCE, return_tensors="pt")).logits
+    else:
+        # The base of an adapter may be on the Hub.
+        translator = Translator.from_pretrained(folder, hub=not has_config)
+        [[best]] = translator.stream([SENTENCE])
+        results = torch.tensor(best.score)
+    if not results.isfinite().all():
+        raise ValueError(f"{folder}: the results for {SENTENCE!r} are not finite.")
+
+
 def main() -> None:
-    """Upload, and print the commit's address."""
+    """Check the folder, upload it, and print the commit's address."""
     (flags,) = parse_arguments(__doc__, PushFlags)
+    files_to_publish(flags.model)
+    check_works(flags.model)
     try:
         address = publish(
             flags.model,
