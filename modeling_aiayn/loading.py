@@ -35,7 +35,7 @@ from .configuration_aiayn import AiaynConfig
 from .memory import is_out_of_memory
 from .modeling_aiayn import AiaynForConditionalGeneration
 from .parsing import read_json_object
-from .tokenization import TARGET_TOKENIZER_FOLDER, is_tokenizer_failure
+from .tokenization import TARGET_TOKENIZER_FOLDER, is_tokenizer_failure, portable_tokenizer
 
 # check_weights names a weight of the wrong shape; transformers does not.
 ENFORCED = {
@@ -448,4 +448,4 @@ def load_tokenizer(path: str | Path, **options: Any) -> PreTrainedTokenizerBase:
     if Path(path).is_dir():
         check_settings_files(path)
     with named_load_errors(path):
-        return AutoTokenizer.from_pretrained(path, **options)
+        return portable_tokenizer(AutoTokenizer.from_pretrained(path, **options))

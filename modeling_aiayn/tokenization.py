@@ -29,6 +29,23 @@ LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
+class PortableTokenizer(PreTrainedTokenizerFast):
+    """A tokenizer that is saved under a class name which transformers 4 and 5 both read.
+
+    transformers 5 saves its own class as "TokenizersBackend", which transformers 4 does not have.
+    """
+
+
+PortableTokenizer.__name__ = "PreTrainedTokenizerFast"  # save_pretrained writes this name
+
+
+def portable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Let a loaded tokenizer of the library's general class be saved as a `PortableTokenizer`."""
+    if type(tokenizer) is PreTrainedTokenizerFast:
+        tokenizer.__class__ = PortableTokenizer
+    return tokenizer
+
+
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
@@ -214,7 +231,9 @@ def _untrained_bpe(lowercase: bool) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(SPACE, behavior="merged_with_next"),
+            # It splits as Split(SPACE, "merged_with_next") does, which transformers.js applies
+            # in another way. The normalizer has put SPACE before the first word.
+            pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True),
             pre_tokenizers.Punctuation(behavior="isolated"),
         ]
     )
@@ -249,7 +268,7 @@ def _wrap(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedTokenizerFast
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
         )
-    return PreTrainedTokenizerFast(
+    return PortableTokenizer(
         tokenizer_object=tokenizer,
         bos_token="<s>",
         pad_token="<pad>",
@@ -258,6 +277,8 @@ def _wrap(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedTokenizerFast
         # In a sentence to translate, </s> is text. Trainers of language models write it as text to
         # end a document, where it must become one token.
         split_special_tokens=has_eos,
+        # transformers 4 and transformers.js would remove spaces before punctuation.
+        clean_up_tokenization_spaces=False,
     )
 
 

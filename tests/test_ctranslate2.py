@@ -365,3 +365,12 @@ def test_unsupported_generation_options_are_rejected_before_writing(tokenizer, t
     with pytest.raises(ValueError, match=r"says repetition_penalty=1\.2"):
         export_ctranslate2(Translator(model, tokenizer), tmp_path / "ct2", "float32")
     assert not (tmp_path / "ct2").exists()
+
+
+def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, monkeypatch):
+    """Its threads would be waited for, for ever."""
+    model = small_model(vocab_size=len(tokenizer), norm_first=True)
+    translator = exported(Translator(model, tokenizer), tmp_path / "ct2")
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(ValueError, match="threads do not exist in a forked process"):
+        translator(TEXTS)

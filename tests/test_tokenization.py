@@ -1,10 +1,13 @@
 """Vocabularies of section 5.1: special tokens, coverage of all text, saving and errors."""
 
+import json
+import pickle
 import random
 
 import pytest
 from transformers import AutoTokenizer
 
+from modeling_aiayn.loading import load_tokenizer
 from modeling_aiayn.tokenization import (
     BYTE_TOKENS,
     SPECIAL_TOKENS,
@@ -154,3 +157,40 @@ def test_a_vocabulary_too_small_for_the_characters_is_rejected():
 def test_a_vocabulary_without_frequent_words_is_rejected():
     with pytest.raises(ValueError, match="min_frequency=99"):
         train_word_tokenizer(TEXTS, min_frequency=99)
+
+
+OLD_PRE_TOKENIZER = {
+    "type": "Split",
+    "pattern": {"String": "\u2581"},
+    "behavior": "MergedWithNext",
+    "invert": False,
+}
+
+
+def test_ids_are_those_of_folders_that_earlier_versions_saved(tokenizer, pairs, tmp_path):
+    """transformers.js applies their Split in another way; Metaspace is the same in both."""
+    saved = json.loads(tokenizer.backend_tokenizer.to_str())
+    kinds = [each["type"] for each in saved["pre_tokenizer"]["pretokenizers"]]
+    assert kinds == ["Metaspace", "Punctuation"]
+    saved["pre_tokenizer"]["pretokenizers"][0] = OLD_PRE_TOKENIZER
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    earlier = load_tokenizer(tmp_path)
+    generator = random.Random(0)
+    signs = "ab .,-'\u00e9\u6f22\U0001f600\u2581\u00a0\u00df\"\t"
+    texts = ["".join(generator.choices(signs, k=generator.randint(0, 30))) for _ in range(500)]
+    texts += [text for pair in pairs for text in (pair.source, pair.target)]
+    assert tokenizer(texts).input_ids == earlier(texts).input_ids
+
+
+def test_the_class_that_is_saved_is_one_of_transformers_4_and_5(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "a")
+    load_tokenizer(tmp_path / "a").save_pretrained(tmp_path / "b")
+    for name in "ab":
+        config = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+        assert config["clean_up_tokenization_spaces"] is False
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "b")
+    assert loaded("A dog .").input_ids == tokenizer("A dog .").input_ids
+    copied = pickle.loads(pickle.dumps(load_tokenizer(tmp_path / "b")))
+    assert copied("A dog .").input_ids == tokenizer("A dog .").input_ids

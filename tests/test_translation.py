@@ -2,13 +2,16 @@
 
 import logging
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from accelerate import disk_offload
-from conftest import small_model
+from conftest import ROOT, small_model
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
@@ -554,3 +557,28 @@ def test_embedding_rows_that_an_adapter_trained_are_used(tmp_path, folder, token
     assert merged(texts, num_beams=1) == expected
     assert merged.model.config.tie_word_embeddings
     assert merged.model.lm_head.weight is merged.model.get_input_embeddings().weight
+
+
+FORKED = """
+import os, sys
+import torch
+from datasets import Dataset
+from modeling_aiayn.translation import Translator
+
+torch.set_num_threads(2)
+translator = Translator.from_pretrained(sys.argv[1])
+texts = ["The dog sees.", "We see the old man."] * 6
+expected = translator(texts)
+pairs = Dataset.from_dict({"en": texts})
+found = pairs.map(
+    lambda rows: {"de": translator(rows["en"])}, batched=True, batch_size=3, num_proc=2
+)
+assert list(found["de"]) == expected
+"""
+
+
+def test_a_translator_works_in_forked_processes(model_folder):
+    """Without a remedy the processes wait for threads of their parent for ever."""
+    command = [sys.executable, "-c", FORKED, str(model_folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    subprocess.run(command, check=True, timeout=120, cwd=ROOT, env=environment)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import FSMTTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import FSMTTokenizer, PreTrainedTokenizerBase
 
 from ..corpus import read_lines
+from ..tokenization import PortableTokenizer
 
 # subword-nmt's mark at the end of a piece that does not end its word.
 CONTINUED = "@@"
@@ -53,9 +54,7 @@ def tokenizer_of_pieces(
         pair=f"{template} {template.replace('$A', '$B')}",
         special_tokens=[(token, vocabulary[token]) for token in set(specials.values())],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, split_special_tokens=True, **specials
-    )
+    return PortableTokenizer(tokenizer_object=tokenizer, split_special_tokens=True, **specials)
 
 
 def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -> None:

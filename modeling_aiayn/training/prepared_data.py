@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 
+from ..loading import load_tokenizer
 from .data import DataArguments, encode_pairs, load_splits
 
 # Returns the tokenizers of source and target, given the training pairs.
@@ -48,7 +49,7 @@ class PreparedData:
                 "data. Its error message says why."
             )
         source, target = (
-            AutoTokenizer.from_pretrained(folder / name) if (folder / name).is_dir() else None
+            load_tokenizer(folder / name) if (folder / name).is_dir() else None
             for name in ("source", "target")
         )
         return cls(DatasetDict.load_from_disk(folder / "splits"), source, target or source)

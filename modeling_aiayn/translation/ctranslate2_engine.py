@@ -1,5 +1,6 @@
 """CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class CTranslate2Engine:
         device: str = "cpu",
         compute_type: str = "default",
     ) -> None:
+        self._made_by = os.getpid()
         try:
             self.translator = ctranslate2.Translator(
                 str(folder), device=device, compute_type=compute_type
@@ -90,6 +92,11 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
         self.check_options(options, any(sentence.phrases for sentence in sentences))
+        if os.getpid() != self._made_by:
+            raise ValueError(
+                "CTranslate2's threads do not exist in a forked process. Load the translator in "
+                "each process, or start processes by 'spawn'."
+            )
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)

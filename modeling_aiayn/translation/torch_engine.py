@@ -1,6 +1,7 @@
 """Our own engine: searches a batch of source ids for target ids, step by step."""
 
 import math
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,8 @@ from .required_phrases import ConstrainedSearch
 
 # Removing finished sentences copies the rest, so it waits until they are this share of a batch.
 LEAVING_SHARE = 0.125
+# A forked process has another number; a spawned one imports this module again.
+IMPORTED_BY = os.getpid()
 
 
 class TorchEngine:
@@ -83,6 +86,7 @@ class TorchEngine:
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
+        avoid_threads_of_parent()
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
         decoder = BeamDecoder(
@@ -167,6 +171,7 @@ class TorchEngine:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
+        avoid_threads_of_parent()
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
         decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
@@ -195,6 +200,12 @@ class TorchEngine:
         first = self.models[0]
         ids = pad_sequence(rows, batch_first=True, padding_value=first.config.pad_token_id)
         return ids.to(first.device), pad_sequence(mask, batch_first=True).to(first.device)
+
+
+def avoid_threads_of_parent() -> None:
+    """Compute in one thread in a forked process, where the threads of its parent do not exist."""
+    if os.getpid() != IMPORTED_BY and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[SentenceSearch]:

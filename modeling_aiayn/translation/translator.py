@@ -83,6 +83,11 @@ class Translator:
 
     Our own engine computes attention by its own code, whatever `attn_implementation` the model has.
 
+    A translator works in processes that are forked from one in which it has translated, such as
+    those of `datasets.map(num_proc=2)`; there it computes in one thread. On a GPU, start processes
+    by "spawn" instead. Other code of torch, such as `model.generate()`, may wait for ever in a
+    forked process. An exported model (CTranslate2) raises an error there.
+
     Args:
         model: A translation model, or several of one vocabulary that vote at each token. None: the
             given engine has its own.
