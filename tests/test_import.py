@@ -16,6 +16,7 @@ from foreign_peers import (
     run_opennmt,
     tensor2tensor_positions,
 )
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -27,6 +28,7 @@ from transformers import (
 
 from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.interop.annotated import read_annotated
+from modeling_aiayn.interop.examples import Examples
 from modeling_aiayn.interop.fairseq import read_fairseq
 from modeling_aiayn.interop.foreign_model import ForeignModel, convert
 from modeling_aiayn.interop.fsmt import read_fsmt
@@ -346,3 +348,132 @@ def test_imported_folders_match_the_original_and_load_by_auto_class(system, tmp_
     assert "same beam-4 output      50 of 50" in card
     assert "license: cc-by-4.0" in card
     assert (tmp_path / "imported" / "model.safetensors").is_file()
+
+
+def halved(state):
+    return {name: tensor.half() for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_weights_in_half_precision_are_compared_with_exact_positions(tmp_path, halves):
+    """A rounded table of positions differs from the formula by up to 5e-4."""
+    state = halved(randomised(TorchTranslator(halves=halves)).state_dict())
+    report = import_model(read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS), tmp_path / "a")
+    annotated = halved(annotated_state((2, 3), 12, 20))
+    other = import_model(read_annotated(annotated, HEADS_OF_ANNOTATED), tmp_path / "b")
+    checkpoint = opennmt_checkpoint()
+    checkpoint |= {name: halved(checkpoint[name]) for name in ("model", "generator")}
+    third = import_model(read_opennmt(saved(tmp_path, checkpoint)), tmp_path / "c")
+    for each in (report, other, third):
+        assert each.right_padded < 1e-5
+
+
+def examples_of(module, pad=1):
+    source, mask, target = padded_batch(pad)
+    with torch.no_grad():
+        logits = module(source, target, pad)
+    return {
+        "input_ids": source,
+        "attention_mask": mask,
+        "decoder_input_ids": target,
+        "logits": logits,
+    }
+
+
+def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
+    """norm_first changes no tensor: reference and import share the wrong assumption."""
+    module = randomised(TorchTranslator(norm_first=True))
+    wrong = read_torch_transformer(module.state_dict(), TORCH_NAMES, TORCH_FIELDS)
+    report = import_model(wrong, tmp_path / "unproven")
+    assert report.is_within()
+    assert "assumed                 norm_first=False, activation_function='gelu'" in str(report)
+    assert "original's own outputs  not given. The assumed values are not proven" in str(report)
+    assert "are not proven: pass --check" in (tmp_path / "unproven" / "README.md").read_text()
+    examples = Examples.read(saved(tmp_path, examples_of(module)))
+    with pytest.raises(ValueError, match=r"One of these assumptions must be wrong: norm_first=Fal"):
+        import_model(wrong, tmp_path / "wrong", examples=examples)
+    assert not (tmp_path / "wrong").exists()
+    right = read_torch_transformer(
+        module.state_dict(), TORCH_NAMES, TORCH_FIELDS | {"norm_first": True}
+    )
+    proven = import_model(right, tmp_path / "right", examples=examples)
+    assert "original's own outputs  4 examples, difference " in str(proven)
+    assert float(str(proven).rpartition(" ")[2]) < 1e-5
+
+
+def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
+    report = import_model(read_marian(marian_peer()), tmp_path / "marian")
+    assert not report.assumed and "assumed" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": None}, "must hold a tensor logits with 3 dimensions, got none"),
+        ({"input_ids": torch.ones(3)}, r"input_ids with 2 dimensions, got \(3,\)"),
+        ({"decoder_input_ids": torch.ones(4, 2).long()}, "logits must have a row for each"),
+    ],
+    ids=["missing", "shape", "rows"],
+)
+def test_examples_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        Examples.read(examples_of(randomised(TorchTranslator())) | change)
+
+
+def test_examples_of_another_vocabulary_are_rejected(tmp_path):
+    module = randomised(TorchTranslator())
+    foreign = read_torch_transformer(module.state_dict(), TORCH_NAMES, TORCH_FIELDS)
+    given = examples_of(module)
+    examples = Examples.read(given | {"logits": given["logits"][..., :-1]})
+    with pytest.raises(ValueError, match="logits have shape"):
+        import_model(foreign, tmp_path / "a", examples=examples)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {"model_state_dict": state, "epoch": 3},
+        lambda state: {"state_dict": {f"model.{name}": each for name, each in state.items()}},
+        lambda state: {f"module.{name}": each for name, each in state.items()},
+        lambda state: {f"module._orig_mod.{name}": each for name, each in state.items()},
+    ],
+    ids=["training script", "Lightning", "DataParallel", "compiled"],
+)
+def test_wrapped_state_dicts_are_read(tmp_path, wrap):
+    state = randomised(TorchTranslator()).state_dict()
+    expected = read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS).taken.weights
+    for source in (wrap(state), saved(tmp_path, wrap(state))):
+        found = read_torch_transformer(source, TORCH_NAMES, TORCH_FIELDS).taken.weights
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_source_and_target_may_have_learned_positions_of_their_own(tmp_path):
+    module = randomised(TorchTranslator(learned=True))
+    state = dict(module.state_dict()) | {"other": torch.randn(40, 12)}
+    names = TorchNames("core", "source", "target", "head", "places", "other")
+    foreign = read_torch_transformer(state, names, TORCH_FIELDS)
+    weights = foreign.taken.weights
+    assert torch.equal(weights["model.encoder.embed_positions.weight"], state["places"])
+    assert torch.equal(weights["model.decoder.embed_positions.weight"], state["other"])
+    assert import_model(foreign, tmp_path / "model").is_within()
+    with pytest.raises(ValueError, match="must have shape"):
+        read_torch_transformer(state | {"other": torch.randn(30, 12)}, names, TORCH_FIELDS)
+    with pytest.raises(ValueError, match="target_positions needs positions"):
+        read_torch_transformer(
+            state, TorchNames("core", "source", "target", "head", None, "other"), TORCH_FIELDS
+        )
+
+
+def test_opennmt_weights_may_lie_beside_the_checkpoint(tmp_path):
+    """As OpenNMT-py 3.5 writes them with -save_format safetensors."""
+    checkpoint = opennmt_checkpoint()
+    expected = read_opennmt(saved(tmp_path, checkpoint)).taken.weights
+    generator = {f"generator.{name}": each for name, each in checkpoint.pop("generator").items()}
+    tensors = {name: each.clone() for name, each in (checkpoint.pop("model") | generator).items()}
+    path = saved(tmp_path, checkpoint, "run_step_5.pt")
+    with pytest.raises(FileNotFoundError, match=r"holds no weights, and there is no .*step_5.safe"):
+        read_opennmt(path)
+    save_file(tensors, tmp_path / "run_step_5.safetensors")
+    torch.testing.assert_close(read_opennmt(path).taken.weights, expected, rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"is a folder\. Pass the \.pt file of OpenNMT-py 3"):
+        read_opennmt(tmp_path)

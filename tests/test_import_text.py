@@ -660,7 +660,11 @@ def test_number_of_heads_must_be_passed():
 
 def test_errors_name_missing_torch_modules():
     state = randomised(TorchTranslator()).state_dict()
-    with pytest.raises(ValueError, match=r"The tensor sauce\.weight, our .*embed_tokens\.weight"):
+    with pytest.raises(
+        ValueError,
+        match=r"source_embedding is 'sauce', but no tensor begins so. The tensors begin "
+        r"with core, head, places, source, target\. Pass --names '\{source_embedding: NAME\}'",
+    ):
         read_torch_transformer(state, TorchNames("core", "sauce", "target", "head"), TORCH_FIELDS)
     state["core.encoder.layers.0.self_attn.in_proj_weight"] = torch.zeros(35, 12)
     with pytest.raises(

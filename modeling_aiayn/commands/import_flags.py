@@ -48,7 +48,7 @@ class ImportFlags:
     names: str | None = HfArg(
         default=None,
         help="torch: the module's names for transformer, source_embedding, target_embedding, "
-        "output and, if positions are a tensor, positions, as YAML.",
+        "output and, if positions are tensors, positions and target_positions, as YAML.",
     )
     source_dictionary: str | None = HfArg(
         default=None, help="fairseq: the source's dict.txt. annotated: file with a word per line."
@@ -70,6 +70,11 @@ class ImportFlags:
         default=None,
         help="Type of the written weights. Default: unchanged.",
         metadata={"choices": ["float32", "bfloat16", "float16"]},
+    )
+    check: str | None = HfArg(
+        default=None,
+        help="File of torch.save with input_ids, decoder_input_ids, and the logits that the "
+        "original module computed for them: proves what no tensor shows.",
     )
     license: str = HfArg(default="other", help="Licence of the weights, for the model card.")
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..interop.annotated import read_annotated
+from ..interop.examples import Examples
 from ..interop.fairseq import FairseqText, read_fairseq
 from ..interop.foreign_model import ForeignModel
 from ..interop.fsmt import read_fsmt
@@ -73,6 +74,7 @@ def main() -> None:
         sources=flags.sources,
         dtype=None if flags.dtype is None else getattr(torch, flags.dtype),
         license=flags.license,
+        examples=None if flags.check is None else Examples.read(flags.check),
         show_progress=True,
     )
     sys.stdout.write(f"{report}\n")

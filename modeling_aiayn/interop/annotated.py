@@ -8,7 +8,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import read_lines
-from .foreign_model import INFERRED_FIELDS, ForeignModel, check_given_fields, read_foreign
+from .foreign_model import (
+    ASSUMED_FIELDS,
+    INFERRED_FIELDS,
+    ForeignModel,
+    check_given_fields,
+    read_foreign,
+)
 from .layout import shared_position_table
 from .pickled import dtype_of, read_state_dict
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
@@ -87,6 +93,7 @@ def read_annotated(
         positions,
         has_sample_deviation=True,
         dtype=dtype_of(tensors),
+        assumed_fields=ASSUMED_FIELDS,
         source_tokenizer=tokenizers[0],
         target_tokenizer=tokenizers[1],
     )

@@ -9,12 +9,19 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
+from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
 from .weight_names import NameTable, TakenWeights, check_matrix, take_weights
 
 # torch.nn.LayerNorm's default, which most systems keep.
 LAYER_NORM_EPS = 1e-5
+# Fields that a plain state dict does not show.
+ASSUMED_FIELDS = (
+    *("norm_first", "activation_function", "scale_embedding", "layer_norm_eps"),
+    *("encoder_attention_heads", "decoder_attention_heads", "decoder_start_token_id"),
+    *("bos_token_id", "pad_token_id", "eos_token_id"),
+)
 # Fields that are inferred from the embeddings and from the table of positions.
 INFERRED_FIELDS = (
     *("vocab_size", "decoder_vocab_size", "d_model", "tie_word_embeddings"),
@@ -40,6 +47,7 @@ class ForeignModel:
         source_tokenizer: Its source tokenizer, if there is one.
         target_tokenizer: Its target tokenizer, if that is a second one.
         peer: The model in the other system's own class, if that can be run here.
+        assumed_fields: Fields of config that neither a tensor nor an option of the system proves.
     """
 
     system: str
@@ -53,14 +61,21 @@ class ForeignModel:
     source_tokenizer: PreTrainedTokenizerBase | None = None
     target_tokenizer: PreTrainedTokenizerBase | None = None
     peer: PreTrainedModel | None = field(default=None, repr=False)
+    assumed_fields: tuple[str, ...] = ()
 
     def position_encodings(self, half: str) -> Tensor:
         """Return one half's encodings from the first token's position on, in the foreign layout.
 
         They have the shape [n, D].
         """
-        if self.positions is not None:
-            return self.positions
+        if self.sinusoids is not None and self.positions is not None:
+            # The checkpoint's table may be rounded; the formula is exact.
+            exact = sinusoidal_positions(
+                torch.arange(len(self.positions)) + self.sinusoids.offset,
+                self.config.d_model,
+                self.sinusoids.base,
+            )
+            return exact[:, self.sinusoids.order.argsort()]
         table = self.taken.weights[f"model.{half}.embed_positions.weight"]
         return table[self.config.position_offset :]
 

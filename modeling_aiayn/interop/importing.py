@@ -1,5 +1,6 @@
 """Writing a foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import check_unused, new_folder
+from .examples import Examples
 from .foreign_model import ForeignModel, convert
 from .parity import SOURCES, ImportReport, compare_models
 from .reference import ReferenceModel
@@ -50,6 +52,7 @@ def import_model(
     sources: int = SOURCES,
     dtype: torch.dtype | None = None,
     license: str = "other",
+    examples: Examples | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
     """Convert a foreign model, check that it is the same model, and write it.
@@ -60,6 +63,7 @@ def import_model(
         sources: Number of random sources to compare on.
         dtype: Type of the written weights. None: the type that they were stored in.
         license: The weights' licence, for the model card.
+        examples: Outputs of the original module, to compare with.
         show_progress: Whether to show a progress bar on stderr.
 
     Returns:
@@ -77,7 +81,15 @@ def import_model(
     if foreign.peer is not None:
         name = f"transformers' {type(foreign.peer).__name__}"
     positions = len(foreign.position_encodings("encoder"))
-    report = compare_models(model, reference, name, sources, show_progress, positions)
+    dtype_of_comparison = torch.float64 if foreign.peer is None else torch.float32
+    report = compare_models(
+        model, reference, name, sources, show_progress, positions, dtype_of_comparison
+    )
+    report = replace(
+        report,
+        assumed=_assumptions(foreign),
+        examples=None if examples is None else check_examples(foreign, model, examples),
+    )
     if not report.is_within():
         raise ValueError(
             "The imported model must be the same as the original, but they differ. Nothing was "
@@ -88,6 +100,30 @@ def import_model(
         card = imported_model_card(foreign, folder.name, report, license)
         (unfinished / "README.md").write_text(card, "utf-8")
     return report
+
+
+def _assumptions(foreign: ForeignModel) -> str:
+    values = {name: getattr(foreign.config, name) for name in foreign.assumed_fields}
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def check_examples(
+    foreign: ForeignModel, model: AiaynForConditionalGeneration, examples: Examples
+) -> str:
+    """Check that a converted model gives the original's outputs; return the report's line.
+
+    Raises:
+        ValueError: It does not; the message lists what was assumed.
+    """
+    difference = examples.difference(model)
+    if difference > examples.tolerance:
+        raise ValueError(
+            f"The outputs of the original module differ by {difference:.1e} of the largest logit "
+            f"from those of the imported model. Nothing was written. One of these assumptions must "
+            f"be wrong: {_assumptions(foreign) or 'the system or its version'}. Correct it with "
+            "--config."
+        )
+    return f"{len(examples.input_ids)} examples, difference {difference:.1e}"
 
 
 def _write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:

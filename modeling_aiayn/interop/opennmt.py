@@ -61,14 +61,19 @@ def read_opennmt(path: str | Path) -> ForeignModel:
 
     Args:
         path: A .pt file of version 3, whose vocabularies are lists. Convert older files with
-            OpenNMT-py's tools/convertv2_v3.py.
+            OpenNMT-py's tools/convertv2_v3.py. Weights may be in a .safetensors file beside it.
 
     Raises:
         OSError: The file is missing or damaged.
         ValueError: The file is not such a model's, or our model does not support it. The message
             names the option or tensor.
     """
-    checkpoint = read_checkpoint_file(path)
+    if Path(path).is_dir():
+        raise ValueError(
+            f"{path} is a folder. Pass the .pt file of OpenNMT-py 3. Folders that eole wrote have "
+            "another architecture and cannot be imported."
+        )
+    checkpoint = _with_weights(read_checkpoint_file(path), Path(path))
     for name in ("model", "generator", "vocab", "opt"):
         if options_in(checkpoint.get(name)) is None:
             raise ValueError(
@@ -102,6 +107,23 @@ def read_opennmt(path: str | Path) -> ForeignModel:
         source_tokenizer=tokenizer_of_pieces(source, source_specials, template="$A"),
         target_tokenizer=tokenizer_of_pieces(target, OPENNMT_SPECIALS),
     )
+
+
+def _with_weights(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Add the weights from the file beside it that -save_format safetensors writes."""
+    beside = path.with_suffix(".safetensors")
+    if "model" in checkpoint or "opt" not in checkpoint or path == beside:
+        return checkpoint
+    if not beside.is_file():
+        raise FileNotFoundError(f"{path} holds no weights, and there is no {beside} with them.")
+    tensors = read_checkpoint_file(beside)
+    generator = {
+        name.removeprefix("generator."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("generator.")
+    }
+    others = {name: each for name, each in tensors.items() if not name.startswith("generator.")}
+    return checkpoint | {"model": others, "generator": generator}
 
 
 def check_opennmt_options(options: Mapping[str, Any]) -> None:

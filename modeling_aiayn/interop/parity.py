@@ -19,6 +19,7 @@ SOURCES = 50
 LONGEST_SOURCE = 24
 LONGEST_OUTPUT = 16
 BATCH_SIZE = 10
+NOT_PROVEN = "not given. The assumed values are not proven: pass --check FILE"
 # Largest difference of logits, as a share of the largest logit.
 TOLERANCE = 1e-5
 
@@ -26,6 +27,9 @@ TOLERANCE = 1e-5
 @dataclass(frozen=True)
 class ImportReport:
     """Agreement between a model and its import on random sources.
+
+    Random sources show that tensors are in their places. They cannot show that the original module
+    computes what the configuration says, unless the reference is the original itself.
 
     Args:
         reference: Name of the model that ours was compared with.
@@ -35,6 +39,8 @@ class ImportReport:
         largest_logit: The largest absolute logit.
         greedy: Number of equal greedy outputs.
         beam: Number of equal outputs of beam search with four beams.
+        assumed: Values of the configuration that nothing in the source proves.
+        examples: Comparison with outputs of the original module, if there is one.
     """
 
     reference: str
@@ -44,6 +50,8 @@ class ImportReport:
     largest_logit: float
     greedy: int
     beam: int
+    assumed: str = ""
+    examples: str | None = None
 
     def is_within(self, tolerance: float = TOLERANCE) -> bool:
         """Tell whether outputs are equal and logits differ by at most a share of the largest."""
@@ -52,6 +60,12 @@ class ImportReport:
         return is_close and self.greedy == self.beam == self.sources
 
     def __str__(self) -> str:
+        proof = []
+        if self.assumed:
+            proof = [
+                f"assumed                 {self.assumed}",
+                f"original's own outputs  {self.examples or NOT_PROVEN}",
+            ]
         return "\n".join(
             (
                 f"compared with           {self.reference}",
@@ -61,6 +75,7 @@ class ImportReport:
                 f"difference, left pads   {self.left_padded:.1e}",
                 f"same greedy output      {self.greedy} of {self.sources}",
                 f"same beam-4 output      {self.beam} of {self.sources}",
+                *proof,
             )
         )
 
@@ -73,14 +88,17 @@ def compare_models(
     sources: int = SOURCES,
     show_progress: bool = False,
     positions: int = LONGEST_SOURCE,
+    dtype: torch.dtype = torch.float32,
 ) -> ImportReport:
     """Compare two models' logits, greedy outputs and beam-search outputs on random sources.
 
-    Our model must be in float32. The report calls the other model `name`. `sources` is the number
-    of sources, and `positions` the longest text that both models accept, in tokens.
+    Both are compared in `dtype`; FSMT cannot compute in float64. The report calls the other model
+    `name`. `sources` is the number of sources, and `positions` the longest text that both models
+    accept, in tokens.
     """
     if sources < 1:
         raise ValueError(f"sources must be at least 1, got {sources}.")
+    ours, reference = (copy.deepcopy(model).to(dtype) for model in (ours, reference))
     texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences: list[tuple[float, float, float]] = []
     same = {1: 0, 4: 0}

@@ -12,6 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+# Entries that hold a state dict, and prefixes of all its names; see `read_state_dict`.
+ENTRIES = ("model_state_dict", "state_dict", "model")
+PREFIXES = ("module.", "model.", "_orig_mod.")
+
 
 class Meter:
     """A placeholder for the training statistics in fairseq's checkpoints, which nobody reads."""
@@ -74,10 +78,29 @@ def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:
 
 
 def read_state_dict(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of a state dict, or read it from a file."""
-    if isinstance(source, Mapping):
-        return tensors_in(source, "The state dict")
-    return tensors_in(read_checkpoint_file(source), str(source))
+    """Return a copy of a state dict, or read it from a file, without what wraps it.
+
+    Training scripts and Lightning keep it under an entry of a checkpoint; DataParallel, Lightning
+    and torch.compile put a prefix before each name.
+    """
+    where = "The state dict" if isinstance(source, Mapping) else str(source)
+    state: dict[str, Any] = read_mapping(source)
+    inner = next((name for name in ENTRIES if isinstance(state.get(name), Mapping)), None)
+    if inner is not None:
+        state, where = state[inner], f"{where}: {inner!r}"
+    tensors = tensors_in(state, where)
+    while prefix := next((each for each in PREFIXES if _all_start_with(tensors, each)), None):
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def read_mapping(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a mapping, or read it from a file."""
+    return dict(source) if isinstance(source, Mapping) else read_checkpoint_file(source)
+
+
+def _all_start_with(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return all(name.startswith(prefix) for name in tensors)
 
 
 def options_in(options: Any) -> dict[str, Any] | None:

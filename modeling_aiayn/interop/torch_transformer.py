@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..layers import sinusoidal_positions
 from .foreign_model import (
+    ASSUMED_FIELDS,
     INFERRED_FIELDS,
     LAYER_NORM_EPS,
     ForeignModel,
@@ -32,6 +33,7 @@ class TorchNames:
         output: The linear layer to the vocabulary; may be the target's embedding.
         positions: The tensor of positions, [n, D] and any dimensions of size 1. A table that is
             not sinusoidal is read as learned positions. None: the paper's sinusoids.
+        target_positions: The target's own table of learned positions. None: the same as positions.
     """
 
     transformer: str = "transformer"
@@ -39,6 +41,7 @@ class TorchNames:
     target_embedding: str = "target_embedding"
     output: str = "output"
     positions: str | None = None
+    target_positions: str | None = None
 
     @property
     def table(self) -> NameTable:
@@ -53,7 +56,9 @@ class TorchNames:
         }
         if self.positions is not None:
             outside["model.encoder.embed_positions.weight"] = self.positions
-            outside["model.decoder.embed_positions.weight"] = self.positions
+            outside["model.decoder.embed_positions.weight"] = (
+                self.target_positions or self.positions
+            )
         return NameTable(
             outside,
             encoder_layer=f"{prefix}encoder.layers.{{n}}.",
@@ -66,6 +71,20 @@ class TorchNames:
             left_out={} if self.positions is None else {self.positions: "sinusoids are computed"},
             optional_biases=(r"model\..*\.bias",),  # torch.nn.Transformer(bias=False)
         )
+
+
+def check_names(names: TorchNames, tensors: Mapping[str, Tensor]) -> None:
+    """Check that a checkpoint has tensors of each part."""
+    if names.target_positions is not None and names.positions is None:
+        raise ValueError("target_positions needs positions, the source's table. Give both.")
+    for part, name in vars(names).items():
+        has_part = any(found == name or found.startswith(f"{name}.") for found in tensors)
+        if name and not has_part:
+            parts = sorted({found.partition(".")[0] for found in tensors})
+            raise ValueError(
+                f"names says that {part} is {name!r}, but no tensor begins so. The tensors begin "
+                f"with {', '.join(parts)}. Pass --names '{{{part}: NAME}}'."
+            )
 
 
 def read_torch_transformer(
@@ -91,6 +110,7 @@ def read_torch_transformer(
     inferred = tuple(name for name in INFERRED_FIELDS if name not in computed)
     check_given_fields(fields, inferred)
     tensors = read_state_dict(source)
+    check_names(names, tensors)
     table = names.table
     found: dict[str, Any] = {
         **sizes_of(table, tensors),
@@ -107,10 +127,13 @@ def read_torch_transformer(
     else:
         stored = table.get(tensors, "model.encoder.embed_positions.weight")
         positions = position_table(stored, names.positions)
-        if recognise_sinusoids(positions) is None:
+        if recognise_sinusoids(positions) is None or names.target_positions is not None:
             tensors[names.positions] = positions
             found["max_position_embeddings"] = len(positions)
             positions = None
+        if names.target_positions is not None:
+            stored = table.get(tensors, "model.decoder.embed_positions.weight")
+            tensors[names.target_positions] = position_table(stored, names.target_positions)
     return read_foreign(
         "torch.nn.Transformer",
         table,
@@ -118,4 +141,5 @@ def read_torch_transformer(
         {**found, **fields},
         positions,
         dtype=dtype_of(tensors),
+        assumed_fields=(*ASSUMED_FIELDS, *computed),
     )
