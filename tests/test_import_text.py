@@ -168,6 +168,38 @@ def test_opus_folder_translates_as_generate_does(opus, imported, padding_bias):
         assert pad not in best.token_ids
 
 
+def test_an_imported_model_searches_as_its_generation_config_says(opus, run, tmp_path):
+    """Beams and penalty of its own, where the user gives none."""
+    source = shutil.copytree(opus, tmp_path / "opus")
+    config = json.loads((source / "generation_config.json").read_text())
+    config |= {"num_beams": 3, "length_penalty": 2.5, "no_repeat_ngram_size": 4}
+    (source / "generation_config.json").write_text(json.dumps(config))
+    folder = tmp_path / "imported"
+    import_model(read_marian(source), folder, sources=4)
+    translator = Translator.from_pretrained(folder)
+    own = {"num_beams": 3, "length_penalty": 2.5, "no_repeat_ngram_size": 4}
+    assert translator.search_options() == SearchOptions(length_normalization="power", **own)
+    assert translator.search_options(num_beams=1).num_beams == 1
+    limit = {"max_length_factor": 0, "max_length_offset": 30}
+    tokenizer = MarianTokenizer.from_pretrained(source)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    ids = MarianMTModel.from_pretrained(source).eval().generate(**batch, max_new_tokens=30)
+    has_ended = (ids == translator.model.config.eos_token_id).any(1).tolist()
+    assert sum(has_ended) > 8
+    expected = decode_lines(tokenizer, ids.tolist())
+    found = translator(TEXTS, **limit)
+    (tmp_path / "texts").write_text("\n".join([*TEXTS, ""]))
+    flags = ("--max_length_factor", 0, "--max_length_offset", 30)
+    code, out, err = run("translate.py", "--model", folder, "--input", tmp_path / "texts", *flags)
+    assert code == 0, err
+    assert out.splitlines() == found
+    for ended, mine, theirs in zip(has_ended, found, expected, strict=True):
+        assert not ended or mine == theirs
+    # A model of ours has other defaults.
+    translator.model.generation_config.length_normalization = None
+    assert translator.search_options() == SearchOptions()
+
+
 def test_opus_tokenizers_give_the_same_ids(opus, imported):
     whole = MarianTokenizer.from_pretrained(opus)
     translator = Translator.from_pretrained(imported)

@@ -26,11 +26,10 @@ from ..translation.evaluation import (
     score_translations,
     with_translations,
 )
-from ..translation.options import SearchOptions
 from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
-from .translator_flags import TranslatorFlags
+from .translator_flags import SearchFlags, TranslatorFlags
 
 
 @dataclass(kw_only=True)
@@ -83,7 +82,7 @@ class EvaluationFlags(TranslatorFlags):
 
 def main() -> None:
     """Read, translate, score, report."""
-    flags, options = parse_arguments(__doc__, EvaluationFlags, SearchOptions)
+    flags, search = parse_arguments(__doc__, EvaluationFlags, SearchFlags)
     columns = parse_columns(flags.columns)
     rows = read_rows(flags.file, flags.source_lang, flags.target_lang, columns)
     if flags.hypotheses is not None:
@@ -93,8 +92,10 @@ def main() -> None:
         translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)
     else:
+        translator = flags.load()
+        options = vars(search.options_for(translator))
         scores, translations = evaluate_translation(
-            flags.load(), pairs, **flags.batch_options, **vars(options)
+            translator, pairs, **flags.batch_options, **options
         )
     if flags.moses:
         scores |= moses_bleu(translations, list(pairs["target"]), flags.target_lang)

@@ -15,9 +15,8 @@ from ..corpus import read_lines
 from ..embedded_corpus import generate_pairs
 from ..loading import check_package
 from ..translation import Translator
-from ..translation.options import SearchOptions
 from .command_line import parse_arguments
-from .translator_flags import TranslatorFlags
+from .translator_flags import SearchFlags, TranslatorFlags
 
 
 @dataclass(kw_only=True)
@@ -39,12 +38,12 @@ class CTranslate2Flags(TranslatorFlags):
 
 def main() -> None:
     """Export, compare, report."""
-    flags, options = parse_arguments(__doc__, CTranslate2Flags, SearchOptions)
+    flags, search = parse_arguments(__doc__, CTranslate2Flags, SearchFlags)
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
     from ..translation.ctranslate2_engine import check_ctranslate2_options
 
-    check_ctranslate2_options(options)
+    check_ctranslate2_options(search)
     if flags.file is None:
         texts = [pair.source for pair in generate_pairs("test", 100)]
     else:
@@ -54,5 +53,5 @@ def main() -> None:
     translator = flags.load()
     export_ctranslate2(translator, flags.output, flags.quantization)
     exported = Translator.from_pretrained(flags.output, engine="ctranslate2")
-    report = compare_engines(translator, exported, texts, options)
+    report = compare_engines(translator, exported, texts, search.options_for(translator))
     sys.stdout.write(f"{flags.output} ({flags.quantization}): {report}\n")

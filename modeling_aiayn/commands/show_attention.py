@@ -26,11 +26,10 @@ from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
 from ..loading import find_model, load_config
 from ..modeling_aiayn import AiaynEncoderModel
-from ..translation.options import SearchOptions
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .saved_model import default_device, load_with_tokenizer
-from .translator_flags import TranslatorFlags
+from .translator_flags import SearchFlags, TranslatorFlags
 
 PAGE_ENDING = ".html"
 # Models that read one text, by the class that they were saved as.
@@ -89,17 +88,15 @@ class PictureFlags:
 
 
 def load_maps(
-    flags: TranslatorFlags, options: SearchOptions, text: str, target: str | None
+    flags: TranslatorFlags, search: SearchFlags, text: str, target: str | None
 ) -> AttentionMaps:
     """Run the model on the text and record its attention."""
     architecture = _architecture(flags)
     if architecture not in TEXT_MODELS:
-        defaults = vars(SearchOptions())
-        search = {name: value for name, value in vars(options).items() if value != defaults[name]}
-        return attention_maps(flags.load(), text, target, **search)
+        return attention_maps(flags.load(), text, target, **search.given)
     loading = {name: getattr(flags, name) for name in ("model", "hub", "dtype", "device")}
     has_batch_flags = flags != TranslatorFlags(**loading) or len(flags.model) > 1
-    if target is not None or options != SearchOptions() or has_batch_flags:
+    if target is not None or search.given or has_batch_flags:
         raise ValueError(
             f"{flags.model[0]} is an {architecture}, which does not translate. Give one model and "
             "one text, and no flags for targets, search or batches."
@@ -121,10 +118,10 @@ def _architecture(flags: TranslatorFlags) -> str:
 
 def main() -> None:
     """Load, draw, and print the name of the file."""
-    flags, options, picture = parse_arguments(__doc__, TranslatorFlags, SearchOptions, PictureFlags)
+    flags, search, picture = parse_arguments(__doc__, TranslatorFlags, SearchFlags, PictureFlags)
     inputs = {"model": [] if flags.hub else files_of_models(flags.model)}
     check_outputs({"output": picture.output}, inputs)
-    maps = load_maps(flags, options, picture.text, picture.target)
+    maps = load_maps(flags, search, picture.text, picture.target)
     picture.draw(maps)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""
     sys.stdout.write(f"{picture.text}{arrow}: {picture.output}\n")

@@ -16,7 +16,7 @@ from ..training import AiaynTrainer
 from ..training.data import DataArguments
 from ..training.fine_tuning import FineTuningArguments
 from ..translation.evaluation import score_table
-from ..translation.options import SearchOptions
+from ..translation.options import SearchOptions, search_defaults
 from ..whole_files import write_file
 from .public_paths import corpus_name, without_folders
 
@@ -63,7 +63,7 @@ def run_facts(
         "seed": args.seed,
         "kept": _kept_weights(trainer),
         "scored_pairs": f"{len(held_out):,}",
-        "search": SearchOptions(),
+        "search": SearchOptions(**search_defaults(trainer.model.generation_config)),
     }
 
 

@@ -23,14 +23,13 @@ from ..corpus import stream_lines
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..loading import BUNDLED_MODEL
-from ..translation.options import SearchOptions
 from ..translation.progress import TranslationBar
 from ..translation.translation_lines import translation_lines
 from ..translation.translator import POOL_SIZE
 from ..whole_files import new_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, file_behind, files_of_models
-from .translator_flags import TranslatorFlags
+from .translator_flags import SearchFlags, TranslatorFlags
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +114,12 @@ class TranslateFlags(TranslatorFlags):
 
 def main() -> None:
     """Read, translate, write."""
-    flags, options = parse_arguments(__doc__, TranslateFlags, SearchOptions)
+    flags, search = parse_arguments(__doc__, TranslateFlags, SearchFlags)
     lines = flags.sentences()
     choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     prefixes = flags.prefixes and stream_lines(flags.prefixes)
     translator = flags.load()
+    options = search.options_for(translator)
     translator.engine.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
     phrases = flags.phrases and (line.split("\t") for line in stream_lines(flags.phrases))

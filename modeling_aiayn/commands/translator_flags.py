@@ -1,10 +1,11 @@
 """Flags of all jobs that use a translation model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from transformers.hf_argparser import HfArg
 
+from ..translation.options import LENGTH_NORMALIZATIONS, SearchOptions
 from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 from .saved_model import default_device
 
@@ -70,3 +71,45 @@ class TranslatorFlags:
         return Translator.from_pretrained(
             self.model, hub=self.hub, dtype=self.dtype, device=default_device(self.device)
         )
+
+
+@dataclass(frozen=True)
+class SearchFlags(SearchOptions):
+    """How to search; flags that are not given follow an imported model, or are the defaults."""
+
+    num_beams: int | None = HfArg(  # type: ignore[assignment]
+        default=None,
+        help="Number of beams; 1 means greedy search. Default: 4, or an imported model's own.",
+    )
+    length_penalty: float | None = HfArg(  # type: ignore[assignment]
+        default=None,
+        help="Exponent alpha of the length penalty; larger values prefer longer translations. "
+        "Default: 0.6, or an imported model's own.",
+    )
+    length_normalization: str | None = HfArg(  # type: ignore[assignment]
+        default=None,
+        help="Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
+        "n^alpha, as in generate(). Default: gnmt; power for an imported model with settings for "
+        "generate().",
+        metadata={"choices": LENGTH_NORMALIZATIONS},
+    )
+    no_repeat_ngram_size: int | None = HfArg(  # type: ignore[assignment]
+        default=None,
+        help="No n-gram of this size occurs twice in a translation; 0: no limit. Default: 0, or an "
+        "imported model's own.",
+    )
+
+    def __post_init__(self) -> None:
+        # The number of beams may follow from the model, which is not loaded yet.
+        beams = {} if self.num_beams is not None else {"num_beams": max(4, self.nbest)}
+        SearchOptions(**beams | {n: v for n, v in vars(self).items() if v is not None})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The flags that differ from their defaults."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return {name: v for name, v in vars(self).items() if v != defaults[name]}
+
+    def options_for(self, translator: Translator) -> SearchOptions:
+        """The options of a search with a translator."""
+        return translator.search_options(**self.given)

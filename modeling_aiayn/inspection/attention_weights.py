@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..losses import shift_right
 from ..tokenization import clean_text
 from ..translation import Translator
-from ..translation.options import SearchOptions
 from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)
@@ -199,7 +198,7 @@ def _target_ids(
     The ids of a hypothesis are kept, because its text could be split into other tokens.
     """
     if target is None:
-        best = next(translator.stream([source], SearchOptions(**search_options)))[0]
+        best = next(translator.stream([source], translator.search_options(**search_options)))[0]
         # The translation of an empty source has no tokens.
         return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
     if search_options:

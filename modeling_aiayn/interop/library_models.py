@@ -153,6 +153,9 @@ def _in_float32(peer: PreTrainedModel) -> PreTrainedModel:
 def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
     """Copy the generation config; older models keep some of its options in their configuration."""
     decoding = copy.deepcopy(peer.generation_config)
+    # Translator's defaults then follow this configuration, by the penalty of generate().
+    decoding.length_normalization = "power"
+    decoding._from_model_config = False  # or this field would not be read from the saved file
     for name in ("decoder_start_token_id", "forced_eos_token_id", "bad_words_ids", "num_beams"):
         if getattr(decoding, name, None) is None:
             setattr(decoding, name, getattr(peer.config, name, None))

@@ -79,7 +79,8 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
     halves = interleaved_from_halves(config.d_model).argsort()
     marian.load_state_dict(_under_marian_names(marian, reorder_residual(ours, halves)))
     decoding = copy.deepcopy(model.generation_config)
-    vars(decoding).pop("max_tokens_beyond_source", None)
+    for name in ("max_tokens_beyond_source", "length_normalization"):
+        vars(decoding).pop(name, None)
     decoding.max_length = decoding.max_length or MARIAN_POSITIONS // 2
     marian.generation_config = decoding
     return marian.eval()

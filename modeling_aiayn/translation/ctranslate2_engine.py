@@ -14,7 +14,7 @@ from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
 from .engine import SourceSentence
 from .hypotheses import Hypothesis, normalized_score
-from .options import SearchOptions
+from .options import SearchOptions, search_defaults
 
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Fields of the exported config.json: positions of the encoder and of the decoder, and the
@@ -76,8 +76,12 @@ class CTranslate2Engine:
             _exported_tokens(Path(folder), side) for side in ("source", "target")
         )
         self.target_ids = {token: index for index, token in enumerate(self.target_tokens)}
+        generation_config = GenerationConfig(
+            **read_json_object(Path(folder) / GENERATION_CONFIG_NAME)
+        )
+        self.search_defaults = search_defaults(generation_config)
         self.rules = DecodingRules.from_generation_config(
-            GenerationConfig(**read_json_object(Path(folder) / GENERATION_CONFIG_NAME)),
+            generation_config,
             len(self.target_tokens),
             self.target_positions,
         )

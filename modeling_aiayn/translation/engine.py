@@ -1,8 +1,8 @@
 """The interface between Translator, which knows text, and engines, which know ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .hypotheses import Hypothesis
@@ -41,6 +41,10 @@ class Engine(Protocol):
     @property
     def target_positions(self) -> int | None:
         """The most tokens that a translation may have. None: any number."""
+
+    @property
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Search options that the model has of its own; see `options.search_defaults`."""
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check that the engine supports the options, and required phrases if there are any."""

@@ -1,7 +1,9 @@
 """Options of a search for translations."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from transformers import GenerationConfig
 from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
@@ -18,6 +20,18 @@ RANGES: dict[str, tuple[float, float]] = {
     "no_repeat_ngram_size": (0, MAX_LENGTH_OFFSET),
     "top_k": (0, 2**31),
 }
+
+
+def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
+    """The search that an imported model's own generate() makes; empty for a model of ours.
+
+    Importers set `length_normalization` in the generation config that they keep.
+    """
+    names = ("length_normalization", "num_beams", "length_penalty", "no_repeat_ngram_size")
+    found = {name: getattr(generation_config, name, None) for name in names}
+    if found["length_normalization"] is None:
+        return {}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBas
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..loading import convert_for_cpu, load_target_tokenizer
-from .options import SearchOptions
 from .translation_pipeline import SavedTranslationPipeline
 from .translator import Translator
 
@@ -63,7 +62,7 @@ class AiaynTranslationPipeline(Pipeline):
         first_number, *_ = [next(numbers) for _ in texts]
         found = self.translator.stream(
             texts,
-            SearchOptions(**search_options),
+            self.translator.search_options(**search_options),
             batch_size=len(texts),
             pool_size=len(texts),
             first_number=first_number,

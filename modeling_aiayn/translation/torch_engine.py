@@ -18,7 +18,7 @@ from .decoding_rules import DecodingRules
 from .engine import SourceSentence
 from .fast_model import FastModel
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
-from .options import SearchOptions
+from .options import SearchOptions, search_defaults
 from .required_phrases import ConstrainedSearch
 
 # Removing finished sentences copies the rest, so it waits until they are this share of a batch.
@@ -69,6 +69,11 @@ class TorchEngine:
         return DecodingRules.from_generation_config(
             generation_config, self.vocabulary_size, self.target_positions
         )
+
+    @property
+    def search_defaults(self) -> dict[str, Any]:
+        """Search options of the first model, if it was imported."""
+        return search_defaults(self.models[0].generation_config)
 
     @cached_property
     def _fast_models(self) -> list[FastModel]:

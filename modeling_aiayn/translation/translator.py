@@ -216,6 +216,10 @@ class Translator:
             )
         return self.models[0]
 
+    def search_options(self, **given: Any) -> SearchOptions:
+        """The given search options; others are the model's own if it was imported, or defaults."""
+        return SearchOptions(**{**self.engine.search_defaults, **given})
+
     def __call__(
         self,
         texts: Iterable[str],
@@ -233,14 +237,15 @@ class Translator:
             batch_size: Sentences of a batch at most.
             max_tokens_per_batch: Source tokens of a batch at most, padding included.
             show_progress: Whether to show a bar on stderr.
-            **search_options: As for `SearchOptions`: num_beams, length_penalty, ...
+            **search_options: As for `SearchOptions`: num_beams, length_penalty, ...; others as
+                `search_options` says.
         """
         _check_several(texts)
         texts = list(texts)
         with TranslationBar(len(texts), show_progress) as bar:
             found = self.stream(
                 texts,
-                SearchOptions(**search_options),
+                self.search_options(**search_options),
                 batch_size=batch_size,
                 max_tokens_per_batch=max_tokens_per_batch,
                 pool_size=max(1, len(texts)),
@@ -265,7 +270,7 @@ class Translator:
 
         Args:
             texts: Sentences.
-            options: How to search.
+            options: How to search. None: as `search_options` says.
             prefixes: The beginning of each translation, one for each text.
             phrases: Phrases that each translation must contain, a list for each text.
             batch_size: Sentences of a batch at most.
@@ -281,7 +286,7 @@ class Translator:
             ValueError: The engine does not support the options. While texts are read: one is not a
                 str, or there are fewer prefixes or phrases than texts.
         """
-        options = options or SearchOptions()
+        options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
         _check_several(texts)
         given = _source_texts(texts, prefixes, phrases, first_number)
@@ -347,7 +352,7 @@ class Translator:
             raise ValueError(
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
             )
-        options = options or SearchOptions()
+        options = options or self.search_options()
         names = [f"Line {number}" for number in range(1, len(texts) + 1)]
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
         ids = [
