@@ -279,7 +279,7 @@ def load_checked(
 
 def _find_index(path: str | Path, options: dict[str, Any]) -> Path | None:
     """The index of a repository's weights, which might name files of another format."""
-    places = ("revision", "token", "cache_dir", "local_files_only")
+    places = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
     found = cached_file(
         path,
         SAFE_WEIGHTS_INDEX_NAME,

@@ -166,15 +166,17 @@ def publish(
         PermissionError: The Hub rejects the token.
         ConnectionError: The Hub cannot be reached, or does not answer.
     """
+    files = files_to_publish(folder)
+    size = sum(path.stat().st_size for path in files)
     operations = [
         CommitOperationAdd(path.relative_to(folder).as_posix(), path)
-        for path in files_to_publish(folder)
+        for path in files
         if path.name != "README.md"
     ]
     operations.append(CommitOperationAdd("README.md", _card_for(Path(folder), repo_id).encode()))
     for attempt in range(1, attempts + 1):
         try:
-            with bounded_session(timeout):
+            with bounded_session(timeout, size):
                 return _commit(operations, repo_id, revision, private, message)
         except HFValidationError as error:
             raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
@@ -227,12 +229,13 @@ class HubError(OSError):
 
 
 @contextmanager
-def bounded_session(timeout: float) -> Iterator[None]:
+def bounded_session(timeout: float, largest_upload: int) -> Iterator[None]:
     """Bound the time of each request of huggingface_hub; a request that fails is a HubError.
 
     Without this, the library repeats each request up to six times, and a server that sends a byte
     now and then keeps it waiting for ever. A request may take `timeout` seconds, and more for its
-    body: as long as it takes at MIN_BYTES_PER_SECOND.
+    body: as long as it takes at MIN_BYTES_PER_SECOND. largest_upload is the most bytes that a body
+    of unknown length may have.
     """
     session: Any = get_session()
     http = _http_library(session)
@@ -240,7 +243,8 @@ def bounded_session(timeout: float) -> Iterator[None]:
     send = session.send
 
     def send_once(request: Any, **options: Any) -> Any:
-        size = int(request.headers.get("Content-Length", 0))
+        is_chunked = "Transfer-Encoding" in request.headers
+        size = largest_upload if is_chunked else int(request.headers.get("Content-Length", 0))
         expiry = threading.Timer(timeout + size / MIN_BYTES_PER_SECOND, close_session)
         expiry.daemon = True
         expiry.start()

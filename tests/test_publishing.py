@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import huggingface_hub
@@ -145,6 +146,23 @@ def test_the_timeout_bounds_the_whole_upload(folder, hub, trouble, monkeypatch):
     assert sum(path.endswith("/commit/main") for _, path, _ in hub.requests) == 2
     hub.trouble = None
     assert publish(folder, "me/dogs")
+
+
+def test_a_large_file_may_take_longer_than_the_timeout(folder, hub, monkeypatch):
+    """As long as it takes at the least speed; some bodies have a length that is not known."""
+    bounds = []
+
+    class Timer(threading.Timer):
+        def __init__(self, seconds, function):
+            bounds.append(seconds)
+            super().__init__(seconds, function)
+
+    monkeypatch.setattr(publishing.threading, "Timer", Timer)
+    publish(folder, "me/dogs", timeout=30)
+    whole = sum(path.stat().st_size for path in files_to_publish(folder))
+    weights = (folder / "model.safetensors").stat().st_size
+    assert 30 + weights / 10_000 <= max(bounds) <= 30 + whole / 10_000
+    assert min(bounds) < 31
 
 
 @pytest.mark.parametrize("status", [404, 409, 413, 422])
