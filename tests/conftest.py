@@ -49,6 +49,12 @@ LANGUAGE_MODEL_RECIPES = ("tiny_shakespeare", "enwik8_sample")
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 
 
+def pytest_collection_modifyitems(items):
+    """Start with the tests of whole processes: at the end, one of them would run alone."""
+    first = ("test_wheel", "test_parallel", "test_notebooks", "test_examples")
+    items.sort(key=lambda item: item.path.stem not in first)
+
+
 def small_config(**overrides):
     """A config in which no two sizes are equal where they may differ."""
     return AiaynConfig(**(SIZES | overrides))

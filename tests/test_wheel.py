@@ -101,8 +101,12 @@ def test_the_bundled_model_translates(run):
 
 def test_a_recipe_is_found_by_its_name(run, tmp_path):
     """And the run draws its curves, fills its card, and leaves a folder that others can open."""
-    short = "--max_steps 2 --eval_strategy no --load_best_model_at_end false"
-    run("aiayn", "train-translation", "demo.yaml", "--output_dir", "runs/a", *short.split())
+    pair = "The old man sees the dog.\tDer alte Mann sieht den Hund.\n"
+    (tmp_path / "pairs.tsv").write_text(pair + "We see the cat.\tWir sehen die Katze.\n")
+    files = [f"--{name}_file=pairs.tsv" for name in ("train", "validation", "test")]
+    short = "--vocab_size 400 --max_steps 2 --eval_strategy no --load_best_model_at_end false"
+    words = (*files, *short.split(), "--output_dir", "runs/a")
+    run("aiayn", "train-translation", "demo.yaml", *words)
     folder = tmp_path / "runs" / "a"
     assert {"README.md", "scores.json", "curves.png"} <= {path.name for path in folder.iterdir()}
     assert "aiayn train-translation demo.yaml" in (folder / "README.md").read_text("utf-8")
