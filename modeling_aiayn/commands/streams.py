@@ -23,7 +23,7 @@ class StandardStream(io.FileIO):
     def __init__(self, number: int, is_log: bool) -> None:
         super().__init__(number, "wb", closefd=False)
         self._number = number
-        self._is_log = is_log
+        self.is_log = is_log
 
     def write(self, data: "Buffer") -> int:
         """Write bytes; return how many were written.
@@ -38,7 +38,7 @@ class StandardStream(io.FileIO):
             os.dup2(nowhere, self._number)
             os.close(nowhere)
             name, other = STREAMS[self._number], 3 - self._number
-            if not self._is_log:
+            if not self.is_log:
                 raise OSError(error.errno, error.strerror, name) from error
             warning = f"WARNING {name} cannot be written ({error.strerror}). The job continues.\n"
             with suppress(OSError):
@@ -60,6 +60,6 @@ def protect_streams(is_stdout_log: bool) -> None:
             io.BufferedWriter(raw),
             stream.encoding,
             stream.errors,
-            line_buffering=number == 2 or stream.isatty(),
+            line_buffering=raw.is_log or stream.isatty(),
         )
         setattr(sys, name, wrapped)
