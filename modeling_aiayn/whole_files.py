@@ -38,10 +38,10 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
     Raises:
         OSError: The file cannot be written.
     """
-    path = Path(path).resolve()
-    if path.exists() and not path.is_file():
-        yield path
+    if Path(path).exists() and not Path(path).is_file():
+        yield Path(path)
         return
+    path = Path(path).resolve()
     unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
     try:
         with named_write_errors(path):

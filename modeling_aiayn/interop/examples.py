@@ -47,6 +47,8 @@ class Examples:
                     f"Examples must hold a tensor {name} with {dimensions} dimensions, got "
                     f"{'none' if name not in given else tuple(given[name].shape)}."
                 )
+        if not given["logits"].numel() or not given["logits"].isfinite().all():
+            raise ValueError("The examples' logits must be finite, and there must be some.")
         examples = cls(**given)
         if examples.logits.shape[:2] != examples.decoder_input_ids.shape:
             raise ValueError(

@@ -116,7 +116,7 @@ def check_examples(
         ValueError: It does not; the message lists what was assumed.
     """
     difference = examples.difference(model)
-    if difference > examples.tolerance:
+    if not difference <= examples.tolerance:  # also for NaN
         raise ValueError(
             f"The outputs of the original module differ by {difference:.1e} of the largest logit "
             f"from those of the imported model. Nothing was written. One of these assumptions must "

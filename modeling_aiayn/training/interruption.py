@@ -81,6 +81,8 @@ class InterruptionCallback(TrainerCallback):
             logger.warning(
                 "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
             )
+        elif number == getattr(signal, "SIGXCPU", None):
+            return  # the system repeats it for each second of processor time
         elif time.monotonic() - self._received_at > ECHO_SECONDS:
             self.restore()
             signal.raise_signal(number)

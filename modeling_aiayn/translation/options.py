@@ -27,11 +27,14 @@ def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
 
     Importers set `length_normalization` in the generation config that they keep.
     """
-    names = ("length_normalization", "num_beams", "length_penalty", "no_repeat_ngram_size")
-    found = {name: getattr(generation_config, name, None) for name in names}
-    if found["length_normalization"] is None:
+    normalization = getattr(generation_config, "length_normalization", None)
+    if normalization is None:
         return {}
-    return {name: value for name, value in found.items() if value is not None}
+    # The values of generate() where the configuration has none.
+    library = {"num_beams": 1, "length_penalty": 1.0, "no_repeat_ngram_size": 0}
+    own = {name: getattr(generation_config, name, None) for name in library}
+    given = {name: value for name, value in own.items() if value is not None}
+    return {"length_normalization": normalization, **library, **given}
 
 
 @dataclass(frozen=True)
