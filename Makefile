@@ -7,7 +7,7 @@ INSTALLED := .venv/installed
 # Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
 export TEXT ?= The little dog runs across the green grass.
 
-.PHONY: demo translate test test-processors versions clients check format clean
+.PHONY: demo translate test test-long test-processors versions clients check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -23,6 +23,10 @@ translate: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/pytest
+
+# Whole processes: scripts, notebooks, the wheel, two trainers.
+test-long: $(INSTALLED)
+	$(BIN)/pytest -m long
 
 # The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and FBGEMM.
 PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search ctranslate2 bundled_model averaging \

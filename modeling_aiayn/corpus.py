@@ -128,8 +128,8 @@ def _check_expansion(file: BinaryIO, read: int, name: str) -> None:
     packed = os.fstat(file.fileno()).st_size
     if packed and read > MAX_EXPANSION * packed:
         raise ValueError(
-            f"{name}: the file expands to more than {MAX_EXPANSION} times its size, which no text "
-            "does. Unpack it, and pass the text."
+            f"{name}: the file expands to more than {MAX_EXPANSION} times its size, and may never "
+            "end. If it is a text, unpack it and pass the text."
         )
 
 

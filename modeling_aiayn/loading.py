@@ -43,6 +43,8 @@ ENFORCED = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
+# What libraries raise for files that hold something else than they expect.
+OF_CONTENT = (TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 # safetensors' names of the types that weights may have.
 FLOATS = ("F64", "F32", "F16", "BF16")
 SETTINGS_FILES = (
@@ -67,10 +69,11 @@ def find_model(path: str | Path) -> str | Path:
 
 @contextmanager
 def named_load_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors by which a library reports damaged files into one line that names the model.
+    """Turn errors by which libraries report unusable files into one line that names the model.
 
     Raises:
-        ValueError: An error came that is neither an OSError, a ValueError nor an ImportError.
+        OSError: The weights are corrupt, or a library failed for another reason.
+        ValueError: An error came that a damaged file, or one of another kind, may have caused.
     """
     try:
         yield
@@ -79,12 +82,15 @@ def named_load_errors(path: str | Path) -> Iterator[None]:
     except (OSError, ValueError, ImportError, StrictDataclassError):
         raise
     except BaseException as error:
-        is_error = isinstance(error, Exception) or is_tokenizer_failure(error)
-        if not is_error or is_out_of_memory(error):
+        is_failure = is_tokenizer_failure(error)
+        if is_out_of_memory(error) or not (is_failure or isinstance(error, Exception)):
             raise
+        reason = f"{path} cannot be loaded ({type(error).__name__}: {error})."
+        if not is_failure and not isinstance(error, OF_CONTENT):  # of the network, for example
+            raise OSError(reason) from error
         raise ValueError(
-            f"{path} cannot be loaded, because a file in it is damaged or of another kind "
-            f"({type(error).__name__}: {error}). Copy or download it again."
+            f"{reason} If the options are right, a file in it is damaged or of another kind: copy "
+            "or download it again."
         ) from error
 
 

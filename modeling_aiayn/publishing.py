@@ -153,7 +153,7 @@ def publish(
         revision: Branch, created if needed. None: main.
         private: Whether a new repository is private.
         message: Message of the commit.
-        timeout: Seconds that a request may take, besides the time for sending its files.
+        timeout: Seconds to wait for each answer; the time for sending files is added.
         attempts: Number of attempts if the connection is lost or the Hub is busy, with growing
             pauses between them, or as long as the Hub asks for.
 
@@ -245,13 +245,19 @@ def bounded_session(timeout: float, largest_upload: int) -> Iterator[None]:
     def send_once(request: Any, **options: Any) -> Any:
         is_chunked = "Transfer-Encoding" in request.headers
         size = largest_upload if is_chunked else int(request.headers.get("Content-Length", 0))
-        expiry = threading.Timer(timeout + size / MIN_BYTES_PER_SECOND, close_session)
+        is_expired = threading.Event()
+
+        def expire() -> None:
+            is_expired.set()
+            close_session()
+
+        expiry = threading.Timer(timeout + size / MIN_BYTES_PER_SECOND, expire)
         expiry.daemon = True
         expiry.start()
         try:
             response = send(request, **options)
         except (http.TransportError, http.StreamError, OSError) as error:
-            is_late = isinstance(error, http.TimeoutException) or expiry.finished.is_set()
+            is_late = isinstance(error, http.TimeoutException) or is_expired.is_set()
             kind = "did not answer in time" if is_late else "was lost"
             text = f"The connection to the Hub {kind} ({type(error).__name__})."
             raise HubError(text) from error

@@ -13,6 +13,8 @@ from pathlib import Path
 
 # A full disk, a quota and a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Of a mounted file, and of another user's file in a folder such as /tmp.
+NOT_RENAMED = (errno.EACCES, errno.EPERM, errno.EBUSY)
 # Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"
 
@@ -43,17 +45,32 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
         return
     path = Path(path).resolve()
     unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
+    is_whole = False
     try:
         with named_write_errors(path):
             yield unfinished
             if path.exists():
                 shutil.copymode(path, unfinished)
             force_to_disk(unfinished)
-            unfinished.replace(path)
-            force_to_disk(path.parent)
+            is_whole = True
+            _put_in_place(unfinished, path)
     finally:
-        if kept is None:
+        if kept is None and not is_whole:
             unfinished.unlink(missing_ok=True)
+
+
+def _put_in_place(unfinished: Path, path: Path) -> None:
+    """Give a complete file its name, or else its content to the file of that name."""
+    try:
+        unfinished.replace(path)
+    except OSError as error:
+        if error.errno not in NOT_RENAMED or not path.exists():
+            reason = f"{error.strerror}; the content is in {unfinished}"
+            raise OSError(error.errno, reason) from error
+        shutil.copyfile(unfinished, path)
+        force_to_disk(path)
+        unfinished.unlink()
+    force_to_disk(path.parent)
 
 
 @contextmanager
@@ -62,10 +79,12 @@ def named_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_full = getattr(error, "errno", None) in FULL or "No space left" in str(error)
+        number = getattr(error, "errno", None)
+        is_full = number in FULL or "No space left" in str(error)
         if not is_full or getattr(error, "filename", None) is not None:
             raise
-        raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
+        number = number if number in FULL else errno.ENOSPC
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextmanager

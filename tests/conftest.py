@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from modeling_aiayn.training.setup import ModelArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Workers of pytest-xdist share the cores; more threads than cores slow each other several times.
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, (os.cpu_count() or 1) // WORKERS)

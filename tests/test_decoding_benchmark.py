@@ -24,6 +24,7 @@ def without_pauses(monkeypatch):
     monkeypatch.setattr(decoding_speed, "PAUSE_SECONDS", 0.0)
 
 
+@pytest.mark.long
 def test_all_contenders_make_as_many_tokens(tokenizer):
     config = small_config(vocab_size=len(tokenizer), encoder_attention_heads=2)
     contenders = decoding_contenders(config, tokenizer, ["float32"])
@@ -88,6 +89,7 @@ def test_a_whole_file_is_translated_by_both(tokenizer):
     assert identical == 2
 
 
+@pytest.mark.long
 def test_the_script_prints_a_table_of_each_case(run, tmp_path, monkeypatch):
     lines = [f"The dog number {n} sees.\tDer Hund {n} sieht.\n" for n in range(9)]
     (tmp_path / "pairs.tsv").write_text("".join(lines))

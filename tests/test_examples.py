@@ -74,6 +74,7 @@ def test_a_classifier_learns_on_the_encoder(corpus, model_folder, monkeypatch, t
     assert model.config.id2label == {0: "English", 1: "German"}
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own_runs_in_two_processes(corpus, model_folder, tmp_path):
     before = loss(model_folder, corpus)
     done = subprocess.run(

@@ -208,6 +208,7 @@ for name in names:
 """
 
 
+@pytest.mark.long
 def test_every_module_can_be_imported_without_posix():
     names = [f"modeling_aiayn.{name}".rstrip(".") for name in NAMES if "__main__" not in name]
     arguments = json.dumps([[*names, "aiayn"], POSIX_MODULES, POSIX_NAMES])

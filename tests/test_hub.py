@@ -240,6 +240,7 @@ print(json.dumps([type(base).__name__, type(model).__name__, len(tokenizer), log
     assert logits == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 def test_heads_load_as_themselves_and_as_their_base_model(tmp_path):
     """In a fresh process without the package, and here; the same weights each time."""
     heads = {
@@ -271,6 +272,7 @@ for auto in {list(heads)!r}:
     assert output.splitlines()[-3:] == expected
 
 
+@pytest.mark.long
 def test_every_class_of_remote_code_saves_a_folder_that_opens(folder, tmp_path):
     """Also a class that was reached without its Auto class: as a part of another model."""
     run(
@@ -317,6 +319,7 @@ for path in sorted(glob.glob({str(tmp_path)!r} + "/*.pt")):
     assert len(set(output.split())) == 8
 
 
+@pytest.mark.long
 def test_every_head_loads_from_a_translation_folder_without_the_package(folder, tmp_path):
     output = run(
         f"""
@@ -336,6 +339,7 @@ print(type(model).__name__, model.get_input_embeddings().weight is model.lm_head
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target_words", [None, "die Katze sieht"], ids=["shared", "separate"])
 def test_a_saved_pipeline_translates_without_the_package(tmp_path, target_words):
     source = train_bpe_tokenizer(["the cat", "die Katze"], 300)

@@ -411,9 +411,11 @@ def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
     [
         ({"logits": None}, "must hold a tensor logits with 3 dimensions, got none"),
         ({"input_ids": torch.ones(3)}, r"input_ids with 2 dimensions, got \(3,\)"),
-        ({"decoder_input_ids": torch.ones(4, 2).long()}, "logits must have a row for each"),
+        ({"decoder_input_ids": torch.ones(4, 2).long()}, "logits must have one row for each"),
+        ({"logits": torch.full((4, 3, 9), torch.nan)}, "logits must be finite, and there must be"),
+        ({"logits": torch.ones(0, 3, 9)}, "logits must be finite, and there must be some"),
     ],
-    ids=["missing", "shape", "rows"],
+    ids=["missing", "shape", "rows", "nan", "empty"],
 )
 def test_examples_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
@@ -440,11 +442,17 @@ def test_examples_of_another_vocabulary_are_rejected(tmp_path):
     ids=["training script", "Lightning", "DataParallel", "compiled"],
 )
 def test_wrapped_state_dicts_are_read(tmp_path, wrap):
+    """By the names of the module, and by those in the file."""
     state = randomised(TorchTranslator()).state_dict()
     expected = read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS).taken.weights
+    in_file = [
+        TorchNames(*(f"{prefix}{name}" for name in vars(TORCH_NAMES).values() if name))
+        for prefix in ("model.", "module._orig_mod.")
+    ]
     for source in (wrap(state), saved(tmp_path, wrap(state))):
-        found = read_torch_transformer(source, TORCH_NAMES, TORCH_FIELDS).taken.weights
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        for names in (TORCH_NAMES, *in_file):
+            found = read_torch_transformer(source, names, TORCH_FIELDS).taken.weights
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_source_and_target_may_have_learned_positions_of_their_own(tmp_path):

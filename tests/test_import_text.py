@@ -48,6 +48,7 @@ from transformers import (
 
 from modeling_aiayn.commands.import_flags import ImportFlags
 from modeling_aiayn.commands.import_weights import read_foreign_model
+from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
@@ -195,6 +196,12 @@ def test_an_imported_model_searches_as_its_generation_config_says(opus, run, tmp
     assert out.splitlines() == found
     for ended, mine, theirs in zip(has_ended, found, expected, strict=True):
         assert not ended or mine == theirs
+    # generate() searches with one beam and the exponent 1 where it is given neither.
+    for name in ("num_beams", "length_penalty", "no_repeat_ngram_size"):
+        setattr(translator.model.generation_config, name, None)
+    assert translator.search_options() == SearchOptions(
+        num_beams=1, length_penalty=1.0, length_normalization="power"
+    )
     # A model of ours has other defaults.
     translator.model.generation_config.length_normalization = None
     assert translator.search_options() == SearchOptions()
@@ -313,6 +320,7 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
         if "embed_positions" not in name:
             assert torch.equal(ours.state_dict()[name], tensor), name
     assert ours.generation_config.bad_words_ids == theirs.generation_config.bad_words_ids
+    check_works(tmp_path / "back")
     again = convert(read_marian(tmp_path / "back"))
     for name, tensor in Translator.from_pretrained(imported).model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name

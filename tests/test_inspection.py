@@ -412,6 +412,7 @@ def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):
         draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
 
 
+@pytest.mark.long
 def test_only_some_of_hundreds_of_tokens_are_labelled(tmp_path):
     """matplotlib would take minutes to lay out all labels."""
     tokens = Tokens([f"t{number}" for number in range(201)], [None] * 201, [])

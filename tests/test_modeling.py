@@ -352,6 +352,7 @@ def test_positions_do_not_depend_on_the_loaded_dtype(model, tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("skip_logits", [False, True])
 def test_training_steps_of_many_lengths_compile_without_graph_breaks(skip_logits):
     """As the library's Trainer runs them with torch_compile=True, and ours with skip_logits."""

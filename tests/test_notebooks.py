@@ -9,6 +9,8 @@ import pytest
 from conftest import ROOT
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.long
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SEEDS = ["000", "001", "002", "003", "004"]
 TESTS = re.compile(r"tests/(test_\w+)\.py::(test_\w+)")

@@ -19,6 +19,8 @@ import aiayn
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
+pytestmark = pytest.mark.long
+
 MODES = ["ddp", "fsdp", "tp"]
 
 

@@ -566,8 +566,9 @@ def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
 )
 def test_a_finished_run_with_other_flags_is_rejected(tmp_path, options, message):
     Run(arguments(tmp_path)).finish()
-    assert Run(arguments(tmp_path, resume="auto", logging_steps=3)).is_finished
-    with pytest.raises(ValueError, match=f"This run is finished. {message}"):
+    harmless = {"logging_steps": 3, "torch_compile": True, "ddp_bucket_cap_mb": 5}
+    assert Run(arguments(tmp_path, resume="auto", **harmless)).is_finished
+    with pytest.raises(ValueError, match=f"This run is finished. --{message}"):
         Run(arguments(tmp_path, resume="auto", **options))
 
 
@@ -583,8 +584,8 @@ def test_a_finished_run_with_other_data_or_sizes_is_rejected(tmp_path):
     run_of(resume=None).finish()
     assert run_of().is_finished
     for other, message in (
-        ({"text": "a\tc\n"}, "train_file was 'sha256:"),
-        ({"de": "b"}, "validation_file was 'sha256:"),
+        ({"text": "a\tc\n"}, "--train_file had another content then"),
+        ({"de": "b"}, "--validation_file had another content then"),
         ({"test_file": [f"{tmp_path}/train.tsv"]}, "test_file was None then, and is 'sha256:"),
         ({"source_lang": "fr"}, "source_lang was 'en' then, and is 'fr' now"),
         ({"model": {"vocab_size": 9}}, "vocab_size was 10000 then, and is 9 now"),
@@ -592,6 +593,18 @@ def test_a_finished_run_with_other_data_or_sizes_is_rejected(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             run_of(**other)
+    with pytest.raises(FileNotFoundError, match="finished, and the files of --train_file are miss"):
+        run_of(train_file=[f"{tmp_path}/moved.tsv"])
+
+
+def test_a_run_is_finished_with_the_data_that_it_began_with(tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tb\n")
+    data = DataArguments(train_file=[f"{tmp_path}/train.tsv"])
+    run = Run(arguments(tmp_path / "run"), data)
+    (tmp_path / "train.tsv").write_text("a\tc\n")
+    run.finish()
+    with pytest.raises(ValueError, match="--train_file had another content then"):
+        Run(arguments(tmp_path / "run", resume="auto"), data)
 
 
 def test_files_that_a_run_would_overwrite_are_not_its_own(tmp_path):
@@ -671,6 +684,8 @@ def test_each_training_argument_is_fixed_free_or_incidental():
     if Version(transformers.__version__) >= Version("5.23"):  # earlier releases lack some
         assert known - {"logging_dir"} <= names
     assert settings.free_arguments(arguments("unused")).keys() == names - known
+    if Version(transformers.__version__) >= Version("5.23"):
+        assert names - known | {"world_size"} >= settings.PERFORMANCE
 
 
 def test_other_data_and_another_tokenizer_are_rejected(cut, encoded, run):
@@ -1059,6 +1074,7 @@ def left_alone(killed):
     return killed(0, 0)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kills", "limit"),
     [
@@ -1094,6 +1110,8 @@ def test_a_copy_of_a_signal_is_ignored_and_a_second_signal_ends_the_process(tmp_
         assert callback.is_stopping
         terminate()
         assert len(ended) == 1
+        # The system repeats this one for each second of processor time.
+        signal.raise_signal(signal.SIGXCPU)
         with pytest.raises(SystemExit):
             callback.on_train_end(arguments(tmp_path), TrainerState(), TrainerControl())
     finally:
@@ -1124,6 +1142,7 @@ def test_a_learning_rate_that_cannot_change_is_rejected(run):
         run("run", **(options | {"learning_rate": 1e-4}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batches", [("--max_tokens_per_batch", 200), ("--per_device_train_batch_size", 8)], ids=str
 )

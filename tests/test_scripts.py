@@ -119,6 +119,7 @@ def test_the_package_runs_a_job():
     assert done.stderr.splitlines()[-1].startswith("error: No such directory: /none")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.2, 0.5, 1.0])
 def test_an_interrupt_while_a_script_starts_exits_with_130(model_folder, seconds):
     # With -X importtime, Python writes a line to stderr after each import.
@@ -214,18 +215,22 @@ def test_a_file_is_not_overwritten_while_it_is_read(run, model_folder, tmp_path,
         assert (tmp_path / "texts").read_text() == "The dog sees.\n"
 
 
+@pytest.mark.long
 def test_the_file_behind_stdin_is_not_overwritten(model_folder, tmp_path):
     texts = tmp_path / "texts"
     texts.write_text("The dog sees.\n")
     command = [sys.executable, "scripts/translate.py", "--model", str(model_folder)]
-    for output, mode in ((["--output", str(texts)], None), ([], "ab")):
+    for output, mode, name in (
+        (["--output", str(texts)], None, b"--output"),
+        ([], "ab", b"stdout"),
+    ):
         with texts.open("rb") as stdin, texts.open(mode or "rb") as stdout:
             done = subprocess.run(
                 [*command, *output], cwd=ROOT, stdin=stdin, stderr=subprocess.PIPE, check=False,
                 stdout=stdout if mode else subprocess.PIPE,
             )  # fmt: skip
         assert done.returncode == 1
-        assert b"error: --output would overwrite --input, /dev/fd/0." in done.stderr
+        assert b"error: " + name + b" would overwrite stdin, /dev/stdin." in done.stderr
         assert texts.read_text() == "The dog sees.\n"
 
 
@@ -296,6 +301,27 @@ def test_an_output_appears_when_it_is_complete(run, model_folder, tmp_path, monk
     assert (code, out) == (0, "") and Path("/dev/null").is_char_device()
 
 
+def test_a_pipe_can_be_the_output(run, model_folder):
+    reader, writer = os.pipe()
+    code, _, err = run(
+        *("translate.py", "--model", model_folder, "--text", "We see."),
+        *("--output", f"/dev/fd/{writer}"),
+    )
+    os.close(writer)
+    with open(reader) as translations:
+        assert (code, translations.read().count("\n")) == (0, 1), err
+
+
+def test_the_unfinished_output_is_no_input(run, model_folder, tmp_path):
+    texts = tmp_path / "a.partial"
+    texts.write_text("We see.\n")
+    code, _, err = run(
+        *("translate.py", "--model", model_folder, "--input", texts, "--output", tmp_path / "a")
+    )
+    assert code == 1 and "The unfinished --output would overwrite --input" in err
+    assert texts.read_text() == "We see.\n"
+
+
 def test_scores_are_printed_before_they_are_written(run, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -309,6 +335,7 @@ def test_scores_are_printed_before_they_are_written(run, tmp_path, monkeypatch):
     assert err.splitlines()[-1].startswith("error: [Errno 28] No space left on device: ")
 
 
+@pytest.mark.long
 def test_translations_are_written_though_nobody_reads_the_scores(tmp_path):
     (tmp_path / "t.tsv").write_text("We see.\tWir sehen.\n")
     (tmp_path / "h").write_text("Wir sehen.\n")
@@ -334,6 +361,7 @@ def test_an_invalid_line_does_not_affect_the_others(run, model_folder, caplog):
     assert [out.splitlines()[0], out.splitlines()[-1]] == alone.splitlines()
 
 
+@pytest.mark.long
 def test_an_interrupted_translation_leaves_whole_lines(model_folder):
     short = ("--num_beams", "1", "--max_length_factor", "0", "--max_length_offset", "3")
     command = [sys.executable, "scripts/translate.py", "--model", str(model_folder), *short]
@@ -710,6 +738,7 @@ def test_an_interrupt_exits_with_130_and_no_message(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_a_closed_stdout_is_not_an_error(model_folder):
     """As in translate | head -1."""
     command = (
@@ -726,6 +755,7 @@ def test_a_closed_stdout_is_not_an_error(model_folder):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_saved_folder_reloads_in_a_fresh_process(model_folder, tmp_path):
     done = subprocess.run(
         [

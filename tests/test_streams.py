@@ -91,6 +91,7 @@ def test_a_closed_stream_gives_its_descriptor_to_no_file(tmp_path):
     assert (tmp_path / "done").read_text() == "done"
 
 
+@pytest.mark.long
 def test_training_continues_when_the_reader_of_its_log_has_gone(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)

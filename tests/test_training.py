@@ -580,6 +580,7 @@ print([name for name in sys.modules if name.startswith("modeling_aiayn.translati
 """
 
 
+@pytest.mark.long
 def test_training_imports_neither_translation_nor_what_only_unix_has():
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_WITHOUT_UNIX],

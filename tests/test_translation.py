@@ -577,6 +577,7 @@ assert list(found["de"]) == expected
 """
 
 
+@pytest.mark.long
 def test_a_translator_works_in_forked_processes(model_folder):
     """Without a remedy the processes wait for threads of their parent for ever."""
     command = [sys.executable, "-c", FORKED, str(model_folder)]

@@ -14,6 +14,8 @@ from versions.environments import environment
 
 import aiayn
 
+pytestmark = pytest.mark.long
+
 DATA = {
     "modeling_aiayn/cards/translation.md",
     "modeling_aiayn/checkpoints/aiayn-en-de/model.safetensors",

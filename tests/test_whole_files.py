@@ -1,6 +1,8 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from modeling_aiayn import whole_files
 from modeling_aiayn.whole_files import (
     UNFINISHED_FOLDER,
     delete_folder,
+    new_file,
     new_folder,
     replaced_files,
     write_file,
@@ -115,6 +118,31 @@ def test_a_file_is_replaced_at_once(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError):
         write_file(tmp_path / "a", "3\n")
     assert files(tmp_path)["a"] == "2\n"
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM, errno.EACCES, errno.EIO])
+def test_a_file_that_cannot_be_renamed_is_not_lost(tmp_path, monkeypatch, number):
+    """A mounted file, and another user's in a folder such as /tmp, may only be written."""
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "a").write_text("1")
+    monkeypatch.setattr(Path, "replace", refuse)
+    if number != errno.EIO:
+        write_file(tmp_path / "a", "2")
+        assert files(tmp_path) == {"a": "2"}
+    for name in ("a", "new") if number == errno.EIO else ("new",):
+        with pytest.raises(OSError, match=rf"; the content is in \S+\.unfinished-{name}"):
+            write_file(tmp_path / name, "3")
+        assert files(tmp_path)[f".unfinished-{name}"] == "3"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_reported_with_its_reason_and_file(tmp_path, number):
+    with pytest.raises(OSError, match=os.strerror(number)) as caught, new_file(tmp_path / "a"):
+        raise OSError(number, "write failed")
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "a"))
 
 
 def test_a_deleted_folder_leaves_nothing(tmp_path):

@@ -134,4 +134,4 @@ def _explanation(error: BaseException) -> str | None:
             f"Out of memory ({error}). Lower --batch_size, --max_tokens_per_batch or "
             "--per_device_train_batch_size, or use a smaller model."
         )
-    return f"The tokenizer failed: {error}." if is_tokenizer_failure(error) else None
+    return f"A library failed: {error}." if is_tokenizer_failure(error) else None

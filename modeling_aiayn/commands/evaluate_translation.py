@@ -66,11 +66,11 @@ class EvaluationFlags(TranslatorFlags):
         if self.moses:
             check_package("sacremoses", "interop")
         inputs = {
-            "file": files_of(self.file, self.source_lang, self.target_lang),
-            "hypotheses": [] if self.hypotheses is None else [Path(self.hypotheses)],
-            "model": files_of_models(self.model),
+            "--file": files_of(self.file, self.source_lang, self.target_lang),
+            "--hypotheses": [] if self.hypotheses is None else [Path(self.hypotheses)],
+            "--model": files_of_models(self.model),
         }
-        check_outputs({"scores": self.scores, "translations": self.translations}, inputs)
+        check_outputs({"--scores": self.scores, "--translations": self.translations}, inputs)
 
     def write(self, scores: dict[str, Any], lines: Sequence[str]) -> None:
         """Write the scores, and the translations of all lines, to the files that flags name."""

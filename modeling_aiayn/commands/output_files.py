@@ -9,16 +9,23 @@ from typing import IO, Any
 from ..loading import find_model
 from ..publishing import MODEL_FILES
 
+PARTIAL = ".partial"
 
-def check_outputs(outputs: Mapping[str, str | None], inputs: Mapping[str, Iterable[Path]]) -> None:
+
+def check_outputs(
+    outputs: Mapping[str, str | None],
+    inputs: Mapping[str, Iterable[Path]],
+    stdout: IO[Any] | None = None,
+) -> None:
     """Check that each output can be written, is no input, and is not another output.
 
     Args:
-        outputs: File to write by flag; None if the flag was not given.
-        inputs: Files to read by flag.
+        outputs: File to write by flag, as in --output; None if the flag was not given.
+        inputs: Files to read by flag, or under "stdin".
+        stdout: The stream that results go to; None if they go to a file.
 
     Raises:
-        OSError: The folder of an output does not exist, or cannot be written.
+        OSError: An output or its folder cannot be written, or there is no such folder.
         ValueError: An output is one of the inputs, also under another name, or two are the same.
     """
     read = {
@@ -31,22 +38,42 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Mapping[str, Iterab
     for flag, output in outputs.items():
         if output is None:
             continue
+        _check_can_be_written(flag, Path(output))
         path = Path(output).resolve()
-        if path.is_dir():
-            raise IsADirectoryError(f"--{flag} must be a file, got the folder {output}.")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(
-                f"--{flag} {output}: there is no folder {Path(output).parent}. Create it first."
-            )
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError(f"--{flag} {output} cannot be written. Pass another file.")
         if path.exists() and (found := read.get(_identity(path.stat()))) is not None:
-            raise ValueError(
-                f"--{flag} would overwrite --{found[0]}, {found[1]}. Pass another file."
-            )
+            raise ValueError(f"{flag} would overwrite {found[0]}, {found[1]}. Pass another file.")
         if path in taken:
-            raise ValueError(f"--{flag} and --{taken[path]} are the same file, {output}.")
+            raise ValueError(f"{flag} and {taken[path]} are the same file, {output}.")
         taken[path] = flag
+    written = stdout and status_of(stdout)
+    if written and (found := read.get(_identity(written))) is not None:
+        raise ValueError(f"stdout would overwrite {found[0]}, {found[1]}. Write to another file.")
+
+
+def _check_can_be_written(flag: str, output: Path) -> None:
+    """Check a file, and its folder: the file is written there under another name, then renamed."""
+    if output.is_dir():
+        raise IsADirectoryError(f"{flag} must be a file, got the folder {output}.")
+    if output.exists() and not output.is_file():  # a device or a pipe
+        folder = output
+    else:
+        folder = output.resolve().parent
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"{flag} {output}: there is no folder {output.parent}. Create it first."
+            )
+    for path in (output, folder):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(
+                f"{flag} {output}: {path} cannot be written. Pass a file in another folder."
+            )
+
+
+def partial_path(output: str | None) -> str | None:
+    """The file that holds an output until it is complete; None if it is written directly."""
+    if output is None or (Path(output).exists() and not Path(output).is_file()):
+        return None
+    return f"{Path(output).resolve()}{PARTIAL}"
 
 
 def files_of_models(models: Iterable[str]) -> list[Path]:
@@ -56,14 +83,13 @@ def files_of_models(models: Iterable[str]) -> list[Path]:
     return [path for folder in folders for name in names for path in folder.glob(name)]
 
 
-def file_behind(stream: IO[Any]) -> str | None:
-    """The path of the file behind stdin or stdout; None for a terminal or a pipe."""
+def status_of(stream: IO[Any]) -> os.stat_result | None:
+    """The status of the file behind stdin or stdout; None for a terminal or a pipe."""
     try:
-        path = f"/dev/fd/{stream.fileno()}"
-        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        status = os.fstat(stream.fileno())
     except (OSError, ValueError):  # replaced by an object without a descriptor
         return None
-    return path if is_file and os.path.exists(path) else None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

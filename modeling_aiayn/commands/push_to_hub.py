@@ -9,10 +9,18 @@ pictures are uploaded. The token is the one of `hf auth login` or of HF_TOKEN.
 import shlex
 import sys
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+)
 from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
@@ -22,6 +30,14 @@ from ..translation import Translator
 from .command_line import parse_arguments, typed_command
 from .saved_model import load_with_tokenizer
 
+# Saved classes that do not translate, or not with our decoder.
+OTHER_MODELS: dict[str, Any] = {
+    "AiaynForSequenceClassification": AutoModelForSequenceClassification,
+    "AiaynForCausalLM": AutoModelForCausalLM,
+    "AiaynModel": AutoModel,
+    "AiaynEncoderModel": AutoModelForTextEncoding,
+    "MarianMTModel": AutoModelForSeq2SeqLM,
+}
 SENTENCE = "The dog sees."
 
 
@@ -38,7 +54,7 @@ class PushFlags:
     message: str = HfArg(default="Upload model", help="Commit message.")
     timeout: float = HfArg(
         default=60.0,
-        help="Seconds that a request may take, besides sending its files.",
+        help="Seconds to wait for each answer of the Hub; the time for sending files is added.",
     )
 
 
@@ -50,16 +66,16 @@ def check_works(folder: str) -> None:
         ValueError: A weight is missing, foreign or not finite, or a result is not finite.
     """
     check_directory(folder)
-    text_models = {
-        "AiaynForSequenceClassification": AutoModelForSequenceClassification,
-        "AiaynForCausalLM": AutoModelForCausalLM,
-    }
     has_config = Path(folder, CONFIG_NAME).is_file()
-    names = load_config(folder).architectures if has_config else []
-    auto_class = text_models.get(next(iter(names), ""))
+    names = load_config(folder).architectures if has_config else None
+    auto_class = OTHER_MODELS.get(next(iter(names or []), ""))
     if auto_class is not None:
         model, tokenizer = load_with_tokenizer(auto_class, folder)
-        results = model.eval()(**tokenizer(SENTENCE, return_tensors="pt")).logits
+        inputs = tokenizer(SENTENCE, return_tensors="pt")
+        if "decoder_input_ids" in signature(model.forward).parameters:
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        with torch.inference_mode():
+            results = model.eval()(**inputs)[0]
     else:
         # The base of an adapter may be on the Hub.
         translator = Translator.from_pretrained(folder, hub=not has_config)

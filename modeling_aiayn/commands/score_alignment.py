@@ -60,8 +60,8 @@ class AlignmentFlags(TranslatorFlags):
         if self.picture is not None:
             check_ending(self.picture)
             files = {name: getattr(self, name) for name in ("source", "target", "gold")}
-            inputs = {name: [Path(path)] for name, path in files.items() if path is not None}
-            check_outputs({"picture": self.picture}, inputs)
+            inputs = {f"--{name}": [Path(path)] for name, path in files.items() if path is not None}
+            check_outputs({"--picture": self.picture}, inputs)
 
     def read_pairs_with_links(self) -> list[GoldPair]:
         """Read or generate the pairs, at least two."""

@@ -119,8 +119,8 @@ def _architecture(flags: TranslatorFlags) -> str:
 def main() -> None:
     """Load, draw, and print the name of the file."""
     flags, search, picture = parse_arguments(__doc__, TranslatorFlags, SearchFlags, PictureFlags)
-    inputs = {"model": [] if flags.hub else files_of_models(flags.model)}
-    check_outputs({"output": picture.output}, inputs)
+    inputs = {"--model": [] if flags.hub else files_of_models(flags.model)}
+    check_outputs({"--output": picture.output}, inputs)
     maps = load_maps(flags, search, picture.text, picture.target)
     picture.draw(maps)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""

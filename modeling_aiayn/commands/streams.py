@@ -53,7 +53,8 @@ def protect_streams(is_stdout_log: bool) -> None:
     """
     for number, name in STREAMS.items():
         stream = getattr(sys, name)
-        if stream is not getattr(sys, f"__{name}__"):
+        is_windows_console = os.name == "nt" and stream.isatty()  # it takes no bytes
+        if stream is not getattr(sys, f"__{name}__") or is_windows_console:
             continue
         raw = StandardStream(number, is_log=number == 2 or is_stdout_log)
         wrapped = io.TextIOWrapper(
@@ -61,5 +62,6 @@ def protect_streams(is_stdout_log: bool) -> None:
             stream.encoding,
             stream.errors,
             line_buffering=raw.is_log or stream.isatty(),
+            write_through=stream.write_through,
         )
         setattr(sys, name, wrapped)

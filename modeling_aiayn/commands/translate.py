@@ -28,12 +28,10 @@ from ..translation.translation_lines import translation_lines
 from ..translation.translator import POOL_SIZE
 from ..whole_files import new_file
 from .command_line import parse_arguments
-from .output_files import check_outputs, file_behind, files_of_models
+from .output_files import PARTIAL, check_outputs, files_of_models, partial_path, status_of
 from .translator_flags import SearchFlags, TranslatorFlags
 
 logger = logging.getLogger(__name__)
-
-PARTIAL = ".partial"
 
 
 @dataclass(kw_only=True)
@@ -72,11 +70,12 @@ class TranslateFlags(TranslatorFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         named = {name: getattr(self, name) for name in ("input", "prefixes", "phrases")}
-        inputs = {name: [Path(path)] for name, path in named.items() if path is not None}
-        if self.text is None and self.input is None and (stdin := file_behind(sys.stdin)):
-            inputs["input"] = [Path(stdin)]
-        inputs["model"] = files_of_models(self.model)
-        check_outputs({"output": self.output or file_behind(sys.stdout)}, inputs)
+        inputs = {f"--{name}": [Path(path)] for name, path in named.items() if path is not None}
+        if self.text is None and self.input is None and status_of(sys.stdin) is not None:
+            inputs["stdin"] = [Path("/dev/stdin")]
+        inputs["--model"] = files_of_models(self.model)
+        outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
+        check_outputs(outputs, inputs, stdout=None if self.output else sys.stdout)
 
     @property
     def is_dialogue(self) -> bool:
@@ -99,8 +98,8 @@ class TranslateFlags(TranslatorFlags):
             with new_file(self.output, kept=PARTIAL) as path, opened(path, "wb") as file:
                 yield file
         except BaseException:
-            if Path(f"{self.output}{PARTIAL}").is_file():
-                logger.warning("The lines written so far are in %s%s.", self.output, PARTIAL)
+            if (partial := partial_path(self.output)) and Path(partial).is_file():
+                logger.warning("The lines written so far are in %s.", partial)
             raise
 
     def sentences(self) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Examples:
         examples = cls(**given)
         if examples.logits.shape[:2] != examples.decoder_input_ids.shape:
             raise ValueError(
-                "logits must have a row for each of decoder_input_ids, got shapes "
+                "logits must have one row for each id in decoder_input_ids, got shapes "
                 f"{tuple(examples.logits.shape)} and {tuple(examples.decoder_input_ids.shape)}."
             )
         return examples

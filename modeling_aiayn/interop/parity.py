@@ -61,9 +61,9 @@ class ImportReport:
 
     def __str__(self) -> str:
         proof = []
-        if self.assumed:
+        if self.assumed or self.examples:
             proof = [
-                f"assumed                 {self.assumed}",
+                f"assumed                 {self.assumed or 'nothing'}",
                 f"original's own outputs  {self.examples or NOT_PROVEN}",
             ]
         return "\n".join(

@@ -1,7 +1,7 @@
 """Weights of a module built on torch.nn.Transformer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .foreign_model import (
     read_foreign,
 )
 from .layout import PAPER_BASE, RECOGNISED_BY, position_table, recognise_sinusoids
-from .pickled import dtype_of, read_state_dict
+from .pickled import PREFIXES, dtype_of, read_state_dict
 from .weight_names import Names, NameTable, sizes_of
 
 
@@ -73,13 +73,29 @@ class TorchNames:
         )
 
 
+def without_wrapper(names: TorchNames, tensors: Mapping[str, Tensor]) -> TorchNames:
+    """Remove the prefixes that `read_state_dict` removed from the tensors' names."""
+    changed = {}
+    for part, name in vars(names).items():
+        while name and not _begin_with(name, tensors):
+            prefix = next((each for each in PREFIXES if f"{name}.".startswith(each)), None)
+            if prefix is None:
+                break
+            name = name[len(prefix) :]
+            changed[part] = name
+    return replace(names, **changed)
+
+
+def _begin_with(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    return any(found == name or found.startswith(f"{name}.") for found in tensors)
+
+
 def check_names(names: TorchNames, tensors: Mapping[str, Tensor]) -> None:
     """Check that a checkpoint has tensors of each part."""
     if names.target_positions is not None and names.positions is None:
         raise ValueError("target_positions needs positions, the source's table. Give both.")
     for part, name in vars(names).items():
-        has_part = any(found == name or found.startswith(f"{name}.") for found in tensors)
-        if name and not has_part:
+        if name and not _begin_with(name, tensors):
             parts = sorted({found.partition(".")[0] for found in tensors})
             raise ValueError(
                 f"names says that {part} is {name!r}, but no tensor begins so. The tensors begin "
@@ -110,6 +126,7 @@ def read_torch_transformer(
     inferred = tuple(name for name in INFERRED_FIELDS if name not in computed)
     check_given_fields(fields, inferred)
     tensors = read_state_dict(source)
+    names = without_wrapper(names, tensors)
     check_names(names, tensors)
     table = names.table
     found: dict[str, Any] = {

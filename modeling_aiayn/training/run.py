@@ -65,7 +65,7 @@ class Run:
 
     def __init__(self, args: TrainingArguments, *flags: Any) -> None:
         self.args = args
-        self._flags = flags
+        self._flags = run_flags(args, *flags)  # now: data may be replaced while the run goes on
         self.checkpoint: Checkpoint | None = None
         check_not_a_file(args.output_dir)
         if args.should_save:
@@ -85,7 +85,7 @@ class Run:
             return False
         if any(now[name] != value for name, value in then.items()):
             return False
-        check_same_flags(flags, run_flags(self.args, *self._flags))
+        check_same_flags(flags, self._flags)
         return True
 
     def _find_checkpoint(self) -> Checkpoint | None:
@@ -117,7 +117,7 @@ class Run:
 
     def finish(self) -> None:
         """Record that the run is finished; call this after everything else has been written."""
-        content = _length(self.args) | {"flags": run_flags(self.args, *self._flags)}
+        content = _length(self.args) | {"flags": self._flags}
         text = json.dumps(content, indent=2) + "\n"
         write_file(Path(self.args.output_dir) / FINISHED_FILE, text)
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,18 @@ INCIDENTAL = frozenset(
         *("dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
     ]
 )
+# Where and how fast a run computes: announced when it resumes, not compared once it has finished.
+PERFORMANCE = frozenset(
+    [
+        *("world_size", "use_cpu", "accelerator_config", "parallelism_config", "deepspeed", "tf32"),
+        *("fsdp", "fsdp_config", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+        *("ddp_find_unused_parameters", "torch_compile", "torch_compile_backend", "use_cache"),
+        *("torch_compile_mode", "use_liger_kernel", "liger_kernel_config"),
+        *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+        *("activation_checkpointing", "activation_checkpointing_kwargs"),
+    ]
+)
+NO_FILE = "no file"
 # Fields of a configuration that change neither a model's shape nor its results.
 _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_name_or_path"}
 # Fields that are known only after a vocabulary has been built.
@@ -76,8 +89,8 @@ def free_arguments(arguments: Any) -> dict[str, Any]:
 def run_flags(*arguments: Any) -> dict[str, Any]:
     """All flags that the result of a run depends on, except its length, by name.
 
-    Files and folders count by their content, not by their path. The flags are those of
-    dataclasses, TrainingArguments among them.
+    Files and folders count by their content, not by their path; NO_FILE stands for a missing one.
+    The flags are those of dataclasses, TrainingArguments among them.
     """
     flags: dict[str, Any] = {}
     for each in arguments:
@@ -89,20 +102,23 @@ def run_flags(*arguments: Any) -> dict[str, Any]:
         is_folder = name == "start_from" and Path(value or "").is_dir()
         if value is not None and (name.endswith("_file") or is_folder):
             found[name] = _content_sha256(paths, languages)
-        elif name not in LENGTH:
+        elif name not in LENGTH and name not in PERFORMANCE:
             found[name] = value
     return found
 
 
 def _content_sha256(paths: Iterable[str], languages: Iterable[str | None]) -> str:
     """A hash of files, of folders' weights, and of prefixes of one file for each language."""
-    digest = hashlib.sha256()
     endings = ["", *(f".{name}{zipped}" for name in languages for zipped in ("", ".gz"))]
-    for path in (Path(f"{path}{ending}") for path in paths for ending in endings):
-        for part in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
-            if part.is_file():
-                with part.open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    candidates = [Path(f"{path}{ending}") for path in paths for ending in endings]
+    folders = [sorted(path.glob("*.safetensors")) for path in candidates if path.is_dir()]
+    files = [path for path in (*candidates, *chain(*folders)) if path.is_file()]
+    if not files:
+        return NO_FILE
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -174,9 +190,16 @@ def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
 def check_same_flags(then: dict[str, Any], now: dict[str, Any]) -> None:
     """Check that a finished run was started with the same flags; see `run_flags`."""
     for name, value, before in _changes(then, now):
+        if value == NO_FILE:
+            raise FileNotFoundError(f"This run is finished, and the files of --{name} are missing.")
+        are_files = all(str(each).startswith("sha256:") for each in (before, value))
+        was = (
+            "had another content then"
+            if are_files
+            else f"was {before!r} then, and is {value!r} now"
+        )
         raise ValueError(
-            f"This run is finished. {name} was {before!r} then, and is {value!r} now. Give a new "
-            "--output_dir for another run."
+            f"This run is finished. --{name} {was}. Give a new --output_dir for another run."
         )
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions, search_defaults
 from .required_phrases import ConstrainedSearch
 
-# Removing finished sentences copies the rest, so it waits until they are this share of a batch.
-LEAVING_SHARE = 0.125
 # A forked process has another number; a spawned one imports this module again.
 IMPORTED_BY = os.getpid()
+# Removing finished sentences copies the rest, so it waits until they are this share of a batch.
+LEAVING_SHARE = 0.125
 
 
 class TorchEngine:
@@ -91,7 +91,7 @@ class TorchEngine:
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
-        avoid_threads_of_parent()
+        _avoid_threads_of_parent(os.getpid())
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
         decoder = BeamDecoder(
@@ -176,7 +176,7 @@ class TorchEngine:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
-        avoid_threads_of_parent()
+        _avoid_threads_of_parent(os.getpid())
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
         decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
@@ -207,9 +207,13 @@ class TorchEngine:
         return ids.to(first.device), pad_sequence(mask, batch_first=True).to(first.device)
 
 
-def avoid_threads_of_parent() -> None:
-    """Compute in one thread in a forked process, where the threads of its parent do not exist."""
-    if os.getpid() != IMPORTED_BY and torch.get_num_threads() > 1:
+@lru_cache(maxsize=1)
+def _avoid_threads_of_parent(process: int) -> None:
+    """Compute in one thread in a forked process, where the threads of its parent do not exist.
+
+    This is done once, so that a process whose parent has not computed may choose another number.
+    """
+    if process != IMPORTED_BY:
         torch.set_num_threads(1)
 
 
