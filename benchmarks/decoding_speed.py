@@ -28,7 +28,7 @@ from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.engine import SourceSentence
-from modeling_aiayn.translation.fast_model import linear_function
+from modeling_aiayn.translation.fast_linear import linear_function
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.torch_engine import TorchEngine
 

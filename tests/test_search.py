@@ -8,7 +8,6 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation import fast_model
 from modeling_aiayn.translation.beam_decoder import BeamDecoder, coverage_score
 from modeling_aiayn.translation.candidates import (
     CHUNK,
@@ -18,12 +17,7 @@ from modeling_aiayn.translation.candidates import (
     top_tokens,
 )
 from modeling_aiayn.translation.engine import SourceSentence
-from modeling_aiayn.translation.fast_model import (
-    FastModel,
-    has_packed_kernel,
-    is_exact_in_float16,
-    linear_function,
-)
+from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
@@ -509,75 +503,6 @@ def test_the_fast_encoder_gives_the_model_s_keys_and_values(name, dtype, toleran
                 found_ones, expected_ones = ours[is_real].double(), theirs[is_real].double()
                 torch.testing.assert_close(found_ones, expected_ones, rtol=0, atol=tolerance)
                 assert ours.isfinite().all()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("rows", [1, 3, 6])
-def test_packed_layers_equal_linear_layers(rows, dtype, bias):
-    """Also for dtypes without a packed kernel, and for few rows."""
-    linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
-    states = torch.randn(rows, 11, dtype=dtype)
-    packed = linear_function(linear.weight, linear.bias)
-    torch.testing.assert_close(packed(states), linear(states))
-
-
-def lacking(error):
-    def pack(*arguments):
-        raise error("bf16 path needs the cpu support avx_ne_convert or avx512bw")
-
-    return pack
-
-
-@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
-def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, caplog, error):
-    """As on CPUs without bf16 instructions, and releases of torch without these functions."""
-    monkeypatch.setattr(fast_model, "_packed_linear", lacking(error))
-    fast_model._packing_works.cache_clear()
-    try:
-        assert not has_packed_kernel(torch.bfloat16)
-        model = small_model().to(torch.bfloat16)
-        FastModel(model)
-        assert "has no fast products in bfloat16" in caplog.text
-        assert "dtype='float32'" in caplog.text
-        linear = torch.nn.Linear(11, 5).to(torch.bfloat16)
-        states = torch.randn(3, 11, dtype=torch.bfloat16)
-        product = linear_function(linear.weight, linear.bias)
-        assert torch.equal(product(states), linear(states))
-    finally:
-        fast_model._packing_works.cache_clear()
-
-
-def test_users_can_switch_packed_kernels_off():
-    before, *_ = torch.backends.mkldnn.set_flags(False)
-    try:
-        assert not has_packed_kernel(torch.float32)
-    finally:
-        torch.backends.mkldnn.set_flags(before)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [1, 70])
-def test_weights_that_float16_holds_exactly_are_stored_in_it(rows, bias):
-    linear = torch.nn.Linear(140, 33, bias=bias)
-    assert not is_exact_in_float16(linear.weight)
-    with torch.no_grad():
-        linear.weight.copy_(linear.weight.half())
-    states = torch.randn(rows, 140)
-    if not is_exact_in_float16(linear.weight):
-        pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
-    packed = linear_function(linear.weight, linear.bias)
-    torch.testing.assert_close(packed(states), linear(states))
-
-
-@pytest.mark.parametrize("weight", [1e-30, 1e30, float("inf")])
-def test_weights_outside_the_range_of_float16_stay_in_float32(weight):
-    linear = torch.nn.Linear(4, 3)
-    torch.nn.init.constant_(linear.weight, weight)
-    states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
-    torch.testing.assert_close(
-        linear_function(linear.weight, None)(states), states @ linear.weight.T
-    )
 
 
 @pytest.mark.parametrize(

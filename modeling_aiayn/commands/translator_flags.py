@@ -9,7 +9,7 @@ from ..translation.options import LENGTH_NORMALIZATIONS, SearchOptions
 from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 from .saved_model import default_device
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
 @dataclass
@@ -34,8 +34,8 @@ class TranslatorFlags:
     )
     dtype: str = HfArg(
         default="auto",
-        help="auto, float32, bfloat16 or float16. On a CPU, float16 weights are stored in float16 "
-        "and computed with in float32.",
+        help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 weights are stored in "
+        "float16 and computed with in float32; int8 is the fastest there.",
     )
     device: str | None = HfArg(
         default=None,

@@ -4,122 +4,37 @@ Read layers.py first. The classes here have the same order, and tests compare th
 architecture. The differences:
 
 - There is no dropout. Query, key and value come from one matrix product.
-- On a CPU, weights are packed once in the layout that the processor's kernels read, and attention
-  is in float32 even if the weights are in less: its products are too small to gain from less.
+- Linear layers are those of fast_linear.py. On a CPU, attention is in float32 even if the weights
+  are in less: its products are too small to gain from less.
 - The encoder computes real tokens only. Padding exists inside attention alone.
 - The decoder computes one token of each hypothesis at a time.
 
 A change of the model's weights after construction may not reach this copy.
 """
 
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer, EncoderLayer, TransformerLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from .fast_linear import Linear, MakeLinear, linear_function, warn_of_slow_bfloat16
 
-logger = logging.getLogger(__name__)
-
-# Rows that the packed layout is made for. It is no slower for 4 or for 4,096 rows.
-PACKED_ROWS = 128
-# The packed kernel is slower for fewer rows than these, so fewer are padded.
-FEWEST_ROWS = 4
 # Layers that decoding replaces by their weights.
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
 
-Linear = Callable[[Tensor], Tensor]
 
-
-def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A linear layer for decoding: x W^T + b of states x, [rows, in], with a weight of [out, in].
-
-    On a CPU the weight is packed once, not at each call: a decoding step multiplies few rows by
-    large matrices, and packing a matrix takes as long as the product. torch has no public name for
-    packing; its compiler does it to frozen weights. With few rows the product waits for weights to
-    come from memory, so weights that float16 holds exactly are stored in float16. Products and sums
-    are in float32 all the same.
-    """
-    weight = weight.detach()
-    bias = None if bias is None else bias.detach()
-    if weight.device.type == "cpu":
-        if is_exact_in_float16(weight):
-            return _float16_linear(weight, bias)
-        if has_packed_kernel(weight.dtype):
-            return _packed_linear(weight, bias)
-    return partial(functional.linear, weight=weight, bias=bias)
-
-
-def has_packed_kernel(dtype: torch.dtype) -> bool:
-    """Whether torch multiplies by packed weights of dtype on this processor."""
-    # torch leaves the function unannotated. Its flag lets users switch oneDNN off.
-    is_available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return is_available and bool(torch.backends.mkldnn.enabled) and _packing_works(dtype)
-
-
-@lru_cache
-def _packing_works(dtype: torch.dtype) -> bool:
-    """Try a small product: a processor without the instructions raises an error.
-
-    A release of torch that lacks the functions, which have no public names, counts as one too.
-    """
-    try:
-        _packed_linear(torch.ones(1, 2, dtype=dtype), None)(torch.ones(1, 2, dtype=dtype))
-    except (RuntimeError, AttributeError):
-        return False
-    return True
-
-
-def warn_of_slow_bfloat16() -> None:
-    """Warn if CPU decoding in bfloat16 has no kernel of its own."""
-    if not has_packed_kernel(torch.bfloat16):
-        logger.warning(
-            "This CPU has no fast products in bfloat16, so translating is slow. Load the model "
-            "with dtype='float32' (--dtype float32)."
-        )
-
-
-def is_exact_in_float16(weight: Tensor) -> bool:
-    """Whether float16 holds a float32 weight exactly, and this processor has kernels for it."""
-    return (
-        weight.dtype == torch.float32
-        and torch.backends.quantized.engine in ("fbgemm", "x86")
-        and torch.equal(weight.half().float(), weight)
-    )
-
-
-def _float16_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-    return lambda states: cast(Tensor, torch.ops.quantized.linear_dynamic_fp16(states, packed))
-
-
-def _packed_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-
-    def product(states: Tensor) -> Tensor:
-        rows = len(states)
-        if rows < FEWEST_ROWS:
-            states = functional.pad(states, (0, 0, 0, FEWEST_ROWS - rows))
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
-        return result[:rows]
-
-    return product
-
-
-def stacked_linear(linears: Sequence[nn.Linear]) -> Linear:
+def stacked_linear(linears: Sequence[nn.Linear], make_linear: MakeLinear) -> Linear:
     """Linear layers of the same input as one layer; their outputs stand side by side."""
     weight = torch.cat([linear.weight for linear in linears])
     has_bias = linears[0].bias is not None
     bias = torch.cat([linear.bias for linear in linears]) if has_bias else None
-    return linear_function(weight, bias)
+    return make_linear(weight, bias)
 
 
 def attention_dtype(states: Tensor) -> torch.dtype:
@@ -155,16 +70,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
 class FastAttention:
     """The projections of a MultiHeadAttention; has_keys: keys come from the queries' states."""
 
-    def __init__(self, attention: MultiHeadAttention, has_keys: bool) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, has_keys: bool, make_linear: MakeLinear
+    ) -> None:
         self.head_dim = attention.head_dim
         self.heads = attention.q_proj.out_features // attention.head_dim
         projections = [attention.q_proj]
         if has_keys:
             projections += [attention.k_proj, attention.v_proj]
         self.parts = len(projections)
-        self.project = stacked_linear(projections)
+        self.project = stacked_linear(projections, make_linear)
         self.dtype = attention.out_proj.weight.dtype
-        self.out = linear_function(attention.out_proj.weight, attention.out_proj.bias)
+        self.out = make_linear(attention.out_proj.weight, attention.out_proj.bias)
 
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
         """Split [N * k, parts * H * K] by heads and query, key, value: [parts, N, H, k, K]."""
@@ -201,11 +118,11 @@ class FastAddNorm:
 class FastFeedForward:
     """A layer's feed-forward network, equation 2, with its AddNorm."""
 
-    def __init__(self, layer: TransformerLayer) -> None:
-        self.fc1 = linear_function(layer.fc1.weight, layer.fc1.bias)
+    def __init__(self, layer: TransformerLayer, make_linear: MakeLinear) -> None:
+        self.fc1 = make_linear(layer.fc1.weight, layer.fc1.bias)
         # In place, because new memory costs more than the function itself.
         self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
-        self.fc2 = linear_function(layer.fc2.weight, layer.fc2.bias)
+        self.fc2 = make_linear(layer.fc2.weight, layer.fc2.bias)
         self.norm = FastAddNorm(layer.final_layer_norm)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
@@ -243,10 +160,10 @@ class TokenPlaces:
 class FastEncoderLayer:
     """An EncoderLayer over real tokens."""
 
-    def __init__(self, layer: EncoderLayer) -> None:
-        self.attention = FastAttention(layer.self_attn, has_keys=True)
+    def __init__(self, layer: EncoderLayer, make_linear: MakeLinear) -> None:
+        self.attention = FastAttention(layer.self_attn, True, make_linear)
         self.norm = FastAddNorm(layer.self_attn_layer_norm)
-        self.feed_forward = FastFeedForward(layer)
+        self.feed_forward = FastFeedForward(layer, make_linear)
 
     def __call__(self, hidden_states: Tensor, places: TokenPlaces) -> Tensor:
         """Run the layer, [M, D] to [M, D]."""
@@ -261,12 +178,12 @@ class FastEncoderLayer:
 class FastDecoderLayer:
     """A DecoderLayer for one token of each hypothesis."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
-        self.self_attention = FastAttention(layer.self_attn, has_keys=True)
+    def __init__(self, layer: DecoderLayer, make_linear: MakeLinear) -> None:
+        self.self_attention = FastAttention(layer.self_attn, True, make_linear)
         self.self_norm = FastAddNorm(layer.self_attn_layer_norm)
-        self.source_attention = FastAttention(layer.encoder_attn, has_keys=False)
+        self.source_attention = FastAttention(layer.encoder_attn, False, make_linear)
         self.source_norm = FastAddNorm(layer.encoder_attn_layer_norm)
-        self.feed_forward = FastFeedForward(layer)
+        self.feed_forward = FastFeedForward(layer, make_linear)
 
     def __call__(
         self,
@@ -330,11 +247,17 @@ class EncodedSources:
 class FastModel:
     """A translation model made ready for decoding.
 
+    Args:
+        model: The model.
+        make_linear: Makes each linear layer: `linear_function` or `int8_linear_function`.
+
     Raises:
         ValueError: A projection is not a plain linear layer, or the model is on several devices.
     """
 
-    def __init__(self, model: AiaynForConditionalGeneration) -> None:
+    def __init__(
+        self, model: AiaynForConditionalGeneration, make_linear: MakeLinear = linear_function
+    ) -> None:
         check_plain_layers(model)
         if model.device.type == "cpu" and model.dtype == torch.bfloat16:
             warn_of_slow_bfloat16()
@@ -342,14 +265,14 @@ class FastModel:
         encoder_layers = cast(list[EncoderLayer], list(self.encoder.layers))
         decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
         self.encoder_heads = model.config.encoder_attention_heads
-        self.encoder_layers = [FastEncoderLayer(layer) for layer in encoder_layers]
+        self.encoder_layers = [FastEncoderLayer(layer, make_linear) for layer in encoder_layers]
         attentions = [layer.encoder_attn for layer in decoder_layers]
         self.source_projections = [
-            stacked_linear([each.k_proj, each.v_proj]) for each in attentions
+            stacked_linear([each.k_proj, each.v_proj], make_linear) for each in attentions
         ]
         self.source_head_dim = attentions[0].head_dim
-        self.decoder_layers = [FastDecoderLayer(layer) for layer in decoder_layers]
-        self.lm_head = linear_function(model.lm_head.weight, model.lm_head.bias)
+        self.decoder_layers = [FastDecoderLayer(layer, make_linear) for layer in decoder_layers]
+        self.lm_head = make_linear(model.lm_head.weight, model.lm_head.bias)
         self.dtype = model.dtype
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:

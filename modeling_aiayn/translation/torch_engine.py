@@ -16,6 +16,7 @@ from .beam_decoder import BeamDecoder
 from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
 from .decoding_rules import DecodingRules
 from .engine import SourceSentence
+from .fast_linear import int8_linear_function, linear_function, warn_of_slow_int8
 from .fast_model import FastModel
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions, search_defaults
@@ -33,17 +34,30 @@ class TorchEngine:
     Models are packed and generation configs are read on the first use. Later changes of either have
     no effect.
 
+    Args:
+        models: The models.
+        int8: Whether to search with weights and states in 8 bits, on a CPU. `score` does not.
+
     Raises:
-        ValueError: A model is of another class, or the vocabularies have different sizes.
+        ValueError: A model is of another class, or the vocabularies have different sizes. With
+            int8, a model is not in float32 on a CPU.
     """
 
-    def __init__(self, models: Sequence[AiaynForConditionalGeneration]) -> None:
+    def __init__(
+        self, models: Sequence[AiaynForConditionalGeneration], *, int8: bool = False
+    ) -> None:
+        self.int8 = int8
         self.models = [_without_compilation(model) for model in models]
         for model in self.models:
             if not isinstance(model, AiaynForConditionalGeneration):
                 raise ValueError(
                     "Translator needs an AiaynForConditionalGeneration, got "
                     f"{type(model).__name__}. Merge adapters first: model.merge_and_unload()."
+                )
+            if int8 and (model.device.type, model.dtype) != ("cpu", torch.float32):
+                raise ValueError(
+                    "int8 needs a model in float32 on a CPU, got "
+                    f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}."
                 )
             model.eval()
         sizes = {model.lm_head.out_features for model in self.models}
@@ -77,7 +91,10 @@ class TorchEngine:
 
     @cached_property
     def _fast_models(self) -> list[FastModel]:
-        return [FastModel(model) for model in self.models]
+        if self.int8:
+            warn_of_slow_int8()
+        make_linear = int8_linear_function if self.int8 else linear_function
+        return [FastModel(model, make_linear) for model in self.models]
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check the models, and that required phrases come with beam search."""

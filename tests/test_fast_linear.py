@@ -1,0 +1,156 @@
+"""Linear layers for decoding, against plain products."""
+
+import pytest
+import torch
+from conftest import small_model
+
+from modeling_aiayn.translation import fast_linear
+from modeling_aiayn.translation.fast_linear import (
+    has_int8_kernel,
+    has_packed_kernel,
+    int8_linear_function,
+    is_exact_in_float16,
+    linear_function,
+    rounded_to_int8,
+)
+from modeling_aiayn.translation.fast_model import FastModel
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_packed_layers_equal_linear_layers(rows, dtype, bias):
+    """Also for dtypes without a packed kernel, and for few rows."""
+    linear = torch.nn.Linear(11, 5, bias=bias).to(dtype)
+    states = torch.randn(rows, 11, dtype=dtype)
+    packed = linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
+
+
+def lacking(error):
+    def pack(*arguments):
+        raise error("bf16 path needs the cpu support avx_ne_convert or avx512bw")
+
+    return pack
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
+def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, caplog, error):
+    """As on CPUs without bf16 instructions, and releases of torch without these functions."""
+    monkeypatch.setattr(fast_linear, "_packed_linear", lacking(error))
+    fast_linear._packing_works.cache_clear()
+    try:
+        assert not has_packed_kernel(torch.bfloat16)
+        model = small_model().to(torch.bfloat16)
+        FastModel(model)
+        assert "has no fast products in bfloat16" in caplog.text
+        assert "dtype='float32'" in caplog.text
+        linear = torch.nn.Linear(11, 5).to(torch.bfloat16)
+        states = torch.randn(3, 11, dtype=torch.bfloat16)
+        product = linear_function(linear.weight, linear.bias)
+        assert torch.equal(product(states), linear(states))
+    finally:
+        fast_linear._packing_works.cache_clear()
+
+
+def test_users_can_switch_packed_kernels_off():
+    before, *_ = torch.backends.mkldnn.set_flags(False)
+    try:
+        assert not has_packed_kernel(torch.float32)
+    finally:
+        torch.backends.mkldnn.set_flags(before)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 70])
+def test_weights_that_float16_holds_exactly_are_stored_in_it(rows, bias):
+    linear = torch.nn.Linear(140, 33, bias=bias)
+    assert not is_exact_in_float16(linear.weight)
+    with torch.no_grad():
+        linear.weight.copy_(linear.weight.half())
+    states = torch.randn(rows, 140)
+    if not is_exact_in_float16(linear.weight):
+        pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
+    packed = linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(states), linear(states))
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e30, float("inf")])
+def test_weights_outside_the_range_of_float16_stay_in_float32(weight):
+    linear = torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(linear.weight, weight)
+    states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
+    torch.testing.assert_close(
+        linear_function(linear.weight, None)(states), states @ linear.weight.T
+    )
+
+
+def test_rounded_weights_are_near_and_stay_the_same():
+    weight = torch.randn(7, 50)
+    weight[2] = 0
+    weight[3] *= 1e-30
+    numbers, scales = rounded_to_int8(weight)
+    assert (
+        numbers.dtype == torch.int8
+        and numbers.abs().amax(1).tolist() == [127] * 2 + [0] + [127] * 4
+    )
+    rounded = numbers * scales[:, None]
+    assert ((rounded - weight).abs() <= scales[:, None] * 0.5001).all()
+    again, same_scales = rounded_to_int8(rounded)
+    assert torch.equal(again, numbers)
+    torch.testing.assert_close(same_scales, scales)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 70])
+def test_products_in_int8_are_near_those_of_floats(rows, bias):
+    linear = torch.nn.Linear(300, 33, bias=bias)
+    states = torch.randn(rows, 300)
+    expected = linear(states)
+    found = int8_linear_function(linear.weight, linear.bias)(states)
+    assert 0 < (found - expected).norm() < 0.03 * expected.norm()
+
+
+def test_large_numbers_of_the_same_sign_do_not_overflow():
+    """Without VNNI, processors add two products of 8 bits in 16 bits."""
+    weight = torch.full((5, 64), 0.3)
+    states = torch.full((3, 64), 2.0)
+    torch.testing.assert_close(
+        int8_linear_function(weight, None)(states), states @ weight.T, rtol=0.01, atol=0
+    )
+
+
+def test_an_overflow_of_the_processor_costs_a_bit_of_the_states(monkeypatch):
+    if not has_int8_kernel():
+        pytest.skip(f"{torch.backends.quantized.engine} has no products in int8")
+    given = []
+    linear = torch.nn.Linear(30, 5)
+
+    def product(states, packed, reduce_range):
+        given.append(reduce_range)
+        return states[:, :1] * (1.0 if len(given) == 1 else 0.0)
+
+    fast_linear._int8_products_overflow.cache_clear()
+    monkeypatch.setattr(torch.ops.quantized, "linear_dynamic", product)
+    try:
+        int8_linear_function(linear.weight, None)(torch.ones(2, 30))
+    finally:
+        fast_linear._int8_products_overflow.cache_clear()
+    assert given == [False, True]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
+def test_rounded_weights_remain_without_kernels_for_int8(monkeypatch, caplog, error):
+    monkeypatch.setattr(fast_linear, "_int8_packed", lacking(error))
+    has_int8_kernel.cache_clear()
+    try:
+        linear = torch.nn.Linear(11, 5)
+        numbers, scales = rounded_to_int8(linear.weight)
+        states = torch.randn(3, 11)
+        expected = torch.nn.functional.linear(states, numbers * scales[:, None], linear.bias)
+        product = int8_linear_function(linear.weight, linear.bias)
+        torch.testing.assert_close(product(states), expected)
+        fast_linear.warn_of_slow_int8()
+        assert "no fast products in int8" in caplog.text
+    finally:
+        has_int8_kernel.cache_clear()
