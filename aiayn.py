@@ -22,6 +22,7 @@ JOBS = (
     "complete",
     "average-checkpoints",
     "import-weights",
+    "quantize",
     "export-ctranslate2",
     "export-marian",
     "check-reload",

@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -32,6 +33,7 @@ from transformers.utils import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .configuration_aiayn import AiaynConfig
+from .int8_weights import INT8_WEIGHTS_NAME, read_int8_weights
 from .memory import is_out_of_memory
 from .modeling_aiayn import AiaynForConditionalGeneration
 from .parsing import read_json_object
@@ -51,6 +53,8 @@ SETTINGS_FILES = (
     *(CONFIG_NAME, GENERATION_CONFIG_NAME, ADAPTER_CONFIG_NAME),
     *("tokenizer_config.json", "tokenizer.json"),
 )
+# Options that say where a repository's file is.
+PLACES = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 # The model that is part of the package, and the folder that holds it.
 BUNDLED_MODEL = "aiayn-en-de"
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
@@ -153,18 +157,18 @@ def check_model_folder(
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
 
 
-def check_weight_file(path: Path) -> None:
+def check_weight_file(path: Path, kinds: Sequence[str] = FLOATS) -> None:
     """Check that a file is a complete safetensors file of numbers; only its header is read.
 
     Raises:
         OSError: The file is missing, a Git LFS pointer, truncated or corrupt.
-        ValueError: A weight holds integers.
+        ValueError: A weight is of another type than kinds, safetensors' names of types.
     """
     try:
         with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118
                 kind = weights.get_slice(name).get_dtype()
-                if kind not in FLOATS:
+                if kind not in kinds:
                     raise ValueError(
                         f"{path}: the weight {name} must hold floating-point numbers, got {kind}."
                     )
@@ -285,12 +289,16 @@ def load_checked(
 
 def _find_index(path: str | Path, options: dict[str, Any]) -> Path | None:
     """The index of a repository's weights, which might name files of another format."""
-    places = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
+    return _cached(path, SAFE_WEIGHTS_INDEX_NAME, options)
+
+
+def _cached(path: str | Path, name: str, options: dict[str, Any]) -> Path | None:
+    """A file of a repository, downloaded if needed; None if there is no such file."""
     found = cached_file(
         path,
-        SAFE_WEIGHTS_INDEX_NAME,
+        name,
         _raise_exceptions_for_missing_entries=False,
-        **{name: options[name] for name in places if name in options},
+        **{name: options[name] for name in PLACES if name in options},
     )
     return None if found is None else Path(found)
 
@@ -306,6 +314,8 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     if not hub:
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
     is_local = options.get("local_files_only", not hub)
+    if (weights := find_int8_weights(path, hub, **options)) is not None:
+        return _load_int8(path, weights, hub, **options)
     base: str | Path | None = _base_of_adapter(
         path, local_files_only=is_local, revision=options.get("revision")
     )
@@ -319,6 +329,32 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
         check_weight_files(path)
     where = {name: value for name, value in options.items() if name in ("revision", "token")}
     return _merge_adapter(model, path, local_files_only=is_local, **where)
+
+
+def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
+    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one."""
+    if not hub:
+        weights = Path(path, INT8_WEIGHTS_NAME)
+        return weights if weights.is_file() else None
+    return _cached(path, INT8_WEIGHTS_NAME, options)
+
+
+def _load_int8(
+    path: str | Path, weights: Path, hub: bool, **options: Any
+) -> AiaynForConditionalGeneration:
+    """Load a model whose weights have 8 bits, as floating-point numbers."""
+    check_weight_file(weights, (*FLOATS, "I8"))
+    where = {name: options[name] for name in PLACES if name in options}
+    config = load_config(path, hub)
+    with named_load_errors(path), without_load_report():
+        state = read_int8_weights(weights)
+        others = {name: value for name, value in options.items() if name not in PLACES}
+        model, loading_info = AiaynForConditionalGeneration.from_pretrained(
+            None, config=config, state_dict=state, **others | ENFORCED
+        )
+        model.generation_config = GenerationConfig.from_pretrained(path, **where)
+    check_weights(path, model, loading_info)
+    return model
 
 
 def _base_of_adapter(path: str | Path, **where: Any) -> str | None:

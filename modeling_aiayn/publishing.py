@@ -13,6 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, close_session,
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
+from .int8_weights import INT8_WEIGHTS_NAME
 from .loading import adapter_base, check_directory, check_weight_files
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
@@ -62,6 +63,7 @@ PUBLISHED = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
+    INT8_WEIGHTS_NAME,
     "adapter_config.json",
     "adapter_model.safetensors",
     "scores.json",

@@ -132,8 +132,8 @@ def model_folder(tokenizer, tmp_path_factory):
 
 
 @pytest.fixture
-def hub(monkeypatch):
-    """A Hub on loopback that the libraries in this process use."""
+def hub(monkeypatch, tmp_path_factory):
+    """A Hub on loopback that the libraries in this process use, with a cache of its own."""
     with LocalHub() as server:
         constants = huggingface_hub.constants
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
@@ -142,6 +142,7 @@ def hub(monkeypatch):
         template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("cache")))
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import small_model
 
+from modeling_aiayn.int8_weights import rounded_to_int8
 from modeling_aiayn.translation import fast_linear
 from modeling_aiayn.translation.fast_linear import (
     has_int8_kernel,
@@ -11,7 +12,6 @@ from modeling_aiayn.translation.fast_linear import (
     int8_linear_function,
     is_exact_in_float16,
     linear_function,
-    rounded_to_int8,
 )
 from modeling_aiayn.translation.fast_model import FastModel
 

@@ -28,10 +28,11 @@ BASE_MODULES = {
     "metrics": set(),
     "tokenization": set(),
     "memory": set(),
+    "int8_weights": set(),
     "parsing": set(),
     "corpus": {"embedded_corpus", "parsing"},
-    "loading": {"tokenization", "memory", "parsing"},
-    "publishing": {"tokenization", "loading"},
+    "loading": {"tokenization", "memory", "parsing", "int8_weights"},
+    "publishing": {"tokenization", "loading", "int8_weights"},
 }
 # Rooms of the workshop, each with the rooms that it may import besides.
 ROOMS = {

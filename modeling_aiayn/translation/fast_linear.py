@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..int8_weights import INT8_MAX, rounded_to_int8
+
 logger = logging.getLogger(__name__)
 
 # Rows that the packed layout is made for. It is no slower for 4 or for 4,096 rows.
 PACKED_ROWS = 128
 # The packed kernel is slower for fewer rows than these, so fewer are padded.
 FEWEST_ROWS = 4
-# Whole numbers from -127 to 127 stand for weights.
-INT8_MAX = 127
 
 Linear = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
@@ -98,20 +98,6 @@ def _packed_linear(weight: Tensor, bias: Tensor | None) -> Linear:
         return result[:rows]
 
     return product
-
-
-def rounded_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Write a weight, [out, in], as whole numbers from -127 to 127 times a scale for each row.
-
-    The numbers, [out, in] in int8, stay the same if they, times their scales, are rounded again.
-
-    Returns:
-        The numbers, and the scales, [out] in float32.
-    """
-    weight = weight.detach().float()
-    largest = weight.abs().amax(dim=1)
-    scales = torch.where(largest > 0, largest / INT8_MAX, 1.0)
-    return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
 def int8_linear_function(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # Steps between two removals of entries that no hypothesis needs any more.
-STEPS = 16
+STEPS = 8
 
 
 class HypothesisTree:

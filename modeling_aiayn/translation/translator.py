@@ -16,6 +16,7 @@ from ..loading import (
     check_directory,
     check_package,
     convert_for_cpu,
+    find_int8_weights,
     find_model,
     load_model,
     load_tokenizer,
@@ -159,7 +160,8 @@ class Translator:
                 no other option than device.
             dtype: Type of the weights: None or "auto", as the folder says, or "float32", ... On a
                 CPU, weights in float16 stay in float16, and computations are in float32. "int8", on
-                a CPU: products of 8-bit numbers, fastest and a little less exact.
+                a CPU: products of 8-bit numbers, fastest and a little less exact; so folders that
+                `aiayn quantize` wrote are loaded there.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -184,6 +186,8 @@ class Translator:
             raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
         options = {"trust_remote_code": False, "local_files_only": not hub}
         paths = paths if hub else [find_model(each) for each in paths]
+        if dtype in (None, "auto") and torch.device(device or "cpu").type == "cpu":
+            is_int8 = all(find_int8_weights(each, hub, **options) for each in paths)
         models = [load_model(each, hub, **{**options, **model_options}) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]

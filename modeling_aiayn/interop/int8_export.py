@@ -1,0 +1,85 @@
+"""Folders with weights in 8 bits, for `Translator`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import ModelCard, ModelCardData
+from transformers.utils import CONFIG_NAME
+
+from ..int8_weights import INT8_WEIGHTS_NAME, save_int8_weights
+from ..tokenization import TARGET_TOKENIZER_FOLDER
+from ..translation import Translator
+from ..whole_files import new_folder, write_file
+
+CARD = """\
+---
+{metadata}
+---
+
+# {title}
+
+A translation model whose matrices have 8 bits and a scale for each row, written by
+`aiayn quantize`. It needs the package modeling_aiayn, which also computes in 8 bits on a CPU:
+
+```python
+from modeling_aiayn.translation import Translator
+
+translator = Translator.from_pretrained("{title}")  # of a repository: hub=True
+```
+"""
+# Fields of the original's card that hold for its rounded weights too.
+KEPT_METADATA = ("language", "license", "datasets", "base_model")
+
+
+@dataclass(frozen=True)
+class Int8Export:
+    """Sizes of the written weights, and of the same in float32, in bytes."""
+
+    size: int
+    float32_size: int
+
+    def __str__(self) -> str:
+        return f"{self.size / 1e6:.1f} MB; in float32 {self.float32_size / 1e6:.1f} MB"
+
+
+def export_int8(
+    translator: Translator, folder: str | Path, card: str | Path | None = None
+) -> Int8Export:
+    """Write a model and its tokenizers as a folder that `Translator` opens.
+
+    Args:
+        translator: The model and its tokenizers.
+        folder: The folder to create. It must not exist, or be empty.
+        card: The model's own card. The new one has its languages, licence, data and base model.
+
+    Raises:
+        ValueError: The translator is an ensemble.
+        OSError: The folder is not empty, or cannot be written.
+    """
+    if len(translator.models) != 1:
+        raise ValueError(
+            f"The export needs a translator of one model, got {len(translator.models)}."
+        )
+    model = translator.model
+    with new_folder(Path(folder)) as unfinished:
+        save_int8_weights(model, unfinished / INT8_WEIGHTS_NAME)
+        # Without the code that save_pretrained would add: AutoModel cannot read these weights.
+        config = model.config.to_dict()
+        config.pop("auto_map", None)
+        write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
+        model.generation_config.save_pretrained(unfinished)
+        translator.source_tokenizer.save_pretrained(unfinished)
+        if translator.target_tokenizer is not translator.source_tokenizer:
+            translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
+        text = CARD.format(metadata=_metadata(card), title=Path(folder).resolve().name)
+        write_file(unfinished / "README.md", text)
+        size = (unfinished / INT8_WEIGHTS_NAME).stat().st_size
+    return Int8Export(size, 4 * sum(weight.numel() for weight in model.parameters()))
+
+
+def _metadata(card: str | Path | None) -> str:
+    own = ModelCard.load(card).data.to_dict() if card and Path(card).is_file() else {}
+    kept = {name: own[name] for name in KEPT_METADATA if own.get(name) is not None}
+    fields = {"license": "other", **kept, "pipeline_tag": "translation", "tags": ["aiayn", "int8"]}
+    return ModelCardData(**fields).to_yaml().strip()

@@ -1,0 +1,181 @@
+"""Weights in 8 bits: folders that hold them, and translators that compute with them."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import small_model
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_aiayn.commands.push_to_hub import check_works
+from modeling_aiayn.int8_weights import (
+    INT8_WEIGHTS_NAME,
+    SCALES,
+    read_int8_weights,
+    rounded_to_int8,
+    save_int8_weights,
+)
+from modeling_aiayn.interop.int8_export import export_int8
+from modeling_aiayn.loading import BUNDLED_MODEL, find_model
+from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.torch_engine import TorchEngine
+
+BUNDLED = find_model(BUNDLED_MODEL)
+TEXTS = ["The dog sees my black cat.", "We must see the key."]
+SIZES = [
+    {},
+    {"tie_word_embeddings": False, "lm_head_bias": True, "attention_bias": True},
+    {"decoder_vocab_size": 23},
+    {"position_type": "learned"},
+]
+
+
+@pytest.fixture(scope="module")
+def int8_folder(tmp_path_factory):
+    """The bundled model in 8 bits: unlike random weights, it does not magnify rounding."""
+    folder = tmp_path_factory.mktemp("int8") / "bundled"
+    export_int8(Translator.from_pretrained(BUNDLED_MODEL), folder, BUNDLED / "README.md")
+    return folder
+
+
+@pytest.mark.parametrize("options", SIZES, ids=str)
+def test_each_weight_is_rounded_and_tied_ones_are_written_once(tmp_path, options):
+    model = small_model(**options)
+    save_int8_weights(model, tmp_path / "weights.safetensors")
+    written = load_file(tmp_path / "weights.safetensors")
+    weights = read_int8_weights(tmp_path / "weights.safetensors")
+    named = dict(model.named_parameters())
+    assert weights.keys() == named.keys()
+    assert ("lm_head.weight" in weights) == (not model.config.tie_word_embeddings)
+    for name, weight in named.items():
+        if weight.dim() == 2:
+            numbers, scales = rounded_to_int8(weight)
+            assert torch.equal(written[name], numbers)
+            assert torch.equal(weights[name], numbers * scales[:, None])
+        else:
+            assert torch.equal(weights[name], weight.detach())
+
+
+@pytest.mark.parametrize("options", [SIZES[0], SIZES[1], SIZES[3]], ids=str)
+def test_a_folder_gives_the_rounded_model(tokenizer, tmp_path, options):
+    model = small_model(**(options | {"vocab_size": len(tokenizer)}))
+    export_int8(Translator(model, tokenizer), tmp_path / "int8")
+    found = Translator.from_pretrained(tmp_path / "int8", dtype="float32")
+    assert not found.engine.int8
+    for (name, weight), (_, rounded) in zip(
+        model.named_parameters(), found.model.named_parameters(), strict=True
+    ):
+        if weight.dim() == 2:
+            numbers, scales = rounded_to_int8(weight)
+            assert torch.equal(rounded, numbers * scales[:, None]), name
+        else:
+            assert torch.equal(rounded, weight), name
+    assert not found.model.training
+
+
+def test_a_translator_of_a_folder_computes_in_int8(int8_folder):
+    whole, small = (Translator.from_pretrained(each) for each in (BUNDLED_MODEL, int8_folder))
+    rounded = Translator.from_pretrained(BUNDLED_MODEL, dtype="int8")
+    assert (whole.engine.int8, small.engine.int8, rounded.engine.int8) == (False, True, True)
+    assert small.model.generation_config.to_dict() == whole.model.generation_config.to_dict()
+    scores = []
+    for translator in (whole, small, rounded):
+        (best, *_), *_ = translator.stream(["A dog runs across the grass."])
+        assert best.text == "Ein Hund rennt über das Gras."
+        scores.append(best.log_probability)
+    # The folder's embeddings are rounded too.
+    assert len(set(scores)) == 3 and scores == pytest.approx(scores[:1] * 3, rel=0.05)
+
+
+def test_a_folder_is_a_quarter_of_the_size_and_can_be_published(int8_folder):
+    size = (int8_folder / INT8_WEIGHTS_NAME).stat().st_size
+    weights = Translator.from_pretrained(int8_folder).model.num_parameters()
+    assert weights < size < 1.05 * weights
+    assert ModelCard.load(int8_folder / "README.md").data.license == "cc-by-2.0"
+    assert INT8_WEIGHTS_NAME in {path.name for path in files_to_publish(int8_folder)}
+    check_works(str(int8_folder))
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        AutoModelForSeq2SeqLM.from_pretrained(int8_folder)
+
+
+def test_a_repository_of_int8_weights_is_translated_with(int8_folder, hub):
+    files = {path.name: path.read_bytes() for path in int8_folder.iterdir()}
+    hub.repositories["me/int8"] = {"main": ("0" * 40, files)}
+    translator = Translator.from_pretrained("me/int8", hub=True)
+    assert translator.engine.int8
+    assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
+
+
+def without(name):
+    return lambda tensors: {key: each for key, each in tensors.items() if key != name}
+
+
+MATRIX = "model.encoder.layers.0.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without(MATRIX + SCALES), "fc1.weight must have a scale for each row"),
+        (lambda all_: all_ | {MATRIX + SCALES: torch.ones(3)}, "must have a scale for each row"),
+        (lambda all_: all_ | {MATRIX: all_[MATRIX].int()}, "floating-point numbers, got I32"),
+        (
+            lambda all_: all_ | {MATRIX + SCALES: all_[MATRIX + SCALES] * torch.nan},
+            "fc1.weight is not finite",
+        ),
+        (without("model.encoder.layers.0.fc1.bias"), "fc1.bias is missing"),
+        (lambda all_: all_ | {"other": torch.ones(2)}, "other does not fit the model"),
+    ],
+    ids=["no scales", "few scales", "type", "nan", "missing", "foreign"],
+)
+def test_damaged_weights_are_rejected(int8_folder, tmp_path, change, message):
+    folder = shutil.copytree(int8_folder, tmp_path / "int8")
+    save_file(change(load_file(folder / INT8_WEIGHTS_NAME)), folder / INT8_WEIGHTS_NAME)
+    with pytest.raises(ValueError, match=message):
+        Translator.from_pretrained(folder)
+
+
+def test_a_truncated_file_is_rejected(int8_folder, tmp_path):
+    folder = shutil.copytree(int8_folder, tmp_path / "int8")
+    content = (folder / INT8_WEIGHTS_NAME).read_bytes()
+    (folder / INT8_WEIGHTS_NAME).write_bytes(content[: len(content) // 2])
+    with pytest.raises(OSError, match="truncated or corrupt"):
+        Translator.from_pretrained(folder)
+
+
+def test_int8_needs_a_model_in_float32():
+    with pytest.raises(ValueError, match="int8 needs a model in float32 on a CPU, got bfloat16"):
+        TorchEngine([small_model().to(torch.bfloat16)], int8=True)
+
+
+def test_an_ensemble_is_not_exported(model_folder, tmp_path):
+    with pytest.raises(ValueError, match="needs a translator of one model, got 2"):
+        export_int8(Translator.from_pretrained([model_folder] * 2), tmp_path / "int8")
+
+
+def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
+    for language, line in (("en", "The dog sees."), ("de", "Der Hund sieht.")):
+        (tmp_path / f"t.{language}").write_text(f"{line}\n" * 3)
+    output = tmp_path / "int8"
+    flags = ("--model", model_folder, "--output", output)
+    code, out, err = run("quantize.py", *flags, "--file", tmp_path / "t")
+    assert code == 0, err
+    first, before, after, same = out.splitlines()
+    assert first.startswith(f"{output}: ") and "MB; in float32" in first
+    assert before.startswith("before    BLEU ") and after.startswith("int8      BLEU ")
+    assert same.endswith(" of 3 sentences.")
+    assert json.loads((output / "config.json").read_text()).get("auto_map") is None
+    assert not list(output.glob("*.py"))
+    code, out, err = run("translate.py", "--model", output, "--text", TEXTS[0])
+    assert code == 0 and out.strip(), err
+    for wrong, message in (
+        (("--dtype", "int8"), "starts from a model in floating-point numbers"),
+        ((), f"{output} exists and is not empty"),
+        (("--file", tmp_path / "no", "--output", tmp_path / "b"), "No such file"),
+    ):
+        code, _, err = run("quantize.py", *flags, *wrong)
+        assert code == 1 and message in err
