@@ -41,7 +41,7 @@ class BenchmarkArguments:
     beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Numbers of beams."})
     rounds: int = field(default=5, metadata={"help": "Batches to measure, after one to warm up."})
     dtypes: list[str] = field(
-        default_factory=lambda: ["float32", "float16", "bfloat16"],
+        default_factory=lambda: ["float32", "float16", "bfloat16", "int8"],
         metadata={"help": "Types of the weights. A CPU computes with float16 weights in float32."},
     )
     model: str | None = field(
@@ -68,12 +68,12 @@ def main() -> None:
                 model = cast_copy(AiaynForConditionalGeneration(config), dtype)
                 sys.stdout.write(f"{floor_line(model, dtype, batch_size, num_beams)}\n")
     if arguments.model is not None:
-        translator = Translator.from_pretrained(arguments.model)
-        ours, theirs, identical = whole_file(translator, list(texts), 4, arguments.rounds)
-        sys.stdout.write(
-            f"\n{len(texts)} sentences, text to text, beam 4: Translator {ours:.1f} s, generate() "
-            f"{theirs:.1f} s ({theirs / ours:.2f}x), {identical} translations identical\n"
-        )
+        translators = {
+            f"Translator {dtype}": Translator.from_pretrained(arguments.model, dtype=dtype)
+            for dtype in ("float32", "int8")
+        }
+        table = whole_file(translators, list(texts), 4, arguments.rounds)
+        sys.stdout.write(f"\n{len(texts)} sentences, text to text, beam 4\n{table}\n")
 
 
 if __name__ == "__main__":

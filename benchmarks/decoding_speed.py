@@ -10,8 +10,9 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.engine import SourceSentence
-from modeling_aiayn.translation.fast_linear import linear_function
+from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.torch_engine import TorchEngine
 
@@ -143,7 +144,8 @@ def decoding_contenders(
     Args:
         config: Sizes; weights are random.
         tokenizer: The vocabulary.
-        dtypes: Names of torch dtypes of the weights; each has its own torch contenders.
+        dtypes: Names of torch dtypes of the weights; each has its own torch contenders. "int8" has
+            only our engine: generate() has no such products.
 
     Returns:
         The contenders.
@@ -152,6 +154,10 @@ def decoding_contenders(
     peer = marian(config, "sdpa").eval()
     found = []
     for dtype in dtypes:
+        if dtype == "int8":
+            decode = engine_decode(TorchEngine([model], int8=True))
+            found.append(DecodingContender("Translator int8", decode))
+            continue
         cast, cast_peer = (cast_copy(each, dtype) for each in (model, peer))
         found += [
             DecodingContender(f"Translator {dtype}", engine_decode(TorchEngine([cast]))),
@@ -171,14 +177,14 @@ def cast_copy(model: Any, dtype: str) -> Any:
 
     Args:
         model: A model, ours or a peer.
-        dtype: Name of a torch dtype.
+        dtype: Name of a torch dtype, or "int8", which is made of float32.
 
     Returns:
         The copy.
     """
     copied = type(model)(model.config).eval()
     copied.load_state_dict(model.state_dict())
-    return convert_for_cpu(copied.to(getattr(torch, dtype)))
+    return convert_for_cpu(copied.to(torch.float32 if dtype == "int8" else getattr(torch, dtype)))
 
 
 def measure(
@@ -218,13 +224,19 @@ def measure(
                 contender.seconds.append(time.perf_counter() - before)
 
 
-def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
+def linear_seconds(
+    model: AiaynForConditionalGeneration,
+    rows: int,
+    repeats: int = 20,
+    make_linear: MakeLinear = linear_function,
+) -> float:
     """Time of the linear layers of one decoding step alone, plain or packed, whichever is less.
 
     Args:
         model: The model.
         rows: Hypotheses of the step.
         repeats: Number of measurements; the median counts.
+        make_linear: Packs a layer.
 
     Returns:
         Seconds.
@@ -240,7 +252,7 @@ def linear_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int
     states = {size: torch.randn(rows, size, dtype=model.dtype) for size in sizes}
     plain = [(layer, states[layer.in_features]) for layer in layers]
     packed = [
-        (linear_function(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
+        (make_linear(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
     ]
     medians = []
     for products in (plain, packed):
@@ -289,37 +301,48 @@ def floor_line(
     Returns:
         A line of `decoding_table`.
     """
-    seconds = linear_seconds(model, batch_size * num_beams)
+    make_linear = int8_linear_function if dtype == "int8" else linear_function
+    seconds = linear_seconds(model, batch_size * num_beams, make_linear=make_linear)
     name = f"linear layers {dtype}"
     return f"{name:<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
 
 
 def whole_file(
-    translator: Translator, texts: Sequence[str], num_beams: int, rounds: int
-) -> tuple[float, float, int]:
+    translators: Mapping[str, Translator], texts: Sequence[str], num_beams: int, rounds: int
+) -> str:
     """Translate a file from text to text, by Translator and by generate() in the file's order.
 
     Args:
-        translator: A trained model.
+        translators: The same trained model in several types, by their names; generate() computes
+            in the first.
         texts: The file's sentences.
         num_beams: Number of beams.
         rounds: Rounds of each, in turn.
 
     Returns:
-        Median seconds of Translator and of generate(), and the number of identical translations.
+        A line for each: median seconds, and how many times faster than generate() and how often
+        identical it is.
     """
     options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": 1.0}
     options["length_normalization"] = "power"
-    seconds: tuple[list[float], list[float]] = ([], [])
+    first = next(iter(translators.values()))
+    jobs = {name: partial(each, texts, **options) for name, each in translators.items()}
+    jobs["generate()"] = partial(_generated, first, texts, num_beams)
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    found: dict[str, list[str]] = {}
     for _ in range(rounds):
-        start = time.perf_counter()
-        ours = translator(texts, **options)
-        middle = time.perf_counter()
-        theirs = _generated(translator, texts, num_beams)
-        seconds[0].append(middle - start)
-        seconds[1].append(time.perf_counter() - middle)
-    identical = sum(a == b for a, b in zip(ours, theirs, strict=True))
-    return statistics.median(seconds[0]), statistics.median(seconds[1]), identical
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            found[name] = job()
+            seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    reference = found["generate()"]
+    lines = []
+    for name, median in medians.items():
+        identical = sum(a == b for a, b in zip(found[name], reference, strict=True))
+        ratio = medians["generate()"] / median
+        lines.append(f"{name:<30}{median:>8.1f} s{ratio:>8.2f}x{identical:>8,} identical")
+    return "\n".join(lines)
 
 
 def _generated(

@@ -5,7 +5,6 @@ optimiser. They take their updates in turn, so that a machine's drift meets all 
 """
 
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -13,11 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
+from peak_memory import process_peak_megabytes
 from peers import TorchTransformer, marian
 from torch import Tensor
 from transformers import (
@@ -224,9 +223,7 @@ def peak_megabytes(name: str, loss: str, max_tokens: int, vocab_size: int, lengt
     else:
         output = model(ids, labels=ids, num_items_in_batch=torch.tensor(ids.numel())).loss
     output.backward()
-    # Of this process alone: what getrusage gives begins with its parent's.
-    status = Path("/proc/self/status").read_text("utf-8")
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 1024
+    return process_peak_megabytes()
 
 
 def speed_table(contenders_: dict[str, Contender], machine: float) -> str:

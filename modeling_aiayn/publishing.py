@@ -43,6 +43,7 @@ MODEL_FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET_TOKENIZER_FOLDER}/{name}" for name in TOKENIZER_FILES),
     "attention.py",
+    "blockwise_attention.py",
     # Folders that earlier versions saved have this file.
     "checks.py",
     "chunked_loss.py",

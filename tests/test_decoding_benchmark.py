@@ -27,18 +27,20 @@ def without_pauses(monkeypatch):
 @pytest.mark.long
 def test_all_contenders_make_as_many_tokens(tokenizer):
     config = small_config(vocab_size=len(tokenizer), encoder_attention_heads=2)
-    contenders = decoding_contenders(config, tokenizer, ["float32"])
+    contenders = decoding_contenders(config, tokenizer, ["float32", "int8"])
     names = [contender.name for contender in contenders]
     assert names[0] == "Translator float32"
     assert [name.split()[0] for name in names[1:]] == [
         "our",
         "Marian",
+        "Translator",
         "CTranslate2",
         "CTranslate2",
     ]
     sources = [tokenizer(text).input_ids for text in ("The dog sees.", "We see my old friend.")]
-    ours, library, peer, engine, _ = (contender.decode(sources, 2) for contender in contenders)
-    assert [len(best.token_ids) for (best,) in ours] == [NEW_TOKENS] * 2
+    ours, library, peer, int8, engine, _ = (each.decode(sources, 2) for each in contenders)
+    for found in (ours, int8):
+        assert [len(best.token_ids) for (best,) in found] == [NEW_TOKENS] * 2
     assert library.shape == peer.shape == (2, 1 + NEW_TOKENS)
     assert [len(tokens) for tokens in engine] == [NEW_TOKENS] * 2
 
@@ -79,14 +81,17 @@ def test_the_table_has_rates_and_ratios():
 def test_the_floor_is_of_the_linear_layers_of_a_step():
     model = small_model()
     assert 0 < linear_seconds(model, rows=6, repeats=3) < 1
-    assert floor_line(model, "float32", 3, 2).startswith("linear layers float32")
+    for dtype in ("float32", "int8"):
+        assert floor_line(model, dtype, 3, 2).startswith(f"linear layers {dtype}")
 
 
 def test_a_whole_file_is_translated_by_both(tokenizer):
     translator = Translator(small_model(vocab_size=len(tokenizer), decoder_layers=1), tokenizer)
-    ours, theirs, identical = whole_file(translator, ["The dog sees.", "We see."], 1, rounds=1)
-    assert ours > 0 and theirs > 0
-    assert identical == 2
+    table = whole_file({"ours": translator}, ["The dog sees.", "We see."], 1, rounds=1)
+    ours, theirs = (line.split() for line in table.splitlines())
+    assert (ours[0], theirs[0]) == ("ours", "generate()")
+    assert ours[-2:] == theirs[-2:] == ["2", "identical"]
+    assert theirs[-3] == "1.00x"
 
 
 @pytest.mark.long

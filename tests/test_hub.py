@@ -26,6 +26,7 @@ PACKAGE = Path(modeling_aiayn.__file__).parent
 HUB_SET = {
     "configuration_aiayn.py",
     "attention.py",
+    "blockwise_attention.py",
     "dropout.py",
     "layers.py",
     "losses.py",
@@ -41,13 +42,16 @@ ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_n
 LIBRARY_NAMES = {
     "huggingface_hub.dataclasses": {"strict"},
     "transformers": {
+        *("AttentionInterface", "AttentionMaskInterface"),
         *("Cache", "DynamicCache", "EncoderDecoderCache", "GenerationConfig", "GenerationMixin"),
         *("LogitNormalization", "LogitsProcessor", "LogitsProcessorList", "PreTrainedConfig"),
         *("PreTrainedModel", "initialization"),
     },
     "transformers.activations": {"ACT2FN"},
     "transformers.core_model_loading": {"WeightRenaming"},
-    "transformers.masking_utils": {"create_bidirectional_mask", "create_causal_mask"},
+    "transformers.masking_utils": {
+        *("create_bidirectional_mask", "create_causal_mask", "sdpa_mask"),
+    },
     "transformers.modeling_layers": {"GradientCheckpointingLayer"},
     "transformers.modeling_outputs": {
         *("BaseModelOutput", "BaseModelOutputWithPastAndCrossAttentions"),
@@ -427,6 +431,7 @@ def test_import_registers_and_does_nothing_else(tmp_path):
     assert ast.literal_eval(output.splitlines()[-1]) == [
         "modeling_aiayn",
         "modeling_aiayn.attention",
+        "modeling_aiayn.blockwise_attention",
         "modeling_aiayn.chunked_loss",
         "modeling_aiayn.configuration_aiayn",
         "modeling_aiayn.dropout",

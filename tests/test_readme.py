@@ -105,7 +105,7 @@ def test_each_feature_example_runs(workplace, hub, feature):
 
 
 def test_every_row_of_the_feature_table_is_tested():
-    assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 31
+    assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 32
 
 
 def check_launched_training(words, monkeypatch):

@@ -13,6 +13,7 @@ from conftest import small_model
 
 import modeling_aiayn
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
+from modeling_aiayn.blockwise_attention import blockwise_attention_forward
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.inspection.position_maps import draw_positions
 from modeling_aiayn.translation import Translator
@@ -145,6 +146,8 @@ def run_models():
         classifier = small_model(AiaynForSequenceClassification, classifier_pooling=pooling)
         classifier(source)
     classifier(inputs_embeds=torch.randn(2, 7, 12))
+    query, key = torch.randn(2, 3, 260, 5), torch.randn(2, 3, 270, 5)
+    blockwise_attention_forward(classifier, query, key, key, None)
 
 
 def run_workshop(tokenizer, folder):

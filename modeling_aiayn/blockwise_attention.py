@@ -1,0 +1,214 @@
+"""Section 3.2 in blocks: equation 1 for long texts, without its matrix of weights in memory.
+
+Dao 2023, FlashAttention-2 (arXiv:2307.08691). The softmax of a row needs its largest score and the
+sum of its exponentials. Both are kept while the keys come block by block; a larger score rescales
+what was added up before it (algorithm 1). The backward pass computes the weights of each block
+anew, from the logarithm of the row's sum (algorithm 2). Shapes are those of attention.py.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from .attention import scaled_dot_product_attention
+
+# Queries and keys of a block, which has all heads of a sentence: it stays in the cache.
+BLOCK = 256
+# With fewer scores than these in a head, the plain form is faster.
+FEWEST_SCORES = 256 * 256
+
+
+def blockwise_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    **kwargs: Any,  # noqa: ARG001
+) -> tuple[Tensor, None]:
+    """Equation 1 under the signature of `eager_attention_forward`; it returns no weights.
+
+    A boolean attention_mask is True at keys that a query attends to, and a query without keys gets
+    zeros; any other mask is added to the scores. If there is none, module.is_causal decides.
+    """
+    queries, keys = query.size(2), key.size(2)
+    is_causal = attention_mask is None and queries > 1 and getattr(module, "is_causal", False)
+    # Sizes of an exported program may be symbols.
+    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
+    if is_exporting or queries * keys >= FEWEST_SCORES:
+        seed = torch.randint(2**62, ())  # of the default generator: checkpointing restores it
+        inputs = (query, key, value, attention_mask, seed, dropout, is_causal)
+        return blockwise_attention(*inputs)[0].transpose(1, 2), None
+    if is_causal:
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=key.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        lowest = torch.finfo(query.dtype).min / 2  # with a score added, it stays finite
+        hidden = ~attention_mask
+        attention_mask = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, lowest)
+    attended, _ = scaled_dot_product_attention(query, key, value, attention_mask, dropout)
+    return attended.transpose(1, 2), None
+
+
+class _Blocks:
+    """The blocks of a sentence: which there are, their masked scores, and what dropout keeps."""
+
+    def __init__(
+        self,
+        sentence: int,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        seed: Tensor,
+        dropout: float,
+        is_causal: bool,
+    ) -> None:
+        self.query = query[sentence] / math.sqrt(query.size(-1))  # [H, T, K]
+        self.key = key[sentence].transpose(1, 2)  # [H, K, S]
+        shape = (len(query), -1, query.size(2), key.size(2))
+        self.mask = None if mask is None else mask.expand(shape)[sentence]
+        self.seed = int(seed) + sentence * query.size(2) * key.size(2)
+        self.threshold, self.is_causal = round(dropout * 2**16), is_causal
+
+    def columns(self, rows: slice) -> Iterator[slice]:
+        """Blocks of keys that some of the rows attend to."""
+        for columns in _spans(self.key.size(2)):
+            if self.is_causal and columns.start >= rows.stop:
+                return
+            mask = None if self.mask is None else self.mask[:, rows, columns]
+            if mask is None or mask.dtype != torch.bool or bool(mask.any()):
+                yield columns
+
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        """Scores of a block, [H, rows, columns], minus infinity at keys that are masked."""
+        scores = self.query[:, rows] @ self.key[:, :, columns]
+        scores = scores.to(_wide(scores))
+        if self.is_causal and columns.stop > rows.start + 1:
+            later = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device)
+            scores.masked_fill_(later.triu(1 + rows.start - columns.start), -torch.inf)
+        if self.mask is None:
+            return scores
+        mask = self.mask[:, rows, columns]
+        is_bool = mask.dtype == torch.bool
+        return scores.masked_fill_(~mask, -torch.inf) if is_bool else scores.add_(mask)
+
+    def kept(self, weights: Tensor, rows: slice, columns: slice) -> Tensor | float:
+        """Factors of a block's weights after dropout, the same at each call; see dropout.py."""
+        if not self.threshold:
+            return 1.0
+        place = rows.start * self.key.size(2) + columns.start
+        generator = torch.Generator(weights.device).manual_seed(self.seed + place)
+        words = torch.empty(-(-weights.numel() // 4), dtype=torch.int64, device=weights.device)
+        words.random_(-(2**63), None, generator=generator)
+        draws = words.view(torch.int16)[: weights.numel()].view(weights.shape)
+        kept = (draws >= self.threshold - 2**15).to(weights.dtype)
+        return kept.mul_(2**16 / (2**16 - self.threshold))
+
+
+def _spans(length: int) -> Iterator[slice]:
+    return (slice(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK))
+
+
+def _wide(states: Tensor) -> torch.dtype:
+    """The type of sums and exponentials."""
+    return torch.promote_types(states.dtype, torch.float32)
+
+
+# Compilers and exporters see one operation, and not its loops.
+@torch.library.custom_op("aiayn::blockwise_attention", mutates_args=())
+def blockwise_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor,
+    dropout: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1: the output, [B, H, T, K], and each row's log-sum-exp, [B, H, T, 1]."""
+    output = value.new_empty(*query.shape[:3], value.size(3))
+    log_sums = query.new_empty(*query.shape[:3], 1, dtype=_wide(query))
+    for sentence in range(len(query)):
+        blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)
+        for rows in _spans(query.size(2)):
+            largest = torch.full_like(log_sums[sentence, :, rows], torch.finfo(log_sums.dtype).min)
+            total, attended = torch.zeros_like(largest), torch.zeros_like(largest)
+            for columns in blocks.columns(rows):
+                scores = blocks.scores(rows, columns)
+                before, largest = largest, largest.maximum(scores.amax(-1, keepdim=True))
+                weights = scores.sub_(largest).exp_()
+                rescaling = before.sub_(largest).exp_()
+                total = total * rescaling + weights.sum(-1, keepdim=True)
+                weights *= blocks.kept(weights, rows, columns)
+                product = weights.to(value.dtype) @ value[sentence, :, columns]
+                attended = attended * rescaling + product
+            total.masked_fill_(total == 0, 1.0)  # of rows without keys
+            output[sentence, :, rows] = attended / total
+            log_sums[sentence, :, rows] = largest + total.log()
+    return output, log_sums
+
+
+@torch.library.custom_op("aiayn::blockwise_attention_backward", mutates_args=())
+def blockwise_attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor,
+    output: Tensor,
+    log_sums: Tensor,
+    dropout: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 2: the gradients of queries, keys and values, from the gradient of the output."""
+    inputs = (query, key, value)
+    of_query, of_key, of_value = (torch.zeros_like(each, dtype=_wide(each)) for each in inputs)
+    sums = (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype)  # D of the algorithm
+    for sentence in range(len(query)):
+        blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)
+        for rows in _spans(query.size(2)):
+            part = gradient[sentence, :, rows]
+            for columns in blocks.columns(rows):
+                weights = blocks.scores(rows, columns).sub_(log_sums[sentence, :, rows]).exp_()
+                kept = blocks.kept(weights, rows, columns)
+                dropped = (weights * kept).to(part.dtype)
+                of_value[sentence, :, columns] += dropped.transpose(1, 2) @ part
+                of_weights = part @ value[sentence, :, columns].transpose(1, 2) * kept
+                of_scores = of_weights.sub_(sums[sentence, :, rows]).mul_(weights).to(query.dtype)
+                of_query[sentence, :, rows] += of_scores @ key[sentence, :, columns]
+                of_key[sentence, :, columns] += of_scores.transpose(1, 2) @ blocks.query[:, rows]
+    of_query /= math.sqrt(query.size(-1))
+    return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype)
+
+
+blockwise_attention.register_fake(
+    lambda query, _key, value, *_: (
+        query.new_empty(*query.shape[:3], value.size(3)),
+        query.new_empty(*query.shape[:3], 1, dtype=_wide(query)),
+    )
+)
+blockwise_attention_backward.register_fake(
+    lambda _gradient, *inputs: tuple(torch.empty_like(each) for each in inputs[:3])
+)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.dropout, ctx.is_causal = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    inputs = (gradient.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.is_causal)
+    return *blockwise_attention_backward(*inputs), None, None, None, None
+
+
+blockwise_attention.register_autograd(_differentiate, setup_context=_remember)
+# Without a mask function of this name the library would hand over no mask at all.
+AttentionInterface.register("aiayn_blockwise", blockwise_attention_forward)
+AttentionMaskInterface.register("aiayn_blockwise", sdpa_mask)

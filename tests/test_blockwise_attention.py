@@ -1,0 +1,256 @@
+"""Attention in blocks against equation 1 and torch's own kernel."""
+
+import copy
+
+import pytest
+import torch
+from conftest import small_model
+from torch.utils.checkpoint import checkpoint
+
+from modeling_aiayn import blockwise_attention as module
+from modeling_aiayn.attention import scaled_dot_product_attention
+from modeling_aiayn.blockwise_attention import blockwise_attention, blockwise_attention_forward
+
+B, H, K, W = 2, 3, 5, 4
+# Queries and keys: fewer than a block, whole blocks, and a part of a block.
+LENGTHS = [(7, 9), (16, 24), (8, 29), (27, 8), (21, 37)]
+NAME = "aiayn_blockwise"
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 8)
+    monkeypatch.setattr(module, "FEWEST_SCORES", 0)
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, is_causal=False):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+def inputs(queries, keys, dtype=torch.float64):
+    shapes = ((queries, K), (keys, K), (keys, W))
+    return [torch.randn(B, H, *shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+def mask_of(kind, queries, keys):
+    """None, or a mask that lets every query attend to a key; the first blocks may be hidden."""
+    if kind == "none":
+        return None
+    real = torch.ones(B, 1, 1, keys, dtype=torch.bool)
+    real[0, ..., keys - keys // 3 :] = False
+    real[1, ..., : keys // 2] = False
+    if kind == "padding":
+        return real
+    random = torch.rand(B, H if kind == "heads" else 1, queries, keys) < 0.6
+    random[..., -1] = True
+    return torch.randn(random.shape).double() if kind == "bias" else random
+
+
+def plain(query, key, value, mask):
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -1e30).to(query.dtype)
+    return scaled_dot_product_attention(query, key, value, mask)[0].transpose(1, 2)
+
+
+@pytest.mark.parametrize("kind", ["none", "padding", "random", "heads", "bias"])
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_outputs_and_gradients_are_those_of_equation_1(queries, keys, kind):
+    given, mask = inputs(queries, keys), mask_of(kind, queries, keys)
+    found, weights = blockwise_attention_forward(Attention(), *given, mask)
+    expected = plain(*given, mask)
+    assert weights is None
+    torch.testing.assert_close(found, expected)
+    gradient = torch.randn_like(found)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, given, gradient),
+        torch.autograd.grad(expected, given, gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [7, 16, 29])
+def test_causal_attention_is_that_of_torch(length, dtype):
+    given = inputs(length, length, dtype)
+    found, _ = blockwise_attention_forward(Attention(is_causal=True), *given, None)
+    expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True)
+    assert found.dtype == dtype
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    torch.testing.assert_close(found, expected.transpose(1, 2), atol=tolerance, rtol=tolerance)
+    gradient = torch.randn_like(found)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, given, gradient),
+        torch.autograd.grad(expected, given, gradient.transpose(1, 2)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=2 * tolerance, rtol=2 * tolerance)
+
+
+def test_blocks_that_no_query_attends_to_are_not_computed(monkeypatch):
+    computed = []
+    scores = module._Blocks.scores
+
+    def counted(self, rows, columns):
+        computed.append((rows.start // 8, columns.start // 8))
+        return scores(self, rows, columns)
+
+    monkeypatch.setattr(module._Blocks, "scores", counted)
+    given = [each[:1] for each in inputs(24, 24)]
+    blockwise_attention_forward(Attention(is_causal=True), *given, None)
+    assert computed == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    computed.clear()
+    mask = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
+    mask[..., :8, :8] = mask[..., 8:, 16:] = True
+    blockwise_attention_forward(Attention(), *given, mask)
+    assert computed == [(0, 0), (1, 2), (2, 2)]
+
+
+def test_one_query_after_a_cache_attends_to_all_keys():
+    given = inputs(1, 20)
+    found, _ = blockwise_attention_forward(Attention(is_causal=True), *given, None)
+    torch.testing.assert_close(found, plain(*given, None))
+
+
+@pytest.mark.parametrize("fewest", [0, 10**6], ids=["blocks", "plain"])
+def test_large_scores_and_rows_without_keys_stay_finite(monkeypatch, fewest):
+    monkeypatch.setattr(module, "FEWEST_SCORES", fewest)
+    query, key, value = inputs(20, 20, torch.float32)
+    mask = torch.ones(B, 1, 20, 20, dtype=torch.bool)
+    mask[0, :, 3:12] = False
+    given = (query * 1e3, key * 1e3, value)
+    found, _ = blockwise_attention_forward(Attention(), *given, mask)
+    gradients = torch.autograd.grad(found.sum(), (query, key, value))
+    assert all(each.isfinite().all() for each in (found, *gradients))
+    if not fewest:
+        assert (found[0, 3:12] == 0).all()
+    torch.testing.assert_close(found[1], plain(*given, None)[1])
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients_are_those_of_finite_differences_with_dropout(is_causal):
+    """The backward pass must draw the same weights again."""
+    seed = torch.tensor(7)
+
+    def attend(query, key, value):
+        return blockwise_attention(query, key, value, None, seed, 0.3, is_causal)[0]
+
+    assert torch.autograd.gradcheck(attend, inputs(11, 11), fast_mode=True)
+
+
+def test_dropout_falls_on_weights_and_keeps_their_mean():
+    query, key = torch.zeros(2, 2, 400, K), torch.zeros(2, 2, 90, K)
+    value = torch.eye(90).expand(2, 2, -1, -1)
+    torch.manual_seed(0)
+    weights, _ = blockwise_attention_forward(Attention(), query, key, value, None, dropout=0.25)
+    weights = weights * 90  # [B, T, H, S]
+    levels = weights.unique()
+    torch.testing.assert_close(levels, torch.tensor([0.0, 4 / 3]), atol=1e-4, rtol=0)
+    assert (weights == 0).float().mean() == pytest.approx(0.25, abs=0.01)
+    # Blocks, heads and sentences are drawn independently.
+    parts = [weights[0, :8, 0, :8], weights[0, 8:16, 0, :8], weights[0, :8, 0, 8:16]]
+    parts += [weights[0, :8, 1, :8], weights[1, :8, 0, :8]]
+    for index, part in enumerate(parts):
+        assert not any(torch.equal(part, other) for other in parts[:index])
+    again, _ = blockwise_attention_forward(Attention(), query, key, value, None, dropout=0.25)
+    assert not torch.equal(again * 90, weights)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_short_inputs_take_the_plain_form(monkeypatch, is_causal):
+    monkeypatch.setattr(module, "FEWEST_SCORES", 21 * 21 + 1)
+    monkeypatch.setattr(module, "blockwise_attention", None)
+    given = inputs(21, 21)
+    found, _ = blockwise_attention_forward(Attention(is_causal), *given, None)
+    later = torch.ones(21, 21).triu(1).bool()
+    torch.testing.assert_close(found, plain(*given, ~later if is_causal else None))
+    mask = mask_of("heads", 21, 21)
+    found, _ = blockwise_attention_forward(Attention(is_causal), *given, mask)
+    torch.testing.assert_close(found, plain(*given, mask))
+
+
+@pytest.mark.parametrize("overrides", [{}, {"head_dim": 5}, {"attention_bias": True}])
+@pytest.mark.parametrize("fewest", [0, 10**6], ids=["blocks", "plain"])
+def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch, overrides, fewest):
+    """With padding on both sides, and a causal decoder."""
+    monkeypatch.setattr(module, "FEWEST_SCORES", fewest)
+    model = small_model(**overrides)
+    eager = model(**batch)
+    eager.loss.backward()
+    gradients = {name: each.grad.clone() for name, each in model.named_parameters()}
+    model.zero_grad()
+    model.set_attn_implementation(NAME)
+    found = model(**batch)
+    found.loss.backward()
+    torch.testing.assert_close(found.logits, eager.logits, atol=1e-5, rtol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_generates_the_same_tokens():
+    model = small_model()
+    ids = torch.tensor([[4, 5, 6, 7, 2], [8, 9, 2, 1, 1]])
+    options = {"num_beams": 3, "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(ids, **options)
+    model.set_attn_implementation(NAME)
+    assert torch.equal(model.generate(ids, **options), expected)
+
+
+def test_checkpointing_draws_the_same_weights_again():
+    given = inputs(21, 21)
+
+    def attend(*tensors):
+        return blockwise_attention_forward(Attention(), *tensors, None, dropout=0.4)[0].square()
+
+    found = []
+    for run in (attend, lambda *tensors: checkpoint(attend, *tensors, use_reentrant=False)):
+        torch.manual_seed(3)
+        found.append(torch.autograd.grad(run(*given).sum(), given))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_training_step_compiles_whole(batch):
+    model = small_model(attn_implementation=NAME)
+    expected = copy.deepcopy(model)
+    loss = expected(**batch).loss
+    loss.backward()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = compiled(**batch).loss
+    found.backward()
+    torch.testing.assert_close(found, loss)
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_exported_program_takes_texts_of_any_length():
+    class Encode(torch.nn.Module):
+        def forward(self, query, key, value):
+            return blockwise_attention_forward(Attention(), query, key, value, None)[0]
+
+    length = torch.export.Dim("length", min=2, max=4096)
+    given = [each.detach() for each in inputs(9, 9)]
+    program = torch.export.export(Encode(), tuple(given), dynamic_shapes=[{2: length}] * 3)
+    other = [each.detach() for each in inputs(30, 30)]
+    torch.testing.assert_close(program.module()(*other), plain(*other, None))
+
+
+def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch):
+    """No tensor has more numbers than the inputs, or a block of scores."""
+    largest = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            result = function(*arguments, **(options or {}))
+            found = result if isinstance(result, tuple) else (result,)
+            largest.extend(each.numel() for each in found if isinstance(each, torch.Tensor))
+            return result
+
+    given = inputs(160, 160)
+    with Watch():
+        blockwise_attention_forward(Attention(), *given, None)[0].sum().backward()
+    assert max(largest) <= B * H * 160 * K
