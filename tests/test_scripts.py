@@ -774,3 +774,87 @@ def test_a_saved_folder_reloads_in_a_fresh_process(model_folder, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "Reloaded AiaynForConditionalGeneration" in done.stdout
+
+
+def test_a_stopped_translation_continues_after_its_whole_lines(run, model_folder, tmp_path):
+    texts = [f"The dog sees {count} cats." for count in range(5)]
+    (tmp_path / "texts").write_text("\n".join([*texts, ""]))
+    flags = ("--model", model_folder, "--input", tmp_path / "texts", "--output", tmp_path / "out")
+    assert run("translate.py", *flags)[0] == 0
+    expected = (tmp_path / "out").read_text().splitlines()
+    partial = tmp_path / "out.partial"
+    partial.write_text("kept 0\nkept 1\nunfin")
+    code, _, err = run("translate.py", *flags, "--resume", "true")
+    assert code == 0, err
+    assert (tmp_path / "out").read_text().splitlines() == ["kept 0", "kept 1", *expected[2:]]
+    assert not partial.exists()
+    # Nothing was left: all is translated.
+    assert run("translate.py", *flags, "--resume", "true")[0] == 0
+    assert (tmp_path / "out").read_text().splitlines() == expected
+    partial.write_text("\n" * 6)
+    code, _, err = run("translate.py", *flags, "--resume", "true")
+    assert code == 1 and "has 6 lines, more than there are texts" in err
+    assert partial.read_text() == "\n" * 6
+
+
+def test_prefixes_and_samples_continue_too(run, model_folder, tmp_path):
+    for name, lines in (("texts", ["We see."] * 4), ("prefixes", ["Wir", "Der", "Ich", "Die"])):
+        (tmp_path / name).write_text("\n".join([*lines, ""]))
+    flags = [
+        *("--model", model_folder, "--input", tmp_path / "texts", "--output", tmp_path / "out"),
+        *("--prefixes", tmp_path / "prefixes", "--do_sample", "true"),
+    ]
+    assert run("translate.py", *flags)[0] == 0
+    expected = (tmp_path / "out").read_text()
+    (tmp_path / "out.partial").write_text("".join(expected.splitlines(keepends=True)[:3]))
+    assert run("translate.py", *flags, "--resume", "true")[0] == 0
+    assert (tmp_path / "out").read_text() == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--processes", "0"), "processes must be in [1, 1024], got 0"),
+        (("--threads", "2000"), "threads must be in [1, 1024], got 2000"),
+        (("--resume", "true"), "--resume needs an --output that is a file"),
+        (("--resume", "true", "--output", "a.gz"), "--resume needs an --output that is a file"),
+        (("--resume", "true", "--output", "a", "--nbest", "2"), "--resume needs --nbest 1"),
+        (("--input", "x"), "Give either --text or --input, not both"),
+    ],
+    ids=str,
+)
+def test_impossible_ways_to_translate_are_rejected(
+    run, model_folder, tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("translate.py", "--model", model_folder, "--text", "We see.", *flags)
+    assert (code, out) == (1, "") and message in err
+
+
+@pytest.mark.long
+def test_several_processes_translate_in_the_order_of_the_texts(tmp_path):
+    """Two pools and a part of a third."""
+    from modeling_aiayn.translation.translator import POOL_SIZE
+
+    count = 2 * POOL_SIZE + 3
+    texts = [f"We see {number} cats." for number in range(count)]
+    (tmp_path / "texts").write_text("\n".join([*texts, ""]))
+    flags = ["scripts/translate.py", "--input", str(tmp_path / "texts"), "--num_beams", "1"]
+    flags += ["--max_length_factor", "0", "--max_length_offset", "4"]
+    found = []
+    for processes in ("1", "2"):
+        output = tmp_path / processes
+        done = subprocess.run(
+            [sys.executable, *flags, "--output", str(output), "--processes", processes],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(output.read_text().splitlines())
+    assert len(found[0]) == count
+    assert found[0] == found[1]
+    (tmp_path / "prefixes").write_text("Wir\n" * 5)
+    done = subprocess.run(
+        [sys.executable, *flags, "--processes", "2", "--prefixes", str(tmp_path / "prefixes")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "line 6 is missing in one of them" in done.stderr

@@ -76,6 +76,17 @@ def partial_path(output: str | None) -> str | None:
     return f"{Path(output).resolve()}{PARTIAL}"
 
 
+def keep_whole_lines(path: Path) -> int:
+    """Cut an unfinished last line off a file, and count the lines that stay."""
+    lines, end = 0, 0
+    with path.open("rb+") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
+        file.truncate(end)
+    return lines
+
+
 def files_of_models(models: Iterable[str]) -> list[Path]:
     """The files that are read when models are loaded from their folders."""
     folders = [Path(find_model(model)) for model in models]

@@ -300,21 +300,23 @@ class Translator:
         options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
         _check_several(texts)
-        given = _source_texts(texts, prefixes, phrases, first_number)
+        given = source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
         return (
             translations
             for pool in read_pools(given, pool_size)
-            for translations in self._translate_pool(pool, options, limits, report)
+            for translations in self.translate_pool(pool, options, *limits, report)
         )
 
-    def _translate_pool(
+    def translate_pool(
         self,
         pool: Sequence[SourceText],
         options: SearchOptions,
-        limits: tuple[int, int],
-        report: Callable[[int, int], object] | None,
+        batch_size: int = BATCH_SIZE,
+        max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
+        report: Callable[[int, int], object] | None = None,
     ) -> list[list[Translation]]:
+        """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
         sentences = self._encoded(pool)
         found = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
@@ -326,7 +328,7 @@ class Translator:
         if len(filled) < len(pool):
             report(len(pool) - len(filled), 0)
         lengths = [len(sentences[index].input_ids) for index in filled]
-        for batch in batches_by_length(lengths, *limits):
+        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
             indices = [filled[position] for position in batch]
             hypotheses = self.engine.search([sentences[index] for index in indices], options)
             for index, best in zip(indices, hypotheses, strict=True):
@@ -455,13 +457,18 @@ def _check_several(texts: Iterable[str]) -> None:
         )
 
 
-def _source_texts(
+def source_texts(
     texts: Iterable[str],
     prefixes: Iterable[str] | None,
     phrases: Iterable[Sequence[str]] | None,
     first_number: int,
 ) -> Iterator[SourceText]:
-    """Each text with its prefix and phrases."""
+    """Each text with its number, counted from first_number, its prefix and its phrases.
+
+    Raises:
+        ValueError: While they are read: a text is not a str, or the numbers of texts, prefixes and
+            phrases differ.
+    """
     missing = object()
     given: list[Iterable[Any]] = [
         column for column in (texts, prefixes, phrases) if column is not None

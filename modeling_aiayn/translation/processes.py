@@ -1,0 +1,110 @@
+"""Several processes that translate one stream of texts, in its order."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from typing import Any
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from .options import SearchOptions
+from .translator import SourceText, Translation, Translator, read_pools
+
+Pool = list[list[Translation]]
+
+
+def stream_in_processes(
+    load: Callable[[], Translator],
+    texts: Iterable[SourceText],
+    options: SearchOptions,
+    *,
+    processes: int,
+    threads: int,
+    pool_size: int,
+    report: Callable[[int, int], object],
+    **batch_options: int,
+) -> Iterator[list[Translation]]:
+    """Translate texts as `Translator.stream` does, with a translator in each process.
+
+    A process translates a pool at a time. Only a few pools are in memory, and their translations
+    come in the order of the texts.
+
+    Args:
+        load: Loads a translator; it is pickled.
+        texts: What `source_texts` returns.
+        options: How to search.
+        processes: Number of processes.
+        threads: Number of threads of each.
+        pool_size: Texts of a pool.
+        report: Called after each pool with its sentences and target tokens.
+        **batch_options: batch_size and max_tokens_per_batch.
+
+    Raises:
+        OSError: A process was killed, for want of memory for example.
+    """
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(processes, context, _start, (load, threads))
+    running: deque[Future[Pool]] = deque()
+    others = set(multiprocessing.active_children())
+    try:
+        for pool in read_pools(texts, pool_size):
+            running.append(executor.submit(_translate, pool, options, batch_options))
+            if len(running) > processes:  # the next pool waits while all processes work
+                yield from _reported(running, report)
+        while running:
+            yield from _reported(running, report)
+    except BrokenProcessPool as error:
+        raise OSError(
+            "A process that translated was killed, perhaps for want of memory. Use fewer processes "
+            "or smaller batches."
+        ) from error
+    finally:
+        if running:  # an error, or nobody wants more: do not wait for what they translate now
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+        executor.shutdown(cancel_futures=True)
+
+
+def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object]) -> Pool:
+    found = running[0].result()
+    running.popleft()
+    report(len(found), sum(len(best.token_ids) for best, *_ in found))
+    return found
+
+
+def _start(load: Callable[[], Translator], threads: int) -> None:
+    """Make a process ready."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    disable_progress_bar()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    _loader.append(load)
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent, which may be killed."""
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
+    os._exit(1)
+
+
+_loader: list[Callable[[], Translator]] = []
+
+
+@cache
+def _translator() -> Translator:
+    return _loader[0]()
+
+
+def _translate(pool: list[SourceText], options: SearchOptions, batches: dict[str, Any]) -> Pool:
+    return _translator().translate_pool(pool, options, **batches)
