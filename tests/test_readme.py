@@ -17,6 +17,7 @@ from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.int8_export import export_int8
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
@@ -124,6 +125,8 @@ def make_what_a_command_reads(words):
     if "--engine" in words:
         folder = words[words.index("--model") + 1]
         export_ctranslate2(Translator.from_pretrained("runs/demo"), folder, "int8")
+    if "runs/demo-int8" in words and "--file" not in words:
+        export_int8(Translator.from_pretrained("runs/demo"), "runs/demo-int8")
     if "models/opus-en-de" in words and "--system" not in words:
         import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
     if "scripts/average_checkpoints.py" in words:
