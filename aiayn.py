@@ -23,6 +23,7 @@ JOBS = (
     "average-checkpoints",
     "import-weights",
     "quantize",
+    "make-shortlist",
     "export-ctranslate2",
     "export-marian",
     "check-reload",

@@ -42,7 +42,8 @@ def blockwise_attention_forward(
     # Sizes of an exported program may be symbols.
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
     if is_exporting or queries * keys >= FEWEST_SCORES:
-        seed = torch.randint(2**62, ())  # of the default generator: checkpointing restores it
+        # Of the default generator: checkpointing restores it.
+        seed = torch.randint(2**62, ()) if dropout else torch.tensor(0)
         inputs = (query, key, value, attention_mask, seed, dropout, is_causal)
         return blockwise_attention(*inputs)[0].transpose(1, 2), None
     if is_causal:
@@ -179,7 +180,8 @@ def blockwise_attention_backward(
                 kept = blocks.kept(weights, rows, columns)
                 dropped = (weights * kept).to(part.dtype)
                 of_value[sentence, :, columns] += dropped.transpose(1, 2) @ part
-                of_weights = part @ value[sentence, :, columns].transpose(1, 2) * kept
+                of_weights = part @ value[sentence, :, columns].transpose(1, 2)
+                of_weights = of_weights.to(weights.dtype) * kept
                 of_scores = of_weights.sub_(sums[sentence, :, rows]).mul_(weights).to(query.dtype)
                 of_query[sentence, :, rows] += of_scores @ key[sentence, :, columns]
                 of_key[sentence, :, columns] += of_scores.transpose(1, 2) @ blocks.query[:, rows]

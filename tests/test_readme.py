@@ -15,13 +15,15 @@ from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
+from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.int8_export import export_int8
 from modeling_aiayn.interop.marian import read_marian
-from modeling_aiayn.tokenization import byte_tokenizer
+from modeling_aiayn.tokenization import byte_tokenizer, vocabulary_sha256
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.shortlist import Shortlist
 
 README = (ROOT / "README.md").read_text()
 FEATURES_PAGE = (ROOT / "docs" / "transformers.md").read_text()
@@ -125,6 +127,12 @@ def make_what_a_command_reads(words):
     if "--engine" in words:
         folder = words[words.index("--model") + 1]
         export_ctranslate2(Translator.from_pretrained("runs/demo"), folder, "int8")
+    if "--shortlist" in words:
+        translator = Translator.from_pretrained("runs/demo")
+        counts = count_links(translator, ["We see."], ["Wir sehen."])
+        hashes = [vocabulary_sha256(translator.source_tokenizer)] * 2
+        shortlist = Shortlist.from_counts(counts, hashes, per_id=9, frequent=9, is_shared=True)
+        shortlist.save(Path(words[words.index("--shortlist") + 1]))
     if "runs/demo-int8" in words and "--file" not in words:
         export_int8(Translator.from_pretrained("runs/demo"), "runs/demo-int8")
     if "models/opus-en-de" in words and "--system" not in words:

@@ -15,6 +15,7 @@ import modeling_aiayn
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.blockwise_attention import blockwise_attention_forward
 from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.inspection.position_maps import draw_positions
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.candidates import top_tokens
@@ -159,6 +160,7 @@ def run_workshop(tokenizer, folder):
     translator(sentences, num_beams=2, do_sample=True, top_p=0.9)
     translator.score(sentences, sentences)
     attention_maps(translator, sentences[0], sentences[1])
+    count_links(translator, sentences, ["ein Auto .", "die Katze schläft ."])
     draw_positions(12, folder / "positions.png")
     # The fast path for a large vocabulary.
     top_tokens(torch.randn(2, 3, 1000), 4)

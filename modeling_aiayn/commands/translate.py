@@ -37,7 +37,7 @@ def stream(
     report: Callable[[int, int], object],
 ) -> Iterator[list[Translation]]:
     """Translate texts in this process, or in several others."""
-    if flags.processes > 1:
+    if flags.processes > 1 and not flags.is_dialogue:
         threads = flags.threads or max(1, torch.get_num_threads() // flags.processes)
         yield from stream_in_processes(
             flags.load,

@@ -63,7 +63,6 @@ class TranslateFlags(TranslatorFlags):
         help="Add a column of word links (source-target) read from the cross-attention of a layer "
         "(2), of a layer and head (2,5), or of the mean of all (mean).",
     )
-
     threads: int | None = HfArg(
         default=None,
         help="Threads of each process, with the engine torch. Default: all cores, divided among "

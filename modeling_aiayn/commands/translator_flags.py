@@ -37,6 +37,11 @@ class TranslatorFlags:
         help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 weights are stored in "
         "float16 and computed with in float32; int8 is the fastest there.",
     )
+    shortlist: str | None = HfArg(
+        default=None,
+        help="File of make-shortlist: compute only the target tokens that the words of a batch can "
+        "become. Default: the whole vocabulary.",
+    )
     device: str | None = HfArg(
         default=None,
         help="cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU.",
@@ -61,6 +66,7 @@ class TranslatorFlags:
         """Load the translator."""
         if self.engine == "ctranslate2":
             options: dict[str, Any] = {"dtype": self.dtype} if self.dtype != "auto" else {}
+            options |= {} if self.shortlist is None else {"shortlist": self.shortlist}
             return Translator.from_pretrained(
                 self.model,
                 engine="ctranslate2",
@@ -69,7 +75,11 @@ class TranslatorFlags:
                 **options,
             )
         return Translator.from_pretrained(
-            self.model, hub=self.hub, dtype=self.dtype, device=default_device(self.device)
+            self.model,
+            hub=self.hub,
+            dtype=self.dtype,
+            device=default_device(self.device),
+            shortlist=self.shortlist,
         )
 
 

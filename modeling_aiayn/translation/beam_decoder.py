@@ -23,6 +23,7 @@ class BeamDecoder:
         width: Hypotheses of each source at most.
         max_length: Longest translation in tokens.
         with_coverage: Whether to add up the attention that each source token gets.
+        offered: The ids to score, [C]. None: the whole vocabulary; C is V then.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class BeamDecoder:
         width: int,
         max_length: int,
         with_coverage: bool,
+        offered: Tensor | None = None,
     ) -> None:
         self.models = models
+        self.outputs = [model.output_layer(offered) for model in models]
         self.attention_mask = attention_mask
         self.sources = [model.encode(input_ids, attention_mask) for model in models]
         values = [[values for _, values in each.keys_values] for each in self.sources]
@@ -48,22 +51,23 @@ class BeamDecoder:
             self.coverage = torch.zeros_like(input_ids[:, None], dtype=torch.float32)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """Score every entry of the vocabulary as the next token of each hypothesis.
+        """Score the offered ids as the next token of each hypothesis.
 
         Args:
             tokens: The last token of each hypothesis, [N, k].
             parents: Index of the hypothesis of the step before that each one continues, [N, k].
 
         Returns:
-            Logits in float32, [N, k, V]. For several models, the logarithm of their mean
+            Logits in float32, [N, k, C]. For several models, the logarithm of their mean
             probability.
         """
         self.tree.grow(parents)
         logits, attention = [], []
-        for number, (model, sources) in enumerate(zip(self.models, self.sources, strict=True)):
+        for number, model in enumerate(self.models):
+            sources, output = self.sources[number], self.outputs[number]
             entries, mask = self.tree.entries(number), self.tree.mask(number)
             position = self.positions[number][self.length]
-            scores, weights = model.step(tokens, position, entries, mask, sources)
+            scores, weights = model.step(tokens, position, entries, mask, sources, output)
             logits.append(scores)
             attention.append(weights)
         self.length += 1

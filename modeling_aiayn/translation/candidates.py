@@ -1,7 +1,7 @@
 """From a step's logits to the few continuations that a search looks at."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,18 @@ class Restrictions:
     offered: list[tuple[int, int, int]]
     one_for_each: list[int]
     suppressed: Sequence[int] = ()
+
+    def within(self, places: Mapping[int, int] | None) -> "Restrictions":
+        """The same for scores of some ids, given their places. None: of all ids."""
+        if places is None:
+            return self
+        banned, offered = (
+            [(sentence, k, places[token]) for sentence, k, token in given if token in places]
+            for given in (self.banned, self.offered)
+        )
+        forced = {sentence: [places[each] for each in ids] for sentence, ids in self.forced.items()}
+        suppressed = [places[each] for each in self.suppressed if each in places]
+        return Restrictions(forced, banned, offered, self.one_for_each, suppressed)
 
     def apply(self, scores: Tensor) -> Tensor:
         """Set scores, [N, k, V], of continuations that are not allowed to minus infinity."""

@@ -1,6 +1,7 @@
 """The rules of a model's generation config, which every engine and exporter follows."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from torch import Tensor
@@ -83,10 +84,25 @@ class DecodingRules:
         limit = max(limit, given + 1)
         return min(limit, self.target_positions or limit)
 
+    def within(self, places: Mapping[int, int] | None) -> Self:
+        """The same rules for logits of some ids, given their places. None: of all ids."""
+        if places is None:
+            return self
+        return replace(
+            self,
+            suppressed_token_ids=tuple(kept_places(self.suppressed_token_ids, places)),
+            excluded_from_softmax=tuple(kept_places(self.excluded_from_softmax, places)),
+        )
+
     def exclude_from_softmax(self, logits: Tensor) -> None:
         """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them."""
         if self.excluded_from_softmax:
             logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
+
+
+def kept_places(token_ids: Iterable[int], places: Mapping[int, int]) -> list[int]:
+    """The places of those ids that have one."""
+    return [places[each] for each in token_ids if each in places]
 
 
 def _check_ends(ends: Any, vocabulary_size: int) -> list[int]:

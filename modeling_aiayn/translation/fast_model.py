@@ -272,7 +272,9 @@ class FastModel:
         ]
         self.source_head_dim = attentions[0].head_dim
         self.decoder_layers = [FastDecoderLayer(layer, make_linear) for layer in decoder_layers]
-        self.lm_head = make_linear(model.lm_head.weight, model.lm_head.bias)
+        self.make_linear = make_linear
+        self.lm_head = model.lm_head
+        self.whole_output = make_linear(model.lm_head.weight, model.lm_head.bias)
         self.dtype = model.dtype
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:
@@ -302,6 +304,13 @@ class FastModel:
         encodings: Tensor = self.decoder.embed_positions(torch.arange(max_length, device=device))
         return encodings.to(self.dtype)
 
+    def output_layer(self, offered: Tensor | None) -> Linear:
+        """The layer to the logits of given ids, [C]; None: of the whole vocabulary."""
+        if offered is None:
+            return self.whole_output
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        return self.make_linear(weight[offered], None if bias is None else bias[offered])
+
     def step(
         self,
         tokens: Tensor,
@@ -309,8 +318,9 @@ class FastModel:
         targets: Sequence[Tensor],
         target_mask: Tensor,
         sources: EncodedSources,
+        output: Linear,
     ) -> tuple[Tensor, Tensor]:
-        """Score every entry of the vocabulary as the next token of each hypothesis.
+        """Score the offered ids as the next token of each hypothesis.
 
         Args:
             tokens: The last token of each hypothesis, [N, k].
@@ -319,9 +329,10 @@ class FastModel:
                 are written here.
             target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
             sources: The encoded sources.
+            output: What `output_layer` returned.
 
         Returns:
-            Logits in float32, [N, k, V], and the last layer's attention over the source,
+            Logits in float32, [N, k, C], and the last layer's attention over the source,
             [N * H, k, S].
         """
         embedded = self.decoder.embed_tokens(tokens.flatten()) * self.decoder.embed_scale
@@ -334,7 +345,7 @@ class FastModel:
             hidden_states, weights = layer(
                 hidden_states, tokens.size(1), target, target_mask, source, source_mask
             )
-        logits: Tensor = self.lm_head(self.decoder.layer_norm(hidden_states))
+        logits = output(self.decoder.layer_norm(hidden_states))
         return logits.float().view(*tokens.shape, -1), weights
 
 

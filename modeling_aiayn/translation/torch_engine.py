@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from .fast_model import FastModel
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
 from .options import SearchOptions, search_defaults
 from .required_phrases import ConstrainedSearch
+from .shortlist import Shortlist
 
 # A forked process has another number; a spawned one imports this module again.
 IMPORTED_BY = os.getpid()
@@ -37,6 +38,7 @@ class TorchEngine:
     Args:
         models: The models.
         int8: Whether to search with weights and states in 8 bits, on a CPU. `score` does not.
+        shortlist: The target ids that a batch may use. None: all. `score` computes all.
 
     Raises:
         ValueError: A model is of another class, or the vocabularies have different sizes. With
@@ -44,9 +46,14 @@ class TorchEngine:
     """
 
     def __init__(
-        self, models: Sequence[AiaynForConditionalGeneration], *, int8: bool = False
+        self,
+        models: Sequence[AiaynForConditionalGeneration],
+        *,
+        int8: bool = False,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self.int8 = int8
+        self.shortlist = shortlist
         self.models = [_without_compilation(model) for model in models]
         for model in self.models:
             if not isinstance(model, AiaynForConditionalGeneration):
@@ -111,6 +118,7 @@ class TorchEngine:
         _avoid_threads_of_parent(os.getpid())
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
+        offered = self._offered_ids(sentences)
         decoder = BeamDecoder(
             self._fast_models,
             input_ids,
@@ -118,12 +126,21 @@ class TorchEngine:
             options.width,
             max(search.max_length for search in searches),
             options.coverage_penalty > 0,
+            offered,
         )
+        places = None if offered is None else {int(each): n for n, each in enumerate(offered)}
         running = searches
         while running:
-            self._advance(running, decoder, options)
+            self._advance(running, decoder, options, places)
             running = _remove_done(running, decoder)
         return [search.finished[: options.nbest] for search in searches]
+
+    def _offered_ids(self, sentences: Sequence[SourceSentence]) -> Tensor | None:
+        """The target ids that the batch may use, sorted, [C]; None: all."""
+        if self.shortlist is None:
+            return None
+        ids = self.shortlist.for_batch(sentences, self.rules.eos_token_ids)
+        return ids.to(self.models[0].device)
 
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
@@ -135,12 +152,17 @@ class TorchEngine:
         return SentenceSearch(*shared)
 
     def _advance(
-        self, searches: Sequence[SentenceSearch], decoder: BeamDecoder, options: SearchOptions
+        self,
+        searches: Sequence[SentenceSearch],
+        decoder: BeamDecoder,
+        options: SearchOptions,
+        places: Mapping[int, int] | None,
     ) -> None:
+        """Make a step; places are those of the offered ids among the logits. None: all ids."""
         tokens, parents, log_probabilities = self._running_rows(searches)
         logits = decoder.step(tokens, parents)
-        self.rules.exclude_from_softmax(logits)
-        restrictions = self._restrictions(searches)
+        self.rules.within(places).exclude_from_softmax(logits)
+        restrictions = self._restrictions(searches).within(places)
         if options.do_sample:
             draws = [search.draws()[: tokens.size(1)] for search in searches]
             candidates = drawn_candidates(logits, log_probabilities, restrictions, options, draws)
@@ -148,6 +170,11 @@ class TorchEngine:
             # With one end id, at least width of 2 * width candidates do not end.
             count = (1 + len(self.rules.eos_token_ids)) * options.width
             candidates = best_candidates(logits, log_probabilities, restrictions, count)
+        if places is not None:
+            ids = list(places)
+            candidates = [
+                [each._replace(token=ids[each.token]) for each in found] for found in candidates
+            ]
         coverage = decoder.coverage_scores()
         for search, found, covered in zip(searches, candidates, coverage, strict=True):
             if not search.is_done:

@@ -34,6 +34,7 @@ from .engine import Engine, SourceSentence
 from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions
 from .progress import TranslationBar
+from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
 logger = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class Translator:
         device: str | torch.device | None = None,
         engine: Literal["torch", "ctranslate2"] = "torch",
         dtype: str | torch.dtype | None = None,
+        shortlist: str | Path | None = None,
         **model_options: Any,
     ) -> Self:
         """Load a model's folder, or with hub a repository.
@@ -162,6 +164,8 @@ class Translator:
                 CPU, weights in float16 stay in float16, and computations are in float32. "int8", on
                 a CPU: products of 8-bit numbers, fastest and a little less exact; so folders that
                 `aiayn quantize` wrote are loaded there.
+            shortlist: A file that `aiayn make-shortlist` wrote: each batch computes only the target
+                ids that its sources can become.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -176,6 +180,7 @@ class Translator:
         if engine == "ctranslate2":
             rejected = [*(["hub"] if hub else []), *model_options]
             rejected += ["several folders"] if len(paths) > 1 else []
+            rejected += ["shortlist"] if shortlist is not None else []
             if rejected:
                 raise ValueError(
                     "The engine ctranslate2 runs one exported folder and takes no other option "
@@ -193,7 +198,15 @@ class Translator:
             models = [model.to(device) for model in models]
         models = [convert_for_cpu(model) for model in models]
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
-        return cls(None, *tokenizers, engine=TorchEngine(models, int8=is_int8))
+        offered = None if shortlist is None else Shortlist.read(shortlist)
+        found = [vocabulary_sha256(each) for each in tokenizers]
+        if offered is not None and offered.vocabularies != found:
+            raise ValueError(
+                f"{shortlist} was made for other tokenizers. Make one for this model with "
+                "aiayn make-shortlist."
+            )
+        engine_of = TorchEngine(models, int8=is_int8, shortlist=offered)
+        return cls(None, *tokenizers, engine=engine_of)
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
@@ -368,10 +381,7 @@ class Translator:
         options = options or self.search_options()
         names = [f"Line {number}" for number in range(1, len(texts) + 1)]
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
-        ids = [
-            self._cut(self._target_ids(target), name, self.max_target_tokens)
-            for target, name in zip(targets, names, strict=True)
-        ]
+        ids = [self.encode_target(text, name) for text, name in zip(targets, names, strict=True)]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         found: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
@@ -396,6 +406,10 @@ class Translator:
         with named_tokenizer_errors(self.source_tokenizer):
             ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_source_tokens)
+
+    def encode_target(self, text: str, name: str = "A translation") -> list[int]:
+        """Ids of a given translation, cut to `max_target_tokens`; name is that in the warning."""
+        return self._cut(self._target_ids(text), name, self.max_target_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
         if len(ids) <= limit:

@@ -1,0 +1,145 @@
+"""Lexical shortlists: the target ids that the source words of a batch can become.
+
+With a large vocabulary, the output layer is half of a decoding step. A shortlist names, for each
+source id, the target ids that the model's attention linked with it most often in training pairs,
+as Marian's does. The output layer then computes the ids of a batch's sources only.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .engine import SourceSentence
+
+VOCABULARIES = "vocabularies_sha256"
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Target ids for each source id.
+
+    Args:
+        starts: Where the ids of each source id start, and where the last end, [V + 1].
+        ids: Target ids of source id 0, then those of 1, ...
+        always: Target ids that every batch may use.
+        vocabularies: `vocabulary_sha256` of the source's and the target's tokenizer.
+    """
+
+    starts: Tensor
+    ids: Tensor
+    always: Tensor
+    vocabularies: Sequence[str]
+
+    def for_batch(self, sentences: Sequence[SourceSentence], needed: Iterable[int]) -> Tensor:
+        """The target ids of a batch, [C], sorted: also prefixes, phrases, and needed ones."""
+        given = {*needed}
+        sources: set[int] = set()
+        for sentence in sentences:
+            sources.update(sentence.input_ids)
+            given.update(sentence.prefix, *sentence.phrases)
+        parts = [self.ids[self.starts[each] : self.starts[each + 1]] for each in sorted(sources)]
+        parts += [self.always, torch.tensor(sorted(given), dtype=torch.long)]
+        return torch.unique(torch.cat(parts))
+
+    def save(self, path: Path) -> None:
+        """Write the shortlist to a file."""
+        tensors = {name: getattr(self, name).int() for name in ("starts", "ids", "always")}
+        save_file(tensors, path, metadata={VOCABULARIES: json.dumps(list(self.vocabularies))})
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Shortlist":
+        """Read a file that `save` wrote.
+
+        Raises:
+            OSError: There is no such file, or it is damaged or of another kind.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"No such file: {path}.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                starts, ids, always = (
+                    file.get_tensor(name).long() for name in ("starts", "ids", "always")
+                )
+                vocabularies = json.loads(file.metadata()[VOCABULARIES])
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise OSError(
+                f"{path} is damaged, or no shortlist. Make one with aiayn make-shortlist."
+            ) from error
+        return cls(starts, ids, always, vocabularies)
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: "LinkCounts",
+        vocabularies: Sequence[str],
+        *,
+        per_id: int,
+        frequent: int,
+        is_shared: bool,
+    ) -> "Shortlist":
+        """Keep the target ids that were linked most with each source id.
+
+        Args:
+            counts: Links in training pairs.
+            vocabularies: See `Shortlist`.
+            per_id: Target ids of each source id, at most.
+            frequent: Number of the most frequent target ids, which every batch may use.
+            is_shared: Whether an id means the same in source and target. Each then offers itself:
+                names and bytes are copied.
+        """
+        keys, weights = counts.total()
+        sources, targets = keys // counts.targets, keys % counts.targets
+        # By source, and by falling weight within a source.
+        order = weights.argsort(descending=True, stable=True)
+        order = order[sources[order].argsort(stable=True)]
+        sources, targets = sources[order], targets[order]
+        first = torch.searchsorted(sources, sources)
+        is_kept = torch.arange(len(sources)) - first < per_id
+        sources, targets = sources[is_kept], targets[is_kept]
+        if is_shared:
+            itself = torch.arange(counts.sources)
+            both = torch.cat((sources * counts.targets + targets, itself * (counts.targets + 1)))
+            keys = torch.unique(both)
+            sources, targets = keys // counts.targets, keys % counts.targets
+        starts = torch.searchsorted(sources, torch.arange(counts.sources + 1))
+        often = counts.of_targets.topk(min(frequent, counts.targets)).indices
+        return cls(starts, targets, often[counts.of_targets[often] > 0], vocabularies)
+
+
+class LinkCounts:
+    """How strongly target ids attended to source ids, added up over pairs."""
+
+    # Links that are kept apart before they are added up.
+    MOST_APART = 10_000_000
+    # Weaker attention is noise.
+    WEAKEST = 0.1
+
+    def __init__(self, sources: int, targets: int) -> None:
+        self.sources, self.targets = sources, targets
+        self.of_targets = torch.zeros(targets)
+        self._keys = [torch.empty(0, dtype=torch.long)]
+        self._weights = [torch.empty(0)]
+
+    def add(self, source_ids: Tensor, target_ids: Tensor, attention: Tensor) -> None:
+        """Add a batch: ids, [N, S] and [N, T], and weights, [N, T, S], 0 at padding of either."""
+        keys = source_ids[:, None] * self.targets + target_ids[..., None]
+        is_link = attention >= self.WEAKEST
+        self._keys.append(keys[is_link])
+        self._weights.append(attention[is_link])
+        seen = target_ids[attention.sum(-1) > 0]
+        self.of_targets += torch.bincount(seen, minlength=self.targets)
+        if sum(map(len, self._keys)) > self.MOST_APART:
+            keys, weights = self.total()
+            self._keys, self._weights = [keys], [weights]
+
+    def total(self) -> tuple[Tensor, Tensor]:
+        """Source id * targets + target id of each pair of linked ids, sorted, and its weight."""
+        keys, index = torch.unique(torch.cat(self._keys), return_inverse=True)
+        weights = torch.zeros(len(keys)).index_add_(0, index, torch.cat(self._weights))
+        return keys, weights

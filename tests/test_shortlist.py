@@ -1,0 +1,196 @@
+"""Lexical shortlists, against searches that suppress all other ids."""
+
+import copy
+import functools
+import operator
+
+import pytest
+import torch
+from conftest import small_model
+
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.inspection.lexical_links import count_links
+from modeling_aiayn.loading import BUNDLED_MODEL
+from modeling_aiayn.tokenization import vocabulary_sha256
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.engine import SourceSentence
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.shortlist import LinkCounts, Shortlist
+from modeling_aiayn.translation.torch_engine import TorchEngine
+
+SOURCES = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
+V = 47
+
+
+def shortlist_of(offered, always=()):
+    """A shortlist that offers the same ids to each source id."""
+    offered = torch.tensor(sorted(offered))
+    starts = torch.arange(V + 1) * len(offered)
+    return Shortlist(starts, offered.repeat(V), torch.tensor(always, dtype=torch.long), ["a", "b"])
+
+
+def searched(engine, options, **given):
+    sentences = [SourceSentence(ids, number=number, **given) for number, ids in enumerate(SOURCES)]
+    return [
+        [best._replace(parent=0) for best in each] for each in engine.search(sentences, options)
+    ]
+
+
+SEARCHES = [
+    ({}, {}),
+    ({"num_beams": 1}, {}),
+    ({"num_beams": 5, "nbest": 3, "no_repeat_ngram_size": 2}, {}),
+    ({}, {"prefix": (3, 30)}),
+    ({}, {"phrases": [[31, 4], [33]]}),
+    ({"do_sample": True, "top_p": 0.8, "nbest": 2, "num_beams": 2}, {}),
+    ({"coverage_penalty": 0.2}, {}),
+]
+
+
+def assert_same(found, expected):
+    assert [[best.token_ids for best in each] for each in found] == [
+        [best.token_ids for best in each] for each in expected
+    ]
+    for ours, theirs in zip(
+        functools.reduce(operator.iadd, found, []),
+        functools.reduce(operator.iadd, expected, []),
+        strict=True,
+    ):
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(("options", "given"), SEARCHES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_shortlist_of_all_ids_changes_nothing(options, given, bias):
+    models = [small_model(lm_head_bias=bias, vocab_size=V) for _ in range(2)]
+    options = SearchOptions(max_length_offset=6, **options)
+    for engines in ([models[0]], models):
+        expected = searched(TorchEngine(engines), options, **given)
+        found = searched(TorchEngine(engines, shortlist=shortlist_of(range(V))), options, **given)
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize(("options", "given"), SEARCHES, ids=str)
+def test_other_ids_get_no_probability(options, given):
+    """As in a model whose generation config suppresses them, with a softmax over the others."""
+    model = small_model(vocab_size=V)
+    offered = {2, *range(20, 40)}
+    options = SearchOptions(max_length_offset=6, **options)
+    found = searched(TorchEngine([model], shortlist=shortlist_of(offered)), options, **given)
+    needed = {
+        *given.get("prefix", ()),
+        *functools.reduce(operator.iadd, given.get("phrases", []), []),
+    }
+    hidden = copy.deepcopy(model)
+    hidden.generation_config.suppress_tokens = sorted({*range(V)} - offered - needed)
+    hidden.generation_config.renormalize_logits = True
+    assert_same(found, searched(TorchEngine([hidden]), options, **given))
+    used = {token for each in found for best in each for token in best.token_ids}
+    assert used <= offered | needed
+
+
+def test_suppressed_ids_stay_suppressed():
+    model = small_model(vocab_size=V)
+    model.generation_config.suppress_tokens = [21, 45]
+    options = SearchOptions(max_length_offset=6)
+    expected = searched(TorchEngine([model]), options, prefix=(45,))
+    found = searched(TorchEngine([model], shortlist=shortlist_of(range(V))), options, prefix=(45,))
+    assert_same(found, expected)
+
+
+def test_the_ids_of_a_batch_are_those_of_its_sources():
+    shortlist = Shortlist(
+        torch.tensor([0, 0, 2, 2, 3]), torch.tensor([7, 4, 9]), torch.tensor([1]), ["a", "b"]
+    )
+    batch = [SourceSentence([1, 0]), SourceSentence([1, 2], prefix=[5], phrases=[[6, 8]])]
+    assert shortlist.for_batch(batch[:1], [2]).tolist() == [1, 2, 4, 7]
+    assert shortlist.for_batch(batch, [2]).tolist() == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_links_are_added_up_by_pair_of_ids(monkeypatch):
+    monkeypatch.setattr(LinkCounts, "MOST_APART", 2)
+    counts = LinkCounts(5, 7)
+    attention = torch.tensor([[[0.8, 0.2], [0.05, 0.95]], [[1.0, 0.0], [0.0, 0.0]]])
+    for _ in range(2):
+        counts.add(torch.tensor([[3, 4], [3, 0]]), torch.tensor([[6, 1], [6, 0]]), attention)
+    keys, weights = counts.total()
+    found = {
+        (int(key) // 7, int(key) % 7): float(each) for key, each in zip(keys, weights, strict=True)
+    }
+    expected = {(3, 6): 3.6, (4, 6): 0.4, (4, 1): 1.9}
+    assert found == pytest.approx(expected)
+    assert counts.of_targets.tolist() == [0, 2, 0, 0, 0, 0, 4]
+    shared, separate = (
+        Shortlist.from_counts(counts, ["a", "b"], per_id=1, frequent=1, is_shared=is_shared)
+        for is_shared in (True, False)
+    )
+    assert separate.starts.tolist() == [0, 0, 0, 0, 1, 2] and separate.ids.tolist() == [6, 1]
+    assert shared.starts.tolist() == [0, 1, 2, 3, 5, 7]
+    assert shared.ids.tolist() == [0, 1, 2, 3, 6, 1, 4]
+    assert separate.always.tolist() == [6]
+
+
+def test_a_file_holds_the_same(tmp_path):
+    path = tmp_path / "shortlist.safetensors"
+    shortlist = shortlist_of({3, 4}, [9])
+    shortlist.save(path)
+    found = Shortlist.read(path)
+    for name in ("starts", "ids", "always"):
+        assert torch.equal(getattr(found, name), getattr(shortlist, name))
+    assert found.vocabularies == ["a", "b"]
+    with pytest.raises(ValueError, match="was made for other tokenizers"):
+        Translator.from_pretrained(BUNDLED_MODEL, shortlist=path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(OSError, match="is damaged, or no shortlist"):
+        Shortlist.read(path)
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        Shortlist.read(tmp_path / "none")
+
+
+def test_attention_links_words_with_their_translations():
+    translator = Translator.from_pretrained(BUNDLED_MODEL)
+    pairs = [("A dog runs.", "Ein Hund rennt."), ("The dog sleeps.", "Der Hund schläft.")] * 2
+    counts = count_links(translator, *zip(*pairs, strict=True), batch_size=3)
+    keys, weights = counts.total()
+    dog, hund = (translator.source_tokenizer(word).input_ids[0] for word in ("dog", "Hund"))
+    linked = {
+        int(key) % counts.targets: float(weight)
+        for key, weight in zip(keys, weights, strict=True)
+        if int(key) // counts.targets == dog
+    }
+    assert max(linked, key=linked.get) == hund
+    assert translator.model.config._attn_implementation == "eager"
+    vocabularies = [vocabulary_sha256(translator.source_tokenizer)] * 2
+    shortlist = Shortlist.from_counts(counts, vocabularies, per_id=5, frequent=5, is_shared=True)
+    assert hund in shortlist.for_batch([SourceSentence([dog])], [])
+
+
+def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
+    pairs = list(generate_pairs("train", 30))
+    for language, side in (("en", "source"), ("de", "target")):
+        lines = "\n".join(getattr(pair, side) for pair in pairs)
+        (tmp_path / f"t.{language}").write_text(lines + "\n")
+    output = tmp_path / "shortlist.safetensors"
+    flags = ("--model", model_folder, "--file", tmp_path / "t", "--output", output)
+    code, out, err = run("make_shortlist.py", *flags, "--per_token", 9, "--frequent", 4)
+    assert code == 0, err
+    assert out.startswith(f"{output}: ") and "target tokens for each source token" in out
+    texts = ("--text", pairs[0].source, "--shortlist", output)
+    code, out, err = run("translate.py", "--model", model_folder, *texts)
+    assert code == 0 and out.strip(), err
+    for script, wrong, message in (
+        ("make_shortlist.py", (*flags, "--per_token", 0), "per_token must be at least 1, got 0"),
+        ("make_shortlist.py", (*flags[:4], "--output", tmp_path / "t.en"), "would overwrite --fil"),
+        (
+            "make_shortlist.py",
+            (*flags, "--engine", "ctranslate2"),
+            "needs one model, and the engin",
+        ),
+        (
+            "translate.py",
+            ("--model", model_folder, "--engine", "ctranslate2", *texts),
+            "takes no other option than device, got shortlist",
+        ),
+    ):
+        code, _, err = run(script, *wrong)
+        assert code == 1 and message in err
