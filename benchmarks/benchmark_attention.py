@@ -40,7 +40,7 @@ class BenchmarkArguments:
 
 
 class Attention(nn.Module):
-    """What implementations of attention read from the module that calls them."""
+    """The module that calls an implementation of attention, which reads `is_causal` from it."""
 
     def __init__(self, is_causal: bool) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def blockwise_attention_forward(
     """Equation 1 under the signature of `eager_attention_forward`; it returns no weights.
 
     A boolean attention_mask is True at keys that a query attends to, and a query without keys gets
-    zeros; any other mask is added to the scores. If there is none, module.is_causal decides.
+    zeros; any other mask is added to the scores. Without a mask, module.is_causal decides.
     """
     queries, keys = query.size(2), key.size(2)
     is_causal = attention_mask is None and queries > 1 and getattr(module, "is_causal", False)

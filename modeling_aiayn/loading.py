@@ -45,7 +45,7 @@ ENFORCED = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
-# What libraries raise for files that hold something else than they expect.
+# Libraries raise these errors for files with unexpected content.
 OF_CONTENT = (TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 # safetensors' names of the types that weights may have.
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -53,7 +53,7 @@ SETTINGS_FILES = (
     *(CONFIG_NAME, GENERATION_CONFIG_NAME, ADAPTER_CONFIG_NAME),
     *("tokenizer_config.json", "tokenizer.json"),
 )
-# Options that say where a repository's file is.
+# Options that say where a repository's files are.
 PLACES = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 # The model that is part of the package, and the folder that holds it.
 BUNDLED_MODEL = "aiayn-en-de"
@@ -128,8 +128,13 @@ def check_settings_files(folder: str | Path) -> None:
                     raise OSError(f"{error} Copy or download it again.") from error
 
 
-def load_config(path: str | Path, hub: bool = False) -> PreTrainedConfig:
+def load_config(path: str | Path, hub: bool = False, **options: Any) -> PreTrainedConfig:
     """Load the configuration of a model's folder, or with hub of a repository.
+
+    Args:
+        path: A folder, or with hub the name of a repository.
+        hub: Whether path is a repository on the Hub.
+        **options: Passed to AutoConfig.from_pretrained: revision, token, ...
 
     Raises:
         OSError: There is no such model.
@@ -139,7 +144,8 @@ def load_config(path: str | Path, hub: bool = False) -> PreTrainedConfig:
         check_model_folder(path)
         check_settings_files(path)
     with named_load_errors(path):
-        return AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=not hub)
+        fixed = {"trust_remote_code": False, "local_files_only": not hub}
+        return AutoConfig.from_pretrained(path, **fixed | options)
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
@@ -345,7 +351,7 @@ def _load_int8(
     """Load a model whose weights have 8 bits, as floating-point numbers."""
     check_weight_file(weights, (*FLOATS, "I8"))
     where = {name: options[name] for name in PLACES if name in options}
-    config = load_config(path, hub)
+    config = load_config(path, hub, **where)
     with named_load_errors(path), without_load_report():
         state = read_int8_weights(weights)
         others = {name: value for name, value in options.items() if name not in PLACES}

@@ -110,6 +110,17 @@ def test_a_repository_of_int8_weights_is_translated_with(int8_folder, hub):
     assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
 
 
+def test_all_files_of_a_repository_are_of_the_given_revision(int8_folder, hub):
+    files = {path.name: path.read_bytes() for path in int8_folder.iterdir()}
+    hub.repositories["me/older"] = {
+        "main": ("0" * 40, dict.fromkeys(files, b"{")),
+        "v2": ("1" * 40, files),
+    }
+    translator = Translator.from_pretrained("me/older", hub=True, revision="v2")
+    assert translator.engine.int8
+    assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
+
+
 def without(name):
     return lambda tensors: {key: each for key, each in tensors.items() if key != name}
 

@@ -27,8 +27,8 @@ class ShortlistFlags(TranslatorFlags):
     """The sentence pairs, the file to write, and its size."""
 
     file: str = HfArg(
-        help="Sentence pairs, best those that the model was trained on: a .tsv or .jsonl file, or "
-        "the common prefix of two line-aligned files. Each may end in .gz."
+        help="Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned "
+        "files. Each may end in .gz. The pairs that the model was trained on serve best."
     )
     output: str = HfArg(help="File to write, .safetensors.")
     source_lang: str = HfArg(default="en", help="Source language.")

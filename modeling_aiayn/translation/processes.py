@@ -33,7 +33,7 @@ def stream_in_processes(
     report: Callable[[int, int], object],
     **batch_options: int,
 ) -> Iterator[list[Translation]]:
-    """Translate texts as `Translator.stream` does, with a translator in each process.
+    """Translate texts like `Translator.stream`, with a translator in each process.
 
     A process translates a pool at a time. Only a few pools are in memory, and their translations
     come in the order of the texts.
@@ -68,7 +68,7 @@ def stream_in_processes(
             "or smaller batches."
         ) from error
     finally:
-        if running:  # an error, or nobody wants more: do not wait for what they translate now
+        if running:  # an error, or the caller stops early: do not wait for the running pools
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
         executor.shutdown(cancel_futures=True)

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..loading import (
     HUB_HINT,
+    PLACES,
     check_directory,
     check_package,
     convert_for_cpu,
@@ -191,12 +192,15 @@ class Translator:
             raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
         options = {"trust_remote_code": False, "local_files_only": not hub}
         paths = paths if hub else [find_model(each) for each in paths]
+        model_options = options | model_options
         if dtype in (None, "auto") and torch.device(device or "cpu").type == "cpu":
-            is_int8 = all(find_int8_weights(each, hub, **options) for each in paths)
-        models = [load_model(each, hub, **{**options, **model_options}) for each in paths]
+            is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
+        models = [load_model(each, hub, **model_options) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
         models = [convert_for_cpu(model) for model in models]
+        places = [name for name in PLACES if name in model_options and name != "subfolder"]
+        options |= {name: model_options[name] for name in places}
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
         offered = None if shortlist is None else Shortlist.read(shortlist)
         found = [vocabulary_sha256(each) for each in tokenizers]
