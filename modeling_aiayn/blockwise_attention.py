@@ -120,9 +120,7 @@ def _wide(states: Tensor) -> torch.dtype:
     return torch.promote_types(states.dtype, torch.float32)
 
 
-# Compilers and exporters see one operation, and not its loops.
-@torch.library.custom_op("aiayn::blockwise_attention", mutates_args=())
-def blockwise_attention(
+def blockwise_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -154,8 +152,7 @@ def blockwise_attention(
     return output, log_sums
 
 
-@torch.library.custom_op("aiayn::blockwise_attention_backward", mutates_args=())
-def blockwise_attention_backward(
+def blockwise_backward(
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -189,6 +186,13 @@ def blockwise_attention_backward(
     return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype)
 
 
+# Compilers and exporters see two operations, and not their loops.
+blockwise_attention = torch.library.custom_op(
+    "aiayn::blockwise_attention", blockwise_forward, mutates_args=()
+)
+blockwise_attention_backward = torch.library.custom_op(
+    "aiayn::blockwise_attention_backward", blockwise_backward, mutates_args=()
+)
 blockwise_attention.register_fake(
     lambda query, _key, value, *_: (
         query.new_empty(*query.shape[:3], value.size(3)),

@@ -1,6 +1,10 @@
 """Shared fixtures: small models with pairwise different sizes, data, and a local Hub."""
 
 import os
+
+# Triton's interpreter runs its kernels without a GPU; triton reads this when it is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import runpy
 import signal
 import sys

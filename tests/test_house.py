@@ -30,6 +30,7 @@ BASE_MODULES = {
     "memory": set(),
     "int8_weights": set(),
     "parsing": set(),
+    "triton_attention": set(),
     "corpus": {"embedded_corpus", "parsing"},
     "loading": {"tokenization", "memory", "parsing", "int8_weights"},
     "publishing": {"tokenization", "loading", "int8_weights"},

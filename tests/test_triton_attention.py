@@ -1,0 +1,174 @@
+"""The Triton kernels of blockwise attention, run by Triton's interpreter, and compiled for GPUs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, small_model
+from test_blockwise_attention import NAME, Attention, mask_of, plain
+
+from modeling_aiayn import blockwise_attention as blocks
+
+pytest.importorskip("triton", reason="triton is not installed")
+from modeling_aiayn import triton_attention as kernels
+
+B, H, K, W = 2, 3, 5, 20
+LENGTHS = [(7, 9), (21, 37), (32, 16)]
+SEED = torch.tensor(2**61 + 5)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(kernels, "LARGEST", 16)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Let models on the CPU take the kernels, as those on a GPU do."""
+    monkeypatch.setattr(blocks, "FEWEST_SCORES", 0)
+    blocks.blockwise_attention.register_kernel("cpu")(kernels.forward)
+    blocks.blockwise_attention_backward.register_kernel("cpu")(kernels.backward)
+    yield
+    blocks.blockwise_attention.register_kernel("cpu")(blocks.blockwise_forward)
+    blocks.blockwise_attention_backward.register_kernel("cpu")(blocks.blockwise_backward)
+
+
+def inputs(queries, keys):
+    shapes = ((queries, K), (keys, K), (keys, W))
+    # Not contiguous, as the heads of a model.
+    return [torch.randn(B, length, H, width).transpose(1, 2) for length, width in shapes]
+
+
+def close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kind", ["none", "padding", "random", "heads", "bias"])
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_outputs_and_gradients_are_those_of_the_blocks_in_torch(queries, keys, kind, is_causal):
+    given, mask = inputs(queries, keys), mask_of(kind, queries, keys)
+    mask = mask.float() if kind == "bias" else mask
+    if mask is not None and is_causal:
+        mask[..., 0] = 1  # a query that sees no key has a log-sum of its own in each
+    options = (mask, SEED, 0.0, is_causal)
+    found, expected = kernels.forward(*given, *options), blocks.blockwise_forward(*given, *options)
+    close(found, expected)
+    gradient = torch.randn_like(expected[0])
+    close(
+        kernels.backward(gradient, *given, mask, SEED, *found, 0.0, is_causal),
+        blocks.blockwise_backward(gradient, *given, mask, SEED, *expected, 0.0, is_causal),
+    )
+
+
+def test_rows_without_keys_have_zeros_and_finite_gradients():
+    given = inputs(20, 20)
+    mask = torch.ones(B, 1, 20, 20, dtype=torch.bool)
+    mask[0, :, 3:12] = False
+    output, log_sums = kernels.forward(*given, mask, SEED, 0.0, False)
+    assert (output[0, :, 3:12] == 0).all() and log_sums.isfinite().all()
+    gradients = kernels.backward(
+        torch.randn_like(output), *given, mask, SEED, output, log_sums, 0.0, False
+    )
+    assert all(each.isfinite().all() for each in gradients)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_backward_pass_draws_the_same_weights_again(is_causal):
+    """Values that are unit vectors show the weights, and so which of them are dropped."""
+    query, key, value = inputs(21, 19)
+    unit = torch.eye(19).expand(B, H, 19, 19)
+    options = (None, SEED, 0.3, is_causal)
+    dropped, _ = kernels.forward(query, key, unit, *options)
+    whole, _ = kernels.forward(query, key, unit, None, SEED, 0.0, is_causal)
+    kept = torch.where(whole > 0, dropped / whole, 0.0)
+    close([kept], [(kept > 0) / 0.7])
+    given = [each.requires_grad_() for each in (query, key, value)]
+    scores = query @ key.transpose(2, 3) / K**0.5
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(21, 19).triu(1).bool(), -torch.inf)
+    expected = (scores.softmax(-1) * kept) @ value
+    with torch.no_grad():
+        found = kernels.forward(*given, *options)
+    close(found[:1], [expected])
+    gradient = torch.randn_like(expected)
+    with torch.no_grad():
+        ours = kernels.backward(gradient, *given, None, SEED, *found, 0.3, is_causal)
+    close(ours, torch.autograd.grad(expected, given, gradient))
+
+
+def test_dropout_has_its_rate_and_heads_and_sentences_differ():
+    query, key = torch.zeros(2, 2, 200, K), torch.zeros(2, 2, 90, K)
+    value = torch.eye(90).expand(2, 2, -1, -1)
+    found = [kernels.forward(query, key, value, None, SEED + n, 0.25, False)[0] for n in (0, 9)]
+    assert (found[0] == 0).float().mean() == pytest.approx(0.25, abs=0.01)
+    parts = [found[0][n, head] == 0 for n in (0, 1) for head in (0, 1)] + [found[1][0, 0] == 0]
+    for index, part in enumerate(parts):
+        assert not any(torch.equal(part, other) for other in parts[:index])
+
+
+def test_double_precision_is_computed_in_torch():
+    given = [each.double() for each in inputs(9, 9)]
+    output, log_sums = kernels.forward(*given, None, SEED, 0.0, False)
+    torch.testing.assert_close(output, plain(*given, None).transpose(1, 2))
+    gradient = torch.randn_like(output)
+    found = kernels.backward(gradient, *given, None, SEED, output, log_sums, 0.0, False)
+    assert {each.dtype for each in found} == {torch.float64}
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        kernels, "_sizes_and_options",
+        lambda *given, original=kernels._sizes_and_options: (used.append(1), original(*given))[1],
+    )  # fmt: skip
+    model = small_model()
+    eager = model(**batch)
+    eager.loss.backward()
+    gradients = {name: each.grad.clone() for name, each in model.named_parameters()}
+    model.zero_grad()
+    model.set_attn_implementation(NAME)
+    found = model(**batch)
+    found.loss.backward()
+    assert used
+    torch.testing.assert_close(found.logits, eager.logits, atol=1e-5, rtol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4)
+    # Dropout too takes the kernels.
+    used.clear()
+    query = torch.randn(1, 1, 8, 4, requires_grad=True)
+    blocks.blockwise_attention_forward(
+        Attention(), query, query, query, None, dropout=0.5
+    )[0].sum().backward()  # fmt: skip
+    assert len(used) == 2 and query.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "size"),
+    [
+        (torch.bfloat16, 64, 64),
+        (torch.float16, 40, 64),
+        (torch.float32, 64, 32),
+        (torch.float32, 128, 16),
+        (torch.float32, 256, 16),
+    ],
+)
+def test_blocks_of_wide_numbers_are_smaller(monkeypatch, dtype, width, size):
+    monkeypatch.setattr(kernels, "LARGEST", 64)
+    assert kernels._block_size(torch.empty(1, dtype=dtype), width) == size
+
+
+@pytest.mark.long
+def test_the_kernels_compile_for_gpus_and_fit_into_their_shared_memory(tmp_path):
+    program = ROOT / "tests" / "compile_kernels.py"
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    del environment["TRITON_INTERPRET"]
+    done = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" fits\n") == 12
