@@ -24,6 +24,7 @@ JOBS = (
     "import-weights",
     "quantize",
     "make-shortlist",
+    "distill",
     "export-ctranslate2",
     "export-marian",
     "check-reload",

@@ -4,6 +4,7 @@ import ast
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
+from modeling_aiayn.commands.translate_flags import TranslateFlags
+from modeling_aiayn.commands.translator_flags import SearchFlags
 from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
@@ -111,12 +114,19 @@ def test_every_row_of_the_feature_table_is_tested():
     assert len(FEATURES) == FEATURES_PAGE.count("(../tests/test_") == 32
 
 
-def check_launched_training(words, monkeypatch):
-    """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`."""
+def check_launched_script(words, monkeypatch):
+    """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`.
+
+    Two processes compute the same for translate.py in test_shares.
+    """
     script = next(index for index, word in enumerate(words) if word.endswith(".py"))
     recipe = words[script + 1]
     files = [word for word in words[: script + 1] if word.endswith((".py", ".yaml"))]
     assert all((ROOT / word).exists() for word in files)
+    if words[script] == "scripts/translate.py":
+        monkeypatch.setattr(sys, "argv", words[script:])
+        parse_arguments("", TranslateFlags, SearchFlags)
+        return
     assert find_recipe(recipe)
     monkeypatch.setattr(sys, "argv", [*words[script:], "--use_cpu", "true"])
     parse_arguments("", *arguments_of_recipe(recipe))
@@ -133,6 +143,8 @@ def make_what_a_command_reads(words):
         hashes = [vocabulary_sha256(translator.source_tokenizer)] * 2
         shortlist = Shortlist.from_counts(counts, hashes, per_id=9, frequent=9, is_shared=True)
         shortlist.save(Path(words[words.index("--shortlist") + 1]))
+    if "runs/student" in words and "--model" in words:
+        shutil.copytree("runs/demo", "runs/student")
     if "runs/demo-int8" in words and "--file" not in words:
         export_int8(Translator.from_pretrained("runs/demo"), "runs/demo-int8")
     if "models/opus-en-de" in words and "--system" not in words:
@@ -174,7 +186,7 @@ def test_commands_run(workplace, hub, opus, monkeypatch, command):
     elif program == "pip":
         assert (ROOT / words[words.index("--constraint") + 1]).exists()
     elif program in ("torchrun", "accelerate"):
-        check_launched_training(words, monkeypatch)
+        check_launched_script(words, monkeypatch)
     else:
         if program == "aiayn":
             words = [f"scripts/{words[0].replace('-', '_')}.py", *words[1:]]

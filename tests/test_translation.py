@@ -366,15 +366,11 @@ def test_pools_read_no_more_texts_than_their_size():
 
 
 def test_lines_have_a_column_for_each_option():
-    found = [
-        [Translation("a", "x\ty", -0.5, -1.0, ()), Translation("a", "z", -0.75, -2.0, ())],
-        [Translation("b", "", 0.0, 0.0, ())],
-    ]
-    assert list(translation_lines(found)) == ["x\ty", "z", ""]
-    assert list(translation_lines(found, 2, True, lambda each: f"<{each.text}>")) == [
-        "0\tx y\t-0.5000\t<x y>",
-        "0\tz\t-0.7500\t<z>",
-        "1\t\t0.0000\t<>",
+    found = [Translation("a", "x\ty", -0.5, -1.0, ()), Translation("a", "", -0.75, -2.0, ())]
+    assert translation_lines(found) == ["x\ty", ""]
+    assert translation_lines(found, 7, True, lambda each: f"<{each.text}>") == [
+        "7\tx y\t-0.5000\t<x y>",
+        "7\t\t-0.7500\t<>",
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import files_of, parse_columns, read_lines, read_rows, skip_empty
+from ..corpus import read_lines, skip_empty
 from ..loading import check_package
 from ..metrics import moses_bleu
 from ..translation.evaluation import (
@@ -29,11 +29,12 @@ from ..translation.evaluation import (
 from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
+from .pair_flags import PAIRS_HELP, PairFlags
 from .translator_flags import SearchFlags, TranslatorFlags
 
 
 @dataclass(kw_only=True)
-class EvaluationFlags(TranslatorFlags):
+class EvaluationFlags(PairFlags, TranslatorFlags):
     """The model or translations to score, the sentence pairs, and files for the results."""
 
     model: list[str] = HfArg(
@@ -42,17 +43,7 @@ class EvaluationFlags(TranslatorFlags):
     hypotheses: str | None = HfArg(
         default=None, help="File of translations to score, instead of a model."
     )
-    file: str = HfArg(
-        help="Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned "
-        "files (data/test for data/test.en and data/test.de). Each may end in .gz."
-    )
-    source_lang: str = HfArg(default="en", help="Source language.")
-    target_lang: str = HfArg(default="de", help="Target language.")
-    columns: str | None = HfArg(
-        default=None,
-        help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
-        "language, then the target language.",
-    )
+    file: str = HfArg(help=PAIRS_HELP)
     moses: bool = HfArg(
         default=False, help="Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."
     )
@@ -66,7 +57,7 @@ class EvaluationFlags(TranslatorFlags):
         if self.moses:
             check_package("sacremoses", "interop")
         inputs = {
-            "--file": files_of(self.file, self.source_lang, self.target_lang),
+            "--file": self.files_of_pairs(self.file),
             "--hypotheses": [] if self.hypotheses is None else [Path(self.hypotheses)],
             "--model": files_of_models(self.model),
         }
@@ -83,8 +74,7 @@ class EvaluationFlags(TranslatorFlags):
 def main() -> None:
     """Read, translate, score, report."""
     flags, search = parse_arguments(__doc__, EvaluationFlags, SearchFlags)
-    columns = parse_columns(flags.columns)
-    rows = read_rows(flags.file, flags.source_lang, flags.target_lang, columns)
+    rows = flags.read_rows(flags.file)
     if flags.hypotheses is not None:
         rows = with_translations(rows, read_lines(flags.hypotheses))
     pairs = skip_empty(rows, flags.file)

@@ -12,30 +12,22 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import files_of, parse_columns, read_pairs
 from ..inspection.lexical_links import count_links
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
 from ..whole_files import new_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
+from .pair_flags import PAIRS_HELP, PairFlags
 from .translator_flags import TranslatorFlags
 
 
 @dataclass(kw_only=True)
-class ShortlistFlags(TranslatorFlags):
+class ShortlistFlags(PairFlags, TranslatorFlags):
     """The sentence pairs, the file to write, and its size."""
 
-    file: str = HfArg(
-        help="Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned "
-        "files. Each may end in .gz. The pairs that the model was trained on serve best."
-    )
+    file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")
     output: str = HfArg(help="File to write, .safetensors.")
-    source_lang: str = HfArg(default="en", help="Source language.")
-    target_lang: str = HfArg(default="de", help="Target language.")
-    columns: str | None = HfArg(
-        default=None, help="Languages of the two columns of a .tsv file, as in en,de."
-    )
     per_token: int = HfArg(default=100, help="Target tokens of each source token, at most.")
     frequent: int = HfArg(
         default=100, help="Number of the most frequent target tokens, which are always offered."
@@ -49,7 +41,7 @@ class ShortlistFlags(TranslatorFlags):
         if self.engine != "torch" or len(self.model) > 1:
             raise ValueError("make-shortlist needs one model, and the engine torch.")
         inputs = {
-            "--file": files_of(self.file, self.source_lang, self.target_lang),
+            "--file": self.files_of_pairs(self.file),
             "--model": [] if self.hub else files_of_models(self.model),
         }
         check_outputs({"--output": self.output}, inputs)
@@ -58,8 +50,7 @@ class ShortlistFlags(TranslatorFlags):
 def main() -> None:
     """Read, count, write."""
     (flags,) = parse_arguments(__doc__, ShortlistFlags)
-    columns = parse_columns(flags.columns)
-    pairs = read_pairs(flags.file, flags.source_lang, flags.target_lang, columns)
+    pairs = flags.read_pairs(flags.file)
     translator = flags.load()
     counts = count_links(
         translator, list(pairs["source"]), list(pairs["target"]), **flags.batch_options

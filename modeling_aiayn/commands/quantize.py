@@ -12,30 +12,23 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import files_of, parse_columns, read_pairs
 from ..interop.int8_export import export_int8
 from ..loading import find_model
 from ..translation import Translator
 from ..translation.evaluation import score_translations
 from ..whole_files import check_unused
 from .command_line import parse_arguments
+from .pair_flags import PAIRS_HELP, PairFlags
 from .translator_flags import SearchFlags, TranslatorFlags
 
 
 @dataclass(kw_only=True)
-class QuantizeFlags(TranslatorFlags):
+class QuantizeFlags(PairFlags, TranslatorFlags):
     """The folder to write, and sentence pairs to compare on."""
 
     output: str = HfArg(help="Folder to write.")
     file: str | None = HfArg(
-        default=None,
-        help="Sentence pairs to compare on: a .tsv or .jsonl file, or the common prefix of two "
-        "line-aligned files. Each may end in .gz.",
-    )
-    source_lang: str = HfArg(default="en", help="Source language.")
-    target_lang: str = HfArg(default="de", help="Target language.")
-    columns: str | None = HfArg(
-        default=None, help="Languages of the two columns of a .tsv file, as in en,de."
+        default=None, help=f"{PAIRS_HELP} Both models translate and are scored on them."
     )
 
     def __post_init__(self) -> None:
@@ -44,13 +37,12 @@ class QuantizeFlags(TranslatorFlags):
             raise ValueError("quantize starts from a model in floating-point numbers.")
         check_unused(Path(self.output))
         if self.file is not None:
-            files_of(self.file, self.source_lang, self.target_lang)
+            self.files_of_pairs(self.file)
 
 
 def compare(flags: QuantizeFlags, search: SearchFlags, translators: dict[str, Translator]) -> str:
     """Translate the sentence pairs with each translator, and return a table of scores."""
-    columns = parse_columns(flags.columns)
-    pairs = read_pairs(str(flags.file), flags.source_lang, flags.target_lang, columns)
+    pairs = flags.read_pairs(str(flags.file))
     lines, found = [], []
     for name, translator in translators.items():
         options = vars(search.options_for(translator))

@@ -1,5 +1,6 @@
 """Load the model that a flag names, if it is not a translation model."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ from ..loading import load_checked, load_config, load_tokenizer
 
 
 def default_device(device: str | None) -> str:
-    """The given device, or a GPU if there is one, or the CPU."""
+    """The given device, or a GPU if there is one, or the CPU.
+
+    Of several processes that a launcher has started on a machine, each gets its own GPU.
+    """
+    if device is None and torch.cuda.is_available():
+        rank = os.environ.get("LOCAL_RANK")
+        return "cuda" if rank is None else f"cuda:{int(rank) % torch.cuda.device_count()}"
     if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cpu"
     try:
         return str(torch.device(device))
     except RuntimeError as error:

@@ -1,0 +1,71 @@
+"""Write a teacher's translations as training pairs for a small, fast student (distillation).
+
+aiayn distill --model runs/teacher --file data/train --output data/distilled.jsonl --num_beams 8
+aiayn train-translation student.yaml --train_file data/distilled.jsonl --output_dir runs/student \
+    --validation_file data/valid
+
+Of the hypotheses of each beam search, the one nearest to the reference is written.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+from datasets import concatenate_datasets
+from sacrebleu.metrics.bleu import BLEU
+from transformers.hf_argparser import HfArg
+
+from ..translation.translator import SourceText, Translation, source_texts
+from .command_line import parse_arguments
+from .output_files import check_outputs, files_of_models, partial_path
+from .pair_flags import PAIRS_HELP, PairFlags
+from .stream_flags import StreamFlags
+from .translator_flags import SearchFlags
+
+
+@dataclass(kw_only=True)
+class DistillFlags(PairFlags, StreamFlags):
+    """The pairs to translate, and the file to write."""
+
+    file: list[str] = HfArg(help=f"{PAIRS_HELP} Several are concatenated.")
+    output: str = HfArg(
+        help="File to write, .jsonl or .jsonl.gz; until it is complete, its name ends in .partial."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.output.removesuffix(".gz").endswith(".jsonl"):
+            raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {self.output}.")
+        inputs = {
+            "--file": [path for file in self.file for path in self.files_of_pairs(file)],
+            "--model": [] if self.hub else files_of_models(self.model),
+        }
+        outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
+        check_outputs(outputs, inputs)
+
+
+def nearest(translations: list[Translation], reference: str) -> str:
+    """The translation with the highest sentence BLEU, as in Kim & Rush 2016, section 3.3.
+
+    Source: https://arxiv.org/abs/1606.07947. Of equal ones, it is the first.
+    """
+    bleu = BLEU(effective_order=True)
+    texts = [each.text for each in translations]
+    return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
+
+
+def main() -> None:
+    """Read, translate, choose, write."""
+    flags, search = parse_arguments(__doc__, DistillFlags, SearchFlags)
+    pairs = concatenate_datasets([flags.read_pairs(file) for file in flags.file])
+    references = list(pairs["target"])
+    translator = flags.load()
+    options = search.options_for(translator)
+    if options.nbest == 1 and not options.do_sample:
+        options = replace(options, nbest=options.num_beams)
+
+    def lines(source: SourceText, translations: list[Translation]) -> list[str]:
+        text = nearest(translations, references[source.number])
+        pair = {flags.source_lang: source.text, flags.target_lang: text}
+        return [json.dumps(pair, ensure_ascii=False)]
+
+    flags.write(translator, source_texts(pairs["source"], None, None, 0), options, lines)

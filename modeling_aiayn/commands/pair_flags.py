@@ -1,0 +1,39 @@
+"""Flags of the jobs that read sentence pairs from files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset
+from transformers.hf_argparser import HfArg
+
+from ..corpus import files_of, parse_columns, read_pairs, read_rows
+
+PAIRS_HELP = (
+    "Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned files "
+    "(data/test for data/test.en and data/test.de). Each may end in .gz."
+)
+
+
+@dataclass(kw_only=True)
+class PairFlags:
+    """The languages of the pairs."""
+
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    columns: str | None = HfArg(
+        default=None,
+        help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
+        "language, then the target language.",
+    )
+
+    def files_of_pairs(self, path: str) -> list[Path]:
+        """The files of a path with pairs."""
+        return files_of(path, self.source_lang, self.target_lang)
+
+    def read_pairs(self, path: str) -> Dataset:
+        """Read the pairs of a path, as `corpus.read_pairs` does."""
+        return read_pairs(path, self.source_lang, self.target_lang, parse_columns(self.columns))
+
+    def read_rows(self, path: str) -> Dataset:
+        """Read the pairs of a path, as `corpus.read_rows` does."""
+        return read_rows(path, self.source_lang, self.target_lang, parse_columns(self.columns))

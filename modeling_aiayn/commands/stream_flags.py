@@ -1,0 +1,125 @@
+"""Flags of the jobs that translate a stream of texts into a file."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import tee
+
+import torch
+from transformers.hf_argparser import HfArg
+
+from ..translation.options import SearchOptions
+from ..translation.processes import stream_in_processes
+from ..translation.progress import TranslationBar
+from ..translation.translator import POOL_SIZE, SourceText, Translation, Translator, read_pools
+from .shares import Share
+from .translation_output import TranslationOutput
+from .translator_flags import TranslatorFlags
+
+logger = logging.getLogger(__name__)
+
+MAX_PROCESSES = 1024  # and threads
+
+
+@dataclass(kw_only=True)
+class StreamFlags(TranslatorFlags):
+    """The file to write, and the processes that translate."""
+
+    output: str | None = HfArg(
+        default=None,
+        help="File to write, plain or .gz; until it is complete, its name ends in .partial. "
+        "Default: stdout.",
+    )
+    threads: int | None = HfArg(
+        default=None,
+        help="Threads of each process, with the engine torch. Default: all cores, divided among "
+        "the processes.",
+    )
+    processes: int = HfArg(
+        default=1, help="Processes that translate, each with its own model in memory."
+    )
+    resume: bool = HfArg(
+        default=False,
+        help="Continue after the lines that the same command, when it was stopped, has left in "
+        "OUTPUT.partial.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("threads", "processes"):
+            if (number := getattr(self, name)) is not None and not 1 <= number <= MAX_PROCESSES:
+                raise ValueError(f"{name} must be in [1, {MAX_PROCESSES}], got {number}.")
+        if self.threads is not None and self.engine != "torch":
+            raise ValueError("--threads is for the engine torch. Leave it out.")
+        _ = self.destination
+
+    @cached_property
+    def destination(self) -> TranslationOutput:
+        """Where this process writes."""
+        return TranslationOutput(self.output, self.resume, Share.of_this_process())
+
+    @property
+    def is_dialogue(self) -> bool:
+        """Whether a person types sentences and waits for each translation."""
+        return False
+
+    def check_one_line_for_each(self, nbest: int) -> None:
+        """Check that each text gets one line, so that lines tell which texts are translated."""
+        if nbest > 1 and (self.resume or self.destination.is_shared):
+            needs = "--resume needs" if self.resume else "Several launched processes need"
+            raise ValueError(f"{needs} --nbest 1: one line for each text.")
+
+    def load(self) -> Translator:
+        """Set the number of threads, and load the translator."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return super().load()
+
+    def write(
+        self,
+        translator: Translator,
+        texts: Iterable[SourceText],
+        options: SearchOptions,
+        format_lines: Callable[[SourceText, list[Translation]], Iterable[str]],
+    ) -> None:
+        """Translate texts, and write the lines of each."""
+        output = self.destination
+        own = output.share.of(texts)
+        skipped = output.skip_translated(own)
+        own, sources = tee(own)
+        is_first = output.share.rank == 0
+        with output.open() as file:
+            with TranslationBar(is_shown=is_first and not self.is_dialogue) as bar:
+                found = self._translations(translator, own, options, bar.report)
+                for translations in found:
+                    for line in format_lines(next(sources), translations):
+                        file.write(f"{line}\n".encode())
+                    if not output.is_compressed:  # flushing would make compression useless
+                        file.flush()
+            if is_first and not (bar.sentences or skipped):
+                logger.warning("There is nothing to translate.")
+
+    def _translations(
+        self,
+        translator: Translator,
+        texts: Iterator[SourceText],
+        options: SearchOptions,
+        report: Callable[[int, int], object],
+    ) -> Iterator[list[Translation]]:
+        """Translate texts in this process, or in several others."""
+        if self.processes > 1 and not self.is_dialogue:
+            threads = self.threads or max(1, torch.get_num_threads() // self.processes)
+            yield from stream_in_processes(
+                self.load,
+                texts,
+                options,
+                processes=self.processes,
+                threads=threads,
+                pool_size=POOL_SIZE,
+                report=report,
+                **self.batch_options,
+            )
+            return
+        for pool in read_pools(texts, 1 if self.is_dialogue else POOL_SIZE):
+            yield from translator.translate_pool(pool, options, **self.batch_options, report=report)

@@ -1,0 +1,92 @@
+"""Distillation: the teacher's translations as training pairs."""
+
+import gzip
+import json
+
+import pytest
+from sacrebleu import sentence_bleu
+
+from modeling_aiayn.commands.distill import nearest
+from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.translator import Translation
+
+PAIRS = [
+    ("The dog sees my black cat.", "Der Hund sieht meine schwarze Katze."),
+    ("We must see the key.", "Wir müssen den Schlüssel sehen."),
+    ('The "old" man\\sleeps.', "Der „alte“ Mann schläft."),
+]
+
+
+def write_tsv(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return path
+
+
+def test_the_nearest_hypothesis_is_chosen_and_of_equal_ones_the_best():
+    found = [
+        Translation("a", text, -index, -index, ())
+        for index, text in enumerate(["x y", "Der Hund rennt", "Der Hund läuft", "Der Hund läuft"])
+    ]
+    assert nearest(found, "Der Hund läuft.") == "Der Hund läuft"
+    assert nearest(found, "z") == "x y"
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+def test_pairs_of_the_teacher_are_written_in_a_format_that_training_reads(run, tmp_path, name):
+    files = [
+        write_tsv(tmp_path / f"{n}.tsv", part) for n, part in enumerate((PAIRS[:2], PAIRS[2:]))
+    ]
+    output = tmp_path / name
+    code, out, err = run(
+        *("distill.py", "--model", "aiayn-en-de", "--file", *files, "--output", output),
+        *("--num_beams", "6"),
+    )
+    assert (code, out) == (0, ""), err
+    pairs = read_pairs(str(output), "en", "de")
+    assert list(pairs["source"]) == [source for source, _ in PAIRS]
+    translator = Translator.from_pretrained("aiayn-en-de")
+    options = SearchOptions(num_beams=6, nbest=6)
+    found = translator.stream([source for source, _ in PAIRS], options)
+    for text, hypotheses, (_, reference) in zip(pairs["target"], found, PAIRS, strict=True):
+        scores = {each.text: sentence_bleu(each.text, [reference]).score for each in hypotheses}
+        assert scores[text] == max(scores.values())
+
+
+def test_a_distillation_resumes(run, tmp_path):
+    file, output = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "out.jsonl"
+    command = ("distill.py", "--model", "aiayn-en-de", "--file", file, "--output", output)
+    assert run(*command)[0] == 0
+    expected = output.read_text()
+    first, *rest = expected.splitlines(keepends=True)
+    (tmp_path / "out.jsonl.partial").write_text(f"{first}{rest[0][:9]}")
+    assert run(*command, "--resume", "true")[0] == 0
+    assert output.read_text() == expected
+    assert json.loads(first) == {"en": PAIRS[0][0], "de": json.loads(first)["de"]}
+
+
+def test_texts_of_the_other_direction_have_the_other_languages(run, tmp_path):
+    file, output = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "out.jsonl.gz"
+    flags = ("--source_lang", "de", "--target_lang", "en", "--columns", "en,de", "--num_beams", "1")
+    command = ("distill.py", "--model", "aiayn-en-de", "--file", file, "--output", output)
+    assert run(*command, *flags)[0] == 0
+    records = [json.loads(line) for line in gzip.decompress(output.read_bytes()).splitlines()]
+    assert [record["de"] for record in records] == [target for _, target in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("out.tsv", "must end in .jsonl or .jsonl.gz, got"),
+        ("pairs.jsonl", "would overwrite --file"),
+    ],
+)
+def test_impossible_outputs_are_rejected(run, tmp_path, output, message):
+    (tmp_path / "pairs.jsonl").write_text(
+        json.dumps(dict(zip(("en", "de"), PAIRS[0], strict=True)))
+    )
+    command = ("distill.py", "--model", "aiayn-en-de", "--file", tmp_path / "pairs.jsonl")
+    code, _, err = run(*command, "--output", tmp_path / output)
+    assert code == 1 and message in err
+    assert len(list(tmp_path.iterdir())) == 1
