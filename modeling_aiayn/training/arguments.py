@@ -167,6 +167,14 @@ class AiaynTrainingArguments(RunArguments):
             "5.1). Replaces per_device_train_batch_size."
         },
     )
+    bpe_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "Segment the words of the training pairs in another way in each epoch: skip "
+            "each merge of the BPE vocabulary with this probability (Provilkov et al. 2020). 0: "
+            "never; 0.1 is usual. Needs max_tokens_per_batch."
+        },
+    )
     lr_scheduler_type: str = field(
         default="noam",
         metadata={"help": "noam (equation 3) or a schedule of transformers."},
@@ -200,6 +208,10 @@ class AiaynTrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         self._check_batch_size()
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
+        if self.bpe_dropout and self.max_tokens_per_batch is None:
+            raise ValueError("bpe_dropout needs max_tokens_per_batch. Give that too.")
         is_noam = self.lr_scheduler_type == "noam"
         if is_noam and self.lr_scheduler_kwargs:
             raise ValueError(f"noam has no lr_scheduler_kwargs, got {self.lr_scheduler_kwargs!r}.")

@@ -7,7 +7,7 @@ little padding.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow.compute
@@ -36,7 +36,11 @@ def pair_lengths(dataset: Dataset | Iterable[dict[str, list[int]]]) -> Lengths:
 
 
 def cut_batches(
-    lengths: Lengths, max_tokens: int, generator: np.random.Generator, multiple_of: int = 1
+    lengths: Lengths,
+    max_tokens: int,
+    generator: np.random.Generator,
+    multiple_of: int = 1,
+    at_least: int = 1,
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
@@ -48,6 +52,7 @@ def cut_batches(
         max_tokens: Maximum tokens in a batch: source plus target, padding included.
         generator: Random generator.
         multiple_of: Make the number of batches a multiple of this, by halving some.
+        at_least: Smallest number of batches.
 
     Raises:
         ValueError: One pair has more than max_tokens, or there are fewer pairs than batches.
@@ -65,7 +70,7 @@ def cut_batches(
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
-    needed = -(-len(batches) // multiple_of) * multiple_of
+    needed = -(-max(len(batches), at_least) // multiple_of) * multiple_of
     if len(lengths) < needed:
         raise ValueError(
             f"{needed} batches of at most {max_tokens} tokens, for {multiple_of} processes, need "
@@ -101,12 +106,25 @@ def _halve(
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in another order in each epoch.
 
-    All processes have the same number of batches in each epoch. Lengths and max_tokens are those of
-    `cut_batches`.
+    All processes have the same number of batches, in each epoch as many as in the first. If lengths
+    change, an epoch may leave some batches out, which are random ones.
+
+    Args:
+        lengths: See `cut_batches`. A function gives those of an epoch; then an epoch's indices
+            start at its number times the number of pairs.
+        max_tokens: See `cut_batches`.
+        seed: Seed of the order.
+        process: Number of this process.
+        num_processes: Number of processes.
     """
 
     def __init__(
-        self, lengths: Lengths, max_tokens: int, seed: int, process: int = 0, num_processes: int = 1
+        self,
+        lengths: Lengths | Callable[[int], Lengths],
+        max_tokens: int,
+        seed: int,
+        process: int = 0,
+        num_processes: int = 1,
     ) -> None:
         self.lengths = lengths
         self.max_tokens = max_tokens
@@ -114,6 +132,7 @@ class TokenBatches(Sampler[list[int]]):
         self.process = process
         self.num_processes = num_processes
         self.epoch = 0
+        self._length = 1
         self._length = len(self._batches())
 
     def set_epoch(self, epoch: int) -> None:
@@ -124,12 +143,17 @@ class TokenBatches(Sampler[list[int]]):
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self._batches())
+        return (batch.tolist() for batch in self._batches()[: self._length])
 
     def _batches(self) -> list[NDArray[np.int64]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        batches = cut_batches(self.lengths, self.max_tokens, generator, self.num_processes)
-        return batches[self.process :: self.num_processes]
+        lengths, first = self.lengths, 0
+        if callable(lengths):
+            lengths = lengths(self.epoch)
+            first = self.epoch * len(lengths)
+        needed = self._length * self.num_processes
+        batches = cut_batches(lengths, self.max_tokens, generator, self.num_processes, needed)
+        return [batch + first for batch in batches[self.process :: self.num_processes]]
 
 
 def padded_lengths(lengths: Lengths, multiple_of: int | None) -> Lengths:

@@ -1,6 +1,7 @@
 """Batches of examples: lengths, padding, and batches with at most a number of tokens."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from .batches import TokenBatches, padded_lengths, pair_lengths
+from .batches import Lengths, TokenBatches, padded_lengths, pair_lengths
+from .bpe_dropout import ResegmentedPairs
 
 
 def padding_collator(
@@ -37,7 +39,7 @@ def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
 
 
 def token_batch_loader(
-    dataset: Dataset,
+    dataset: Dataset | ResegmentedPairs,
     args: TrainingArguments,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
@@ -49,7 +51,11 @@ def token_batch_loader(
             "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "
             "set per_device_train_batch_size instead."
         )
-    lengths = padded_lengths(pair_lengths(dataset), pad_to_multiple_of)
+    lengths: Lengths | Callable[[int], Lengths]
+    if isinstance(dataset, ResegmentedPairs):
+        lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)
+    else:
+        lengths = padded_lengths(pair_lengths(dataset), pad_to_multiple_of)
     place = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
     return DataLoaderShard(
@@ -62,3 +68,7 @@ def token_batch_loader(
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
     )
+
+
+def _lengths_in_epoch(dataset: ResegmentedPairs, multiple_of: int | None, epoch: int) -> Lengths:
+    return padded_lengths(dataset.lengths(epoch), multiple_of)

@@ -25,6 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
+from .bpe_dropout import ResegmentedPairs
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
@@ -158,7 +159,12 @@ class AiaynTrainer(Seq2SeqTrainer):
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
-        loader = token_batch_loader(self.train_dataset, self.args, collate, multiple_of, device)
+        dataset = self.train_dataset
+        if dropout := getattr(self.args, "bpe_dropout", 0.0):
+            source = self.processing_class
+            tokenizers = (source, self.target_tokenizer or source)
+            dataset = ResegmentedPairs(dataset, *tokenizers, dropout, self.args.order_seed)
+        loader = token_batch_loader(dataset, self.args, collate, multiple_of, device)
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:

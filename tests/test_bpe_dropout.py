@@ -1,0 +1,173 @@
+"""BPE-dropout: other segmentations in each epoch, and the same ones when a run resumes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from training_setup import arguments, logged, make_trainer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.loading import BUNDLED_MODEL, find_model
+from modeling_aiayn.tokenization import train_bpe_tokenizer, train_word_tokenizer
+from modeling_aiayn.training import bpe_dropout
+from modeling_aiayn.training.batches import TokenBatches
+from modeling_aiayn.training.bpe_dropout import ResegmentedPairs, Segmenter
+from modeling_aiayn.training.data import encode_pairs
+
+TEXTS = ["Übergrößenträger, we don't see 3,5 €!", "a  b\tc", "東京 is far.", "«Zoë» sees 東京"]
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return AutoTokenizer.from_pretrained(find_model(BUNDLED_MODEL))
+
+
+def pairs_of(tokenizer, count=40):
+    rows = list(generate_pairs("train", count))
+    pairs = {"source": [each.source for each in rows], "target": [each.target for each in rows]}
+    return encode_pairs(Dataset.from_dict(pairs), tokenizer, tokenizer, 256, "train")
+
+
+def segmented(segmenter, text, dropout, generator):
+    words = segmenter.words(text)
+    return [index for word in words for index in segmenter.segment(word, dropout, generator)]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_without_dropout_the_ids_are_the_tokenizer_s(bundled, text):
+    found = segmented(Segmenter(bundled), text, 0.0, np.random.default_rng(0))
+    assert [*found, bundled.eos_token_id] == bundled(text).input_ids
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_segmentation_is_the_same_text(bundled, text):
+    segmenter, generator = Segmenter(bundled), np.random.default_rng(1)
+    found = {tuple(segmented(segmenter, text, 0.5, generator)) for _ in range(20)}
+    assert len(found) > 1
+    expected = bundled.decode(bundled(text).input_ids, skip_special_tokens=True)
+    assert {bundled.decode(list(ids)) for ids in found} == {expected}
+
+
+def test_segmentations_have_the_probabilities_of_the_algorithm():
+    """By hand: ab, then abc; or bc, if ab is skipped."""
+    vocabulary = {piece: index for index, piece in enumerate(["a", "b", "c", "ab", "bc", "abc"])}
+    merges = [("a", "b"), ("ab", "c"), ("b", "c")]
+    model = models.BPE(vocab=vocabulary, merges=merges, unk_token="a")
+    segmenter = Segmenter(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)))
+    generator, skip, count = np.random.default_rng(2), 0.3, 20_000
+    found = Counter(tuple(segmenter.segment("abc", skip, generator)) for _ in range(count))
+    expected = {
+        (5,): (1 - skip) ** 2,
+        (3, 2): (1 - skip) * skip,
+        (0, 4): skip * (1 - skip),
+        (0, 1, 2): skip**2,
+    }
+    assert found.keys() == expected.keys()
+    for ids, probability in expected.items():
+        assert found[ids] / count == pytest.approx(probability, abs=0.015)
+
+
+def test_epochs_differ_and_each_is_the_same_again(tokenizer):
+    pairs = pairs_of(tokenizer)
+    found = ResegmentedPairs(pairs, tokenizer, tokenizer, 0.3, seed=5)
+    again = ResegmentedPairs(pairs, tokenizer, tokenizer, 0.3, seed=5)
+    other = ResegmentedPairs(pairs, tokenizer, tokenizer, 0.3, seed=6)
+    rows = {}
+    for epoch in (0, 1, 7):
+        indices = range(epoch * len(pairs), (epoch + 1) * len(pairs))
+        rows[epoch] = [found[index] for index in indices]
+        assert [again[index] for index in indices] == rows[epoch]
+        assert [other[index] for index in indices] != rows[epoch]
+        lengths = [[len(row["input_ids"]), len(row["labels"])] for row in rows[epoch]]
+        assert found.lengths(epoch).tolist() == lengths
+        for row, pair in zip(rows[epoch], pairs, strict=True):
+            for ids, own in (("input_ids", "input_ids"), ("labels", "labels")):
+                assert row[ids][-1] == tokenizer.eos_token_id
+                texts = [tokenizer.decode(each[:-1]) for each in (row[ids], pair[own])]
+                assert texts[0] == texts[1]
+    assert rows[0] != rows[1] != rows[7]
+    assert sum(map(len, (row["labels"] for row in rows[0]))) > sum(map(len, pairs["labels"]))
+
+
+def test_each_epoch_has_as_many_batches_and_none_is_too_large(tokenizer):
+    pairs = ResegmentedPairs(pairs_of(tokenizer, 200), tokenizer, tokenizer, 0.3, seed=0)
+    for processes in (1, 3):
+        samplers = [
+            TokenBatches(pairs.lengths, 250, 9, process, processes) for process in range(processes)
+        ]
+        for epoch in range(6):
+            seen = []
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+                batches = list(sampler)
+                assert len(batches) == len(sampler) == len(samplers[0])
+                for batch in batches:
+                    rows = [pairs[index] for index in batch]
+                    sizes = [
+                        max(len(row[name]) for row in rows) for name in ("input_ids", "labels")
+                    ]
+                    assert len(batch) * sum(sizes) <= 250
+                    seen += batch
+            assert len(set(seen)) == len(seen)
+            assert {index // len(pairs) for index in seen} == {epoch}
+            assert len(seen) > 0.9 * len(pairs)
+
+
+def test_a_resumed_run_and_workers_give_the_same_weights(tokenizer, tmp_path):
+    pairs = pairs_of(tokenizer, 60)
+    options = {"max_tokens_per_batch": 300, "bpe_dropout": 0.2, "predict_with_generate": False}
+
+    def train(folder, resume=None, **more):
+        given = {"max_steps": 40, "save_strategy": "steps", "save_steps": 25, **options, **more}
+        trainer = make_trainer(tmp_path / folder, pairs, tokenizer, **given)
+        trainer.train(resume)
+        return trainer
+
+    whole = train("whole")
+    parts = train("parts", str(tmp_path / "whole" / "checkpoint-25"))
+    workers = train("workers", dataloader_num_workers=2)
+    plain = train("plain", bpe_dropout=0.0)
+    assert logged(whole, "loss") == logged(workers, "loss")
+    weights = [list(each.model.parameters()) for each in (whole, parts, workers, plain)]
+    for ours, *others in zip(*weights[:3], strict=True):
+        assert torch.equal(ours, others[0]) and torch.equal(ours, others[1])
+    assert not torch.equal(weights[0][0], weights[3][0])
+    # Evaluation and the saved tokenizer are those without dropout.
+    assert tokenizer.backend_tokenizer.model.dropout is None
+
+
+def test_other_tokenizers_are_rejected(tokenizer):
+    words = train_word_tokenizer(["the dog sees"] * 3)
+    pairs = Dataset.from_dict({"source": ["the dog"], "target": ["the dog"]})
+    encoded = encode_pairs(pairs, words, words, 99, "train")
+    with pytest.raises(ValueError, match="bpe_dropout needs a BPE tokenizer, got WordLevel"):
+        ResegmentedPairs(encoded, words, words, 0.1, 0)
+    tagged = train_bpe_tokenizer(["the dog sees"] * 3, 300)
+    tagged.add_tokens(["<2de>"])
+    pairs = Dataset.from_dict({"source": ["<2de> the dog"], "target": ["the dog"]})
+    encoded = encode_pairs(pairs, tagged, tagged, 99, "train")
+    with pytest.raises(ValueError, match="by its merges alone and appends </s>, but '<2de> the"):
+        ResegmentedPairs(encoded, tagged, tagged, 0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bpe_dropout": 1.0, "max_tokens_per_batch": 99}, r"bpe_dropout must be in \[0, 1\), got"),
+        ({"bpe_dropout": 0.1}, "bpe_dropout needs max_tokens_per_batch"),
+    ],
+)
+def test_impossible_values_are_rejected(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(tmp_path, **options)
+
+
+def test_words_are_segmented_in_several_ways(tokenizer, monkeypatch):
+    monkeypatch.setattr(bpe_dropout, "VARIANTS", 4)
+    pairs = ResegmentedPairs(pairs_of(tokenizer, 3), tokenizer, tokenizer, 0.5, seed=1)
+    seen = {tuple(pairs[epoch * 3]["input_ids"]) for epoch in range(40)}
+    assert len(seen) > 4
