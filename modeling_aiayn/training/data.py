@@ -17,11 +17,14 @@ from datasets import (
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
+from .augmentation import with_noisy_sources, with_reversed_pairs
 from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
+# The training pairs must be the same when a run resumes.
+NOISE_SEED = 0
 # Flags that have no effect without another one.
 NEEDS = {
     "validation_file": "train_file",
@@ -71,6 +74,20 @@ class DataArguments:
             "lengths, another script than most, repeats. The log gives their numbers."
         },
     )
+    both_directions: bool = field(
+        default=False,
+        metadata={
+            "help": "Train on each pair in both directions. Then train one direction further, with "
+            "--start_from."
+        },
+    )
+    noisy_sources: float = field(
+        default=0.0,
+        metadata={
+            "help": "Add a copy of this share of the training pairs with sources in capitals, in "
+            "title case, without final punctuation, or with typing errors. 0: none."
+        },
+    )
     max_length: int = field(
         default=256,
         metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
@@ -87,11 +104,7 @@ def load_splits(data: DataArguments) -> DatasetDict:
         OSError: A file or dataset cannot be read.
         ValueError: A file or dataset has the wrong format, or arguments contradict each other.
     """
-    if data.dataset_name is not None and data.train_file is not None:
-        raise ValueError("Give either dataset_name or train_file, not both.")
-    for name, needed in NEEDS.items():
-        if getattr(data, name) is not None and getattr(data, needed) is None:
-            raise ValueError(f"{name} needs {needed}. Give that too.")
+    _check_arguments(data)
     if data.dataset_name is not None:
         splits = _hub_splits(data, data.dataset_name)
     elif data.train_file is not None:
@@ -100,7 +113,24 @@ def load_splits(data: DataArguments) -> DatasetDict:
         splits = _embedded_splits(data)
     splits["train"] = report_suspicious(splits["train"], data.clean)
     warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
+    splits["train"] = _augmented(splits["train"], data)
     return DatasetDict(splits)
+
+
+def _check_arguments(data: DataArguments) -> None:
+    if data.dataset_name is not None and data.train_file is not None:
+        raise ValueError("Give either dataset_name or train_file, not both.")
+    for name, needed in NEEDS.items():
+        if getattr(data, name) is not None and getattr(data, needed) is None:
+            raise ValueError(f"{name} needs {needed}. Give that too.")
+    if not 0 <= data.noisy_sources <= 1:
+        raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
+
+
+def _augmented(train: Dataset, data: DataArguments) -> Dataset:
+    if data.noisy_sources:
+        train = with_noisy_sources(train, data.noisy_sources, NOISE_SEED)
+    return with_reversed_pairs(train) if data.both_directions else train
 
 
 def _file_splits(data: DataArguments) -> dict[str, Dataset]:

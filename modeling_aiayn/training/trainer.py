@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .interruption import InterruptionCallback, separate_workers
 from .loaders import example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .progress import ProgressBar
+from .r_drop import r_drop_loss, repeated
 from .resumption import Resumption, note_best_checkpoint
 from .run import claim_folder, forget_finish
 from .sampling import LengthGroups
@@ -65,7 +67,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism.
     """
 
-    label_smoother: Any  # the library's, which its own annotations leave out
+    # The library's, which its own annotations leave out.
+    label_smoother: Any
+    compute_loss_func: Any
 
     def __init__(
         self,
@@ -223,7 +227,23 @@ class AiaynTrainer(Seq2SeqTrainer):
             inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
             # A loss function of the user's reads logits.
             inputs["skip_logits"] = self.compute_loss_func is None
+            if weight := getattr(self.args, "r_drop", 0.0):
+                return self._r_drop_loss(model, inputs, weight, *args, **kwargs)
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _r_drop_loss(
+        self, model: nn.Module, inputs: dict[str, Any], weight: float, *args: Any, **kwargs: Any
+    ) -> Tensor | tuple[Tensor, Any]:
+        factor = self.args.label_smoothing_factor
+        own = self.compute_loss_func
+        if own is not None:
+            raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
+        self.compute_loss_func = partial(r_drop_loss, weight=weight, label_smoothing_factor=factor)
+        try:
+            inputs = repeated(inputs) | {"skip_logits": False}
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.compute_loss_func = None
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any

@@ -1,0 +1,60 @@
+"""More training pairs, made of those that there are."""
+
+import random
+from collections.abc import Callable
+
+from datasets import Dataset, concatenate_datasets
+
+COLUMNS = ["source", "target"]
+# Share of the characters of a text that get a typing error.
+TYPING_ERRORS = 0.04
+# Punctuation that may end a sentence.
+FINAL = ".!?…"
+
+
+def with_reversed_pairs(pairs: Dataset) -> Dataset:
+    """The pairs, and the same in the other direction (Ding et al. 2021, arXiv:2109.07780)."""
+    names = dict(zip(COLUMNS, reversed(COLUMNS), strict=True))
+    swapped = pairs.select_columns(COLUMNS).rename_columns(names).select_columns(COLUMNS)
+    return concatenate_datasets([pairs.select_columns(COLUMNS), swapped])
+
+
+def with_noisy_sources(pairs: Dataset, share: float, seed: int) -> Dataset:
+    """The pairs, and a share of them again, with sources as careless people write them.
+
+    Each copy has one of four kinds of noise, see `NOISES`; targets stay as they are.
+    """
+    generator = random.Random(seed)
+    kinds = list(NOISES.values())
+    chosen = generator.sample(range(len(pairs)), round(share * len(pairs)))
+    rows: dict[str, list[str]] = {name: [] for name in COLUMNS}
+    for place, index in enumerate(chosen):
+        pair = pairs[index]
+        rows["source"].append(kinds[place % len(kinds)](pair["source"], generator))
+        rows["target"].append(pair["target"])
+    return concatenate_datasets([pairs.select_columns(COLUMNS), Dataset.from_dict(rows)])
+
+
+def with_typing_errors(text: str, generator: random.Random) -> str:
+    """A text in which some letters are left out, doubled, swapped with the next, or replaced."""
+    letters, found, skipped = list(text), [], False
+    for place, letter in enumerate(letters):
+        if skipped or not letter.isalpha() or generator.random() >= TYPING_ERRORS:
+            found.append("" if skipped else letter)
+            skipped = False
+            continue
+        following = letters[place + 1] if place + 1 < len(letters) else ""
+        kind = generator.randrange(4)
+        skipped = kind == 2 and following.isalpha()
+        others = ["", letter * 2, following + letter if skipped else letter * 2]
+        found.append([*others, generator.choice("abcdefghijklmnopqrstuvwxyz")][kind])
+    return "".join(found)
+
+
+Noise = Callable[[str, random.Random], str]
+NOISES: dict[str, Noise] = {
+    "capitals": lambda text, _: text.upper(),
+    "title case": lambda text, _: " ".join(word[:1].upper() + word[1:] for word in text.split(" ")),
+    "no final punctuation": lambda text, _: text.rstrip(FINAL).rstrip() or text,
+    "typing errors": with_typing_errors,
+}

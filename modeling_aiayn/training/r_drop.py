@@ -1,0 +1,48 @@
+"""R-Drop: two passes with other dropout must agree (Wu et al. 2021, arXiv:2106.14448).
+
+The paper's loss is the sum of both passes' losses, plus a weight times the mean of both Kullback-
+Leibler divergences between their distributions. Ours is half of it: where both passes agree, it is
+the loss of one. A step takes twice the time.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from ..losses import IGNORED_LABEL, label_smoothed_cross_entropy, mean_over_step
+
+
+def repeated(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a batch twice, one after the other: [2B, ...]."""
+    return {
+        name: each.repeat(2, *[1] * (each.dim() - 1)) if isinstance(each, Tensor) else each
+        for name, each in inputs.items()
+    }
+
+
+def r_drop_loss(
+    outputs: Any,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    *,
+    weight: float,
+    label_smoothing_factor: float,
+) -> Tensor:
+    """The loss of a repeated batch, [], in nats per token.
+
+    Args:
+        outputs: Outputs of the model with "logits", [2B, T, V].
+        labels: Target ids, [2B, T]; -100 at positions without a target.
+        num_items_in_batch: Real target tokens in the whole optimiser step, each counted once.
+        weight: Weight of the divergence, alpha in the paper.
+        label_smoothing_factor: As for `label_smoothed_cross_entropy`.
+    """
+    logits = outputs["logits"]
+    once, _ = labels.chunk(2)
+    if num_items_in_batch is None:
+        num_items_in_batch = (once != IGNORED_LABEL).sum()
+    loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing_factor)
+    is_real = (once != IGNORED_LABEL).to(logits.device)
+    first, second = (half[is_real].float().log_softmax(-1) for half in logits.chunk(2))  # [R, V]
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum() / 2  # []
+    return (loss + weight * mean_over_step(divergence, once, num_items_in_batch)) / 2
