@@ -15,6 +15,7 @@ JOBS = (
     "demo",
     "train-translation",
     "translate",
+    "serve",
     "evaluate-translation",
     "train-classifier",
     "classify",

@@ -41,6 +41,7 @@ ROOMS = {
     "translation": set(),
     "inspection": {"translation"},
     "interop": {"translation"},
+    "serving": {"translation"},
     "classification": {"training", "inspection"},
     "language_model": {"training"},
 }

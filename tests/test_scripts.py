@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 import aiayn
 from modeling_aiayn.commands import evaluate_translation as evaluate_command
-from modeling_aiayn.commands import translate as translate_command
+from modeling_aiayn.commands import stream_flags
 from modeling_aiayn.commands.command_line import (
     RECIPES,
     find_recipe,
@@ -282,7 +282,7 @@ def test_an_output_appears_when_it_is_complete(run, model_folder, tmp_path, monk
     def read_gzip(path):
         return gzip.decompress(path.read_bytes())
 
-    monkeypatch.setattr(translate_command, "POOL_SIZE", 1)
+    monkeypatch.setattr(stream_flags, "POOL_SIZE", 1)
     (tmp_path / "texts").write_text("We see.\n" * 4)
     (tmp_path / "prefixes").write_text("Wir\n" * 3)
     flags = ("--model", model_folder, "--input", tmp_path / "texts", "--output")

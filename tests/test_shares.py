@@ -44,6 +44,12 @@ def test_pools_go_round_and_are_merged_in_order(tmp_path, count, processes):
     assert merged.getvalue().decode().split() == [str(each) for each in range(count)]
 
 
+def test_a_process_alone_reads_no_text_ahead():
+    texts = iter(range(9))
+    own = Share().of(texts)
+    assert (next(own), next(texts)) == (0, 1)
+
+
 def test_a_share_is_read_from_the_variables_of_launchers(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)

@@ -51,7 +51,9 @@ class Share:
         return cls(int(rank), int(processes))
 
     def of(self, texts: Iterable[Item]) -> Iterator[Item]:
-        """The texts of this process, in their order."""
+        """The texts of this process, in their order; alone, it reads none ahead."""
+        if self.processes == 1:
+            return iter(texts)
         pools = islice(read_pools(texts, POOL_SIZE), self.rank, None, self.processes)
         return chain.from_iterable(pools)
 

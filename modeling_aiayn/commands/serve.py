@@ -1,0 +1,95 @@
+"""Translate over HTTP, by LibreTranslate's interface.
+
+aiayn serve --port 5000
+curl 127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
+
+Texts may have several sentences and lines. SIGTERM and Ctrl-C end the server after the requests
+that are under way.
+"""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from transformers.hf_argparser import HfArg
+
+from ..loading import BUNDLED_MODEL, check_package
+from ..translation.translator import Translator
+from .command_line import parse_arguments
+from .translator_flags import SearchFlags, TranslatorFlags
+
+logger = logging.getLogger(__name__)
+
+MAX_PORT = 65_535
+
+
+@dataclass(kw_only=True)
+class ServeFlags(TranslatorFlags):
+    """The address, the languages, and the bounds of a server."""
+
+    model: list[str] = HfArg(
+        default_factory=lambda: [BUNDLED_MODEL],
+        help="Folder of a trained model; with --hub, a repository. Several models with the same "
+        "vocabulary form an ensemble. Default: the bundled English-German model.",
+    )
+    source_lang: str = HfArg(default="en", help="Source language, an ISO 639 code.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    host: str = HfArg(
+        default="127.0.0.1", help="Address to listen on; 0.0.0.0 means that of every network."
+    )
+    port: int = HfArg(default=5000, help="Port to listen on.")
+    max_characters: int = HfArg(default=5000, help="Characters of a request at most.")
+    max_waiting: int = HfArg(
+        default=2000, help="Sentences that may wait at most; further requests are refused."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_characters", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not 0 < self.port <= MAX_PORT:
+            raise ValueError(f"port must be in [1, {MAX_PORT}], got {self.port}.")
+        for package in ("starlette", "uvicorn", "sentencex"):
+            check_package(package, "server")
+
+
+def is_too_long(translator: Translator, sentence: str) -> bool:
+    """Whether a sentence has more tokens than the model takes."""
+    limit = translator.max_source_tokens
+    return len(sentence) >= limit and len(translator.source_tokenizer(sentence).input_ids) > limit
+
+
+def main() -> None:
+    """Load, try, listen."""
+    flags, search = parse_arguments(__doc__, ServeFlags, SearchFlags)
+    import uvicorn
+
+    from ..serving.app import Service, make_app
+    from ..serving.batching import Batcher
+
+    # All computation is in this thread: torch keeps workers for each thread that computes, and is
+    # several times slower if there are more of them than cores.
+    thread = ThreadPoolExecutor(max_workers=1)
+    translator = thread.submit(flags.load).result()
+    options = vars(search.options_for(translator))
+    translate = partial(translator, **flags.batch_options, **options)
+    # An unusable model shows here, and the first request is not slow.
+    thread.submit(translate, ["A test."]).result()
+    service = Service(
+        Batcher(translate, flags.batch_size, flags.max_waiting, thread),
+        flags.source_lang,
+        flags.target_lang,
+        flags.max_characters,
+        partial(is_too_long, translator),
+    )
+    logger.info("Listening on http://%s:%d.", flags.host, flags.port)
+    uvicorn.run(
+        make_app(service),
+        host=flags.host,
+        port=flags.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+    )

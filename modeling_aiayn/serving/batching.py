@@ -1,0 +1,75 @@
+"""Batches of the sentences of concurrent requests."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+
+class QueueFullError(Exception):
+    """More sentences would wait than are allowed."""
+
+
+class Batcher:
+    """Translates the sentences that wait, of all requests together, one batch after another.
+
+    While a batch is translated, other requests arrive; their sentences are the next batch. So the
+    batches grow with the load, and nobody waits for a batch to fill.
+
+    Args:
+        translate: Translates sentences.
+        batch_size: Sentences of a batch, at most.
+        max_waiting: Sentences that may wait.
+        thread: An executor with one thread, in which translate runs.
+    """
+
+    def __init__(
+        self,
+        translate: Callable[[list[str]], list[str]],
+        batch_size: int,
+        max_waiting: int,
+        thread: ThreadPoolExecutor,
+    ) -> None:
+        self.translate = translate
+        self.batch_size, self.max_waiting = batch_size, max_waiting
+        self._waiting: deque[tuple[str, asyncio.Future[str]]] = deque()
+        self._thread = thread
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, sentences: Sequence[str]) -> list[str]:
+        """Translate the sentences of a request.
+
+        Raises:
+            QueueFullError: More than max_waiting sentences would wait.
+            Exception: Whatever translate raises.
+        """
+        if self._waiting and len(self._waiting) + len(sentences) > self.max_waiting:
+            raise QueueFullError
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[str]] = [loop.create_future() for _ in sentences]
+        self._waiting.extend(zip(sentences, futures, strict=True))
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._work())
+        try:
+            return list(await asyncio.gather(*futures))
+        finally:
+            for future in futures:
+                future.cancel()  # of a request that has failed or whose client has gone
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            size = min(self.batch_size, len(self._waiting))
+            batch = [self._waiting.popleft() for _ in range(size)]
+            batch = [(sentence, future) for sentence, future in batch if not future.cancelled()]
+            sentences = [sentence for sentence, _ in batch]
+            try:
+                found = await loop.run_in_executor(self._thread, self.translate, sentences)
+            except Exception as error:  # each request of the batch reports it
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), translation in zip(batch, found, strict=True):
+                if not future.done():
+                    future.set_result(translation)

@@ -1,0 +1,261 @@
+"""The HTTP server: LibreTranslate's interface, batches of concurrent requests, and bounds."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import ROOT
+from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
+
+from modeling_aiayn.commands.serve import is_too_long
+from modeling_aiayn.serving.app import Service, make_app
+from modeling_aiayn.serving.batching import Batcher, QueueFullError
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.whole_texts import SplitText
+
+TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
+
+
+def upper(sentences):
+    return [sentence.upper() for sentence in sentences]
+
+
+def client_of(translate=upper, max_characters=100, max_waiting=50):
+    batcher = Batcher(translate, 8, max_waiting, ThreadPoolExecutor(1))
+    service = Service(batcher, "en", "de", max_characters, lambda text: len(text) > 60)
+    return TestClient(make_app(service), raise_server_exceptions=False)
+
+
+def ask(client, q, source="en", target="de", **more):
+    return client.post("/translate", json={"q": q, "source": source, "target": target, **more})
+
+
+def test_texts_are_split_into_sentences_and_keep_their_blanks():
+    found = SplitText.of(TEXT, "en")
+    assert found.sentences == [
+        *("Dr. Smith pays e.g. 3.5 dollars.", "We go!", "A dog runs.", "No end"),
+    ]
+    assert found.joined(found.sentences) == TEXT
+    assert found.joined(["1", "2", "3", "4"]) == "  1  2\n\n\t3\r\n 4"
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "a", "\n", "a\n", "«Â»\u2028b", "\x00 \ud7ff x"])
+def test_any_text_is_the_same_after_splitting(text):
+    found = SplitText.of(text, "en")
+    assert found.joined(found.sentences) == text
+
+
+def test_answers_have_the_shape_of_the_question():
+    with client_of() as client:
+        assert ask(client, "We go. See!").json() == {"translatedText": "WE GO. SEE!"}
+        assert ask(client, ["a", "", "b\nc"]).json() == {"translatedText": ["A", "", "B\nC"]}
+        assert ask(client, "a", source="auto", format="text").json()["translatedText"] == "A"
+        form = client.post("/translate", data={"q": "a & ü", "source": "en", "target": "de"})
+        assert form.json() == {"translatedText": "A & Ü"}
+        assert client.get("/health").json() == {"status": "ok"}
+        languages = client.get("/languages").json()
+        assert [(each["code"], each["targets"]) for each in languages] == [
+            ("en", ["de"]),
+            ("de", []),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        (b'{"q": "a", "source": "en", "target": "fr"}', 400, "translates from en to de, got"),
+        (b'{"q": "a", "source": "de", "target": "de"}', 400, "got source 'de' and target 'de'"),
+        (b'{"q": 3, "target": "de"}', 400, "q must be a text or a list of texts"),
+        (b'{"q": [], "target": "de"}', 400, "q must be a text"),
+        (b'{"q": ["a", null], "target": "de"}', 400, "q must be a text"),
+        (b'{"q": "a", "target": "de", "format": "html"}', 400, "format must be text, got 'html'"),
+        (b'{"target": "de"}', 400, "q must be a text"),
+        (b'["a"]', 400, "must be a JSON object"),
+        (b'{"q": "a"', 400, "must be JSON or a form in UTF-8"),
+        (b"\xff", 400, "must be JSON or a form in UTF-8"),
+        (b"[" * 5000, 400, "must be JSON or a form"),
+        (b'{"q": "\\ud800", "target": "de"}', 400, "half of a surrogate pair"),
+        (json.dumps({"q": "a" * 101, "target": "de"}).encode(), 413, "at most 100 characters"),
+        (json.dumps({"q": ["a" * 60, "b" * 60], "target": "de"}).encode(), 413, "at most 100"),
+        (json.dumps({"q": "a" * 61, "target": "de"}).encode(), 413, "sentence is too long for"),
+        (b"x" * 12_000, 413, "at most 100 characters"),
+    ],
+    ids=str,
+)
+def test_bad_requests_are_refused_with_one_line(content, status, message):
+    with client_of() as client:
+        headers = {"content-type": "application/json"}
+        answer = client.post("/translate", content=content, headers=headers)
+    assert (answer.status_code, answer.json().keys()) == (status, {"error"})
+    assert message in answer.json()["error"] and "\n" not in answer.json()["error"]
+
+
+def test_other_addresses_and_methods_have_json_errors():
+    with client_of() as client:
+        assert client.get("/none").status_code == 404
+        answer = client.get("/translate")
+        assert (answer.status_code, answer.json()) == (405, {"error": "Method Not Allowed"})
+
+
+def test_a_failure_tells_nothing_and_the_next_request_works():
+    def fail(sentences):
+        if "bad" in sentences:
+            raise RuntimeError("/secret/path")
+        return sentences
+
+    with client_of(fail) as client:
+        answer = ask(client, ["bad", "other"])
+        assert (answer.status_code, answer.json()) == (500, {"error": "The translation failed."})
+        assert ask(client, "good").status_code == 200
+
+
+def test_waiting_sentences_of_all_requests_are_one_batch():
+    """While the first batch is translated, the sentences of four requests come."""
+    batches, started, goes_on = [], threading.Event(), threading.Event()
+
+    def translate(sentences):
+        batches.append(sentences)
+        started.set()
+        assert goes_on.wait(10)
+        return upper(sentences)
+
+    async def run():
+        batcher = Batcher(translate, 6, 50, ThreadPoolExecutor(1))
+        first = asyncio.create_task(batcher(["first"]))
+        await asyncio.to_thread(started.wait)
+        others = [asyncio.create_task(batcher([f"{n}a", f"{n}b"])) for n in range(4)]
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await first == ["FIRST"]
+        assert await asyncio.gather(*others) == [[f"{n}A", f"{n}B"] for n in range(4)]
+
+    asyncio.run(run())
+    assert [len(batch) for batch in batches] == [1, 6, 2]
+
+
+def test_a_full_queue_refuses_and_cancelled_requests_leave_it():
+    started, goes_on, batches = threading.Event(), threading.Event(), []
+
+    def translate(sentences):
+        batches.append(sentences)
+        started.set()
+        assert goes_on.wait(10)
+        return upper(sentences)
+
+    async def run():
+        batcher = Batcher(translate, 6, 5, ThreadPoolExecutor(1))
+        first = asyncio.create_task(batcher(["first"]))
+        await asyncio.to_thread(started.wait)
+        gone = asyncio.create_task(batcher(["x"] * 4))
+        waiting = asyncio.create_task(batcher(["y"]))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await batcher(["z"])
+        gone.cancel()
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await first == ["FIRST"] and await waiting == ["Y"]
+
+    asyncio.run(run())
+    assert batches == [["first"], ["y"]]
+
+
+def test_long_sentences_are_counted_in_tokens():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    assert not is_too_long(translator, "a " * 200)
+    assert not is_too_long(translator, "A dog runs. " * 50)
+    assert is_too_long(translator, "a " * 520)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "scripts/serve.py", "--port", str(port), "--num_beams", "1"]
+    with subprocess.Popen(
+        [*command, "--max_waiting", "40", "--max_characters", "20000"],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5)
+                break
+            except urllib.error.URLError:
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.1)
+        yield process, url
+        process.kill()
+
+
+@pytest.mark.long
+def test_the_python_client_of_libretranslate_translates(server):
+    client = LibreTranslateAPI(server[1])
+    assert client.translate("A dog runs across the grass.", "en", "de") == (
+        "Ein Hund rennt über das Gras."
+    )
+    assert [each["code"] for each in client.languages()] == ["en", "de"]
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        client.translate("A dog.", "en", "fr")
+
+
+@pytest.mark.long
+def test_many_clients_get_the_translations_of_one(server):
+    client = LibreTranslateAPI(server[1])
+    texts = [f"A dog runs in {number} minutes." for number in range(48)]
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda text: client.translate(text, "en", "de"), texts))
+    translator = Translator.from_pretrained("aiayn-en-de")
+    assert found == translator(texts, num_beams=1)
+
+    def status(text):
+        try:
+            return len(client.translate(text, "en", "de")) > 0
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Retry-After"]
+
+    with ThreadPoolExecutor(24) as pool:
+        statuses = list(pool.map(status, ["A dog runs. " * 30] * 24))
+    assert set(statuses) == {True, (429, "1")}
+
+
+@pytest.mark.long
+def test_sigterm_lets_requests_finish(server):
+    process, url = server
+    client = LibreTranslateAPI(url)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.translate, "A dog runs across the grass. " * 400, "en", "de")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert answer.result(timeout=60).count(".") >= 300
+    process.wait(timeout=30)
+    err = process.stderr.read()
+    assert re.search(r"Listening on http://127\.0\.0\.1:\d+\.", err)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--port", "0"), "port must be in [1, 65535], got 0"),
+        (("--max_waiting", "0"), "max_waiting must be at least 1, got 0"),
+        (("--max_characters", "0"), "max_characters must be at least 1"),
+        (("--model", "/none"), "No such directory: /none"),
+    ],
+    ids=str,
+)
+def test_impossible_servers_are_rejected(run, flags, message):
+    code, out, err = run("serve.py", *flags)
+    assert (code, out) == (1, "") and message in err
