@@ -58,6 +58,9 @@ class WithVmap:
     def __init__(self, translator: Any) -> None:
         self.translator = translator
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.translator, name)
+
     def translate_batch(self, *arguments: Any, **options: Any) -> Any:
         """Translate with the candidates.
 

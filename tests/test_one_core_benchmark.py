@@ -1,0 +1,58 @@
+"""The benchmark of one core measures the same work for all; no test asserts a speed."""
+
+import pytest
+import torch
+from benchmark_one_core import WithVmap, write_vmap
+
+from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
+from modeling_aiayn.tokenization import vocabulary_sha256
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.shortlist import LinkCounts, Shortlist
+
+TEXTS = ["A dog runs across the grass.", "We see the key."]
+
+
+@pytest.fixture
+def shortlist(tmp_path):
+    """Only the words of the first sentence and its translation."""
+    translator = Translator.from_pretrained("aiayn-en-de")
+    size = len(translator.source_tokenizer)
+    counts = LinkCounts(size, size)
+    source = torch.tensor([translator.encode(TEXTS[0])])
+    target = torch.tensor([translator.encode_target("Ein Hund rennt über das Gras.")])
+    counts.add(source, target, torch.ones(1, target.size(1), source.size(1)))
+    hashes = [vocabulary_sha256(translator.source_tokenizer)] * 2
+    found = Shortlist.from_counts(counts, hashes, per_id=100, frequent=4, is_shared=True)
+    found.save(tmp_path / "shortlist.safetensors")
+    return tmp_path / "shortlist.safetensors"
+
+
+def test_both_engines_get_the_same_candidates(tmp_path, shortlist):
+    export_ctranslate2(Translator.from_pretrained("aiayn-en-de"), tmp_path / "ct2", "float32")
+    theirs = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+    write_vmap(Shortlist.read(shortlist), theirs, tmp_path / "ct2")
+    theirs = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+    unrestricted = theirs(TEXTS, num_beams=1)
+    theirs.engine.translator = WithVmap(theirs.engine.translator)
+    ours = Translator.from_pretrained("aiayn-en-de", shortlist=shortlist)
+    for text in TEXTS:  # one by one: a batch shares its candidates
+        found = ours([text], num_beams=1)
+        assert theirs([text], num_beams=1) == found
+    assert unrestricted[1] != found[0]
+
+
+@pytest.mark.long
+def test_the_script_prints_a_row_for_each_engine(run, tmp_path, shortlist):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{text}\tEin Hund.\n" for text in TEXTS))
+    code, out, err = run(
+        *("../benchmarks/benchmark_one_core.py", "--model", "aiayn-en-de", "--rounds", 1),
+        *("--file", tmp_path / "pairs.tsv", "--sentences", 3, "--join", 2),
+        *("--shortlist", shortlist),
+    )
+    assert code == 0, err
+    heading, _, *rows = out.splitlines()
+    assert heading.startswith("3 sentences of 10.0 words on average, greedy, one thread")
+    names = ["Translator int8, shortlist", "CTranslate2 int8, vmap"]
+    names += ["Translator int8", "CTranslate2 int8"]
+    assert [row[:28].strip() for row in rows] == names
+    assert rows[0].split()[-1] == "3"
