@@ -22,9 +22,6 @@ from modeling_aiayn.commands.serve import is_too_long
 from modeling_aiayn.serving.app import Service, make_app
 from modeling_aiayn.serving.batching import Batcher, QueueFullError
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.whole_texts import SplitText
-
-TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
 
 
 def upper(sentences):
@@ -39,21 +36,6 @@ def client_of(translate=upper, max_characters=100, max_waiting=50):
 
 def ask(client, q, source="en", target="de", **more):
     return client.post("/translate", json={"q": q, "source": source, "target": target, **more})
-
-
-def test_texts_are_split_into_sentences_and_keep_their_blanks():
-    found = SplitText.of(TEXT, "en")
-    assert found.sentences == [
-        *("Dr. Smith pays e.g. 3.5 dollars.", "We go!", "A dog runs.", "No end"),
-    ]
-    assert found.joined(found.sentences) == TEXT
-    assert found.joined(["1", "2", "3", "4"]) == "  1  2\n\n\t3\r\n 4"
-
-
-@pytest.mark.parametrize("text", ["", " \n\t ", "a", "\n", "a\n", "«Â»\u2028b", "\x00 \ud7ff x"])
-def test_any_text_is_the_same_after_splitting(text):
-    found = SplitText.of(text, "en")
-    assert found.joined(found.sentences) == text
 
 
 def test_answers_have_the_shape_of_the_question():

@@ -3,6 +3,7 @@
 aiayn translate --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
+aiayn translate --format text < letter.en > letter.de
 aiayn translate --input large.en --output large.de --processes 8 --resume true
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
@@ -14,6 +15,7 @@ from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..translation.translation_lines import translation_lines
 from ..translation.translator import SourceText, Translation
+from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
 from .translate_flags import TranslateFlags
 from .translator_flags import SearchFlags
@@ -24,13 +26,19 @@ def main() -> None:
     flags, search = parse_arguments(__doc__, TranslateFlags, SearchFlags)
     choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     flags.check_one_line_for_each(search.nbest)
+    if flags.format == "text" and search.nbest > 1:
+        raise ValueError("--format text needs --nbest 1.")
     translator = flags.load()
     options = search.options_for(translator)
     translator.engine.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
 
+    whole = WholeLines(flags.texts(), flags.source_lang) if flags.format == "text" else None
+
     def lines(source: SourceText, translations: list[Translation]) -> list[str]:
+        if whole is not None:
+            return whole.add(translations[0].text)
         number = source.number if options.nbest > 1 else None
         return translation_lines(translations, number, flags.scores, align)
 
-    flags.write(translator, flags.source_texts(), options, lines)
+    flags.write(translator, flags.source_texts(whole or flags.texts()), options, lines)

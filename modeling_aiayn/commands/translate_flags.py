@@ -1,14 +1,14 @@
 """Flags of the job that translates."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
-from ..loading import BUNDLED_MODEL
+from ..loading import BUNDLED_MODEL, check_package
 from ..translation.translator import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of
 from .stream_flags import StreamFlags
@@ -36,6 +36,15 @@ class TranslateFlags(StreamFlags):
         "by tabs.",
     )
     scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
+    format: str = HfArg(
+        default="lines",
+        help="lines: each line of the input is a sentence. text: a line may have several "
+        "sentences; it is split, and lines and blanks stay as they are. Needs the extra server.",
+        metadata={"choices": ["lines", "text"]},
+    )
+    source_lang: str = HfArg(
+        default="en", help="Language of the input, which --format text splits into sentences."
+    )
     alignment: str | None = HfArg(
         default=None,
         help="Add a column of word links (source-target) read from the cross-attention of a layer "
@@ -48,7 +57,18 @@ class TranslateFlags(StreamFlags):
             raise ValueError("Give either --text or --input, not both.")
         if self.destination.is_shared and self.text is None and self.input is None:
             raise ValueError("Several launched processes need --input or --text: stdin has one.")
+        if self.format == "text":
+            self._check_text_format()
         self._check_files()
+
+    def _check_text_format(self) -> None:
+        """Check that no option needs a line for each sentence."""
+        names = ("prefixes", "phrases", "scores", "alignment", "resume")
+        given = [f"--{name}" for name in names if getattr(self, name)]
+        given += ["several launched processes"] if self.destination.is_shared else []
+        if given:
+            raise ValueError(f"--format text cannot be used with {given[0]}. Leave out one.")
+        check_package("sentencex", "server")
 
     def _check_files(self) -> None:
         named = {name: getattr(self, name) for name in ("input", "prefixes", "phrases")}
@@ -67,9 +87,12 @@ class TranslateFlags(StreamFlags):
         """Whether a person types sentences and waits for each translation."""
         return self.text is None and self.input is None and sys.stdin.isatty()
 
-    def source_texts(self) -> Iterator[SourceText]:
-        """Read the texts to translate, with their prefixes and phrases."""
-        texts = self.text or stream_lines(self.input or sys.stdin.buffer)
+    def texts(self) -> Iterable[str]:
+        """Read the texts to translate: the lines of the input."""
+        return self.text or stream_lines(self.input or sys.stdin.buffer)
+
+    def source_texts(self, texts: Iterable[str]) -> Iterator[SourceText]:
+        """Add prefixes and phrases to texts."""
         prefixes = None if self.prefixes is None else stream_lines(self.prefixes)
         phrases = None
         if self.phrases is not None:

@@ -1,6 +1,7 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,3 +50,35 @@ class SplitText:
         for translation, blank in zip(translations, self.blanks[1:], strict=True):
             parts += [translation, blank]
         return "".join(parts)
+
+
+class WholeLines:
+    """Splits lines into sentences, and joins the translations of each line again.
+
+    Args:
+        lines: The lines of a text.
+        language: Its language, an ISO 639 code.
+    """
+
+    def __init__(self, lines: Iterable[str], language: str) -> None:
+        self._lines, self._language = lines, language
+        self._begun: deque[SplitText] = deque()
+        self._translations: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        """The sentences of all lines; an empty one for a line without sentences."""
+        for line in self._lines:
+            split = SplitText.of(line, self._language)
+            if not split.sentences:
+                split = SplitText([""], [line, ""])
+            self._begun.append(split)
+            yield from split.sentences
+
+    def add(self, translation: str) -> list[str]:
+        """Take the translation of the next sentence; return its line if it is the line's last."""
+        self._translations.append(translation)
+        if len(self._translations) < len(self._begun[0].sentences):
+            return []
+        line = self._begun.popleft().joined(self._translations)
+        self._translations.clear()
+        return [line]

@@ -1,0 +1,64 @@
+"""Texts of several sentences: nothing but the sentences changes."""
+
+import pytest
+
+from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.whole_texts import SplitText, WholeLines
+
+TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
+
+
+def test_texts_are_split_into_sentences_and_keep_their_blanks():
+    found = SplitText.of(TEXT, "en")
+    assert found.sentences == [
+        *("Dr. Smith pays e.g. 3.5 dollars.", "We go!", "A dog runs.", "No end"),
+    ]
+    assert found.joined(found.sentences) == TEXT
+    assert found.joined(["1", "2", "3", "4"]) == "  1  2\n\n\t3\r\n 4"
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "a", "\n", "a\n", "«Â»\u2028b", "\x00 \ud7ff x"])
+def test_any_text_is_the_same_after_splitting(text):
+    found = SplitText.of(text, "en")
+    assert found.joined(found.sentences) == text
+
+
+@pytest.mark.parametrize(
+    "text", [TEXT, "", "\n", "\n\n a. B.\n\n", "x", "One. Two. Three.\n \nFour."]
+)
+def test_lines_come_back_when_their_last_sentence_is_translated(text):
+    lines = text.split("\n")
+    read = []
+    whole = WholeLines((read.append(line) or line for line in lines), "en")
+    found = []
+    for sentence in whole:
+        found += whole.add(sentence)
+        assert len(found) >= len(read) - 1  # no line waits for a later one
+    assert found == lines
+
+
+def test_a_text_is_translated_sentence_by_sentence(run, tmp_path):
+    sentences = ["A dog runs.", "Two cats sleep.", "We see the key."]
+    one, two, three = Translator.from_pretrained("aiayn-en-de")(sentences)
+    text = f"{sentences[0]}  {sentences[1]}\n\n\t{sentences[2]}\n"
+    (tmp_path / "letter").write_text(text)
+    command = ("translate.py", "--format", "text", "--input", tmp_path / "letter")
+    code, out, err = run(*command)
+    assert (code, out) == (0, f"{one}  {two}\n\n\t{three}\n"), err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--scores", "true"), "--format text cannot be used with --scores"),
+        (("--resume", "true", "--output", "o"), "--format text cannot be used with --resume"),
+        (("--nbest", "2"), "--format text needs --nbest 1"),
+    ],
+    ids=str,
+)
+def test_options_that_need_a_line_for_each_sentence_are_rejected(
+    run, tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("translate.py", "--text", "We see.", "--format", "text", *flags)
+    assert (code, out) == (1, "") and message in err
