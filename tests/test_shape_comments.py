@@ -17,6 +17,7 @@ from modeling_aiayn.blockwise_attention import blockwise_attention_forward
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.inspection.position_maps import draw_positions
+from modeling_aiayn.training.r_drop import r_drop_loss
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.candidates import top_tokens
 
@@ -162,6 +163,8 @@ def run_workshop(tokenizer, folder):
     attention_maps(translator, sentences[0], sentences[1])
     count_links(translator, sentences, ["ein Auto .", "die Katze schläft ."])
     draw_positions(12, folder / "positions.png")
+    labels = torch.tensor([[5, 6, 2], [4, 2, -100]]).repeat(2, 1)
+    r_drop_loss({"logits": torch.randn(4, 3, 7)}, labels, weight=1.0, label_smoothing_factor=0.1)
     # The fast path for a large vocabulary.
     top_tokens(torch.randn(2, 3, 1000), 4)
 

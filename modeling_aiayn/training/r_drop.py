@@ -42,7 +42,7 @@ def r_drop_loss(
     if num_items_in_batch is None:
         num_items_in_batch = (once != IGNORED_LABEL).sum()
     loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing_factor)
-    is_real = (once != IGNORED_LABEL).to(logits.device)
-    first, second = (half[is_real].float().log_softmax(-1) for half in logits.chunk(2))  # [R, V]
+    is_real = (labels != IGNORED_LABEL).to(logits.device)
+    first, second = logits[is_real].float().log_softmax(-1).chunk(2)  # [R, V]
     divergence = ((first.exp() - second.exp()) * (first - second)).sum() / 2  # []
     return (loss + weight * mean_over_step(divergence, once, num_items_in_batch)) / 2
