@@ -49,7 +49,7 @@ def portable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenize
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Train a "bpe" vocabulary of vocab_size, or a "word" vocabulary with min_frequency.
+    """Train a "bpe" vocabulary of vocab_size, or one of "word" or "token" with min_frequency.
 
     Raises:
         ValueError: There is no such kind, or the sizes do not fit the texts.
@@ -58,7 +58,9 @@ def train_tokenizer(
         return train_bpe_tokenizer(texts, vocab_size, lowercase)
     if kind == "word":
         return train_word_tokenizer(texts, min_frequency)
-    raise ValueError(f"vocabulary must be bpe or word, got {kind!r}.")
+    if kind == "token":
+        return train_word_tokenizer(texts, min_frequency, lowercase, is_tokenized=True)
+    raise ValueError(f"vocabulary must be bpe, word or token, got {kind!r}.")
 
 
 def train_bpe_tokenizer(
@@ -106,11 +108,15 @@ def train_bpe_tokenizer(
 
 
 def train_word_tokenizer(
-    texts: Iterable[str], min_frequency: int = 2, lowercase: bool = True
+    texts: Iterable[str],
+    min_frequency: int = 2,
+    lowercase: bool = True,
+    is_tokenized: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
 
-    The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text.
+    The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text. If the
+    texts are tokenized, with spaces between the tokens, it splits them nowhere else.
 
     Raises:
         ValueError: There is no text, or no word occurs min_frequency times.
@@ -118,8 +124,11 @@ def train_word_tokenizer(
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    if is_tokenized:
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     trainer = WordLevelTrainer(
         vocab_size=2**31,
         min_frequency=min_frequency,

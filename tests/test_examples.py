@@ -1,6 +1,8 @@
 """The examples run as a user runs them, learn, and save a folder that opens."""
 
+import math
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -8,11 +10,14 @@ import sys
 import pytest
 import torch
 from conftest import ROOT
+from sacrebleu import corpus_bleu
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
+
+from modeling_aiayn.translation import Translator
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -92,6 +97,37 @@ def test_a_loop_of_ones_own_runs_in_two_processes(corpus, model_folder, tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch 5: loss") == 1
     assert loss(tmp_path / "tuned", corpus) < before
+
+
+def test_spacy_s_tokens_are_lower_cased_and_joined_by_spaces(monkeypatch, tmp_path):
+    (tmp_path / "train.de").write_text("Zwei Männer, z. B. im U-Boot.\n")
+    (tmp_path / "train.en").write_text("Two men don't dive.\n")
+    files, tokens = tmp_path / "train", tmp_path / "tokens"
+    run_example(
+        monkeypatch,
+        *("spacy_tokens.py", "--file", files, "--output", tokens, "--languages", "de", "en"),
+    )
+    assert (tmp_path / "tokens.de").read_text() == "zwei männer , z. b. im u-boot .\n"
+    assert (tmp_path / "tokens.en").read_text() == "two men do n't dive .\n"
+
+
+def test_scores_of_notebook_6_are_those_of_the_whole_file(monkeypatch, capsys, tmp_path):
+    model = ROOT / "modeling_aiayn" / "checkpoints" / "aiayn-en-de"
+    sources = ["Two men are standing in front of a red house.", "A dog runs.", "I am tired."]
+    targets = ["Zwei Männer stehen vor einem roten Haus.", "Ein Hund läuft schnell.", "Ich bin es."]
+    for side, texts in (("en", sources), ("de", targets)):
+        (tmp_path / f"pairs.{side}").write_text("".join(f"{text}\n" for text in texts))
+    flags = ("--model", model, "--file", tmp_path / "pairs", "--languages", "en", "de")
+    run_example(monkeypatch, "notebook_6_scores.py", *flags)
+    bleu, perplexity = re.fullmatch(
+        r"BLEU (\d+\.\d\d), perplexity (\d+\.\d{3})\n", capsys.readouterr().out
+    ).groups()
+    # One batch of all pairs: the mean over batches is the mean over tokens.
+    pairs = {"source": sources, "target": targets}
+    assert float(perplexity) == pytest.approx(math.exp(loss(model, pairs)), abs=1e-3)
+    found = Translator.from_pretrained(model)(sources, num_beams=1)
+    expected = corpus_bleu(found, [targets], tokenize="none", smooth_method="none")
+    assert float(bleu) == pytest.approx(expected.score, abs=0.005) and expected.score > 20
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

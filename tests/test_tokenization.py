@@ -13,6 +13,7 @@ from modeling_aiayn.tokenization import (
     SPECIAL_TOKENS,
     decode_lines,
     train_bpe_tokenizer,
+    train_tokenizer,
     train_word_tokenizer,
 )
 
@@ -109,6 +110,19 @@ def test_the_word_vocabulary_has_frequent_lower_case_words(words):
     ids = words("THE unheard cat.").input_ids
     assert words.convert_ids_to_tokens(ids) == ["the", "<unk>", "cat", ".", "</s>"]
     assert words.decode(ids, skip_special_tokens=True) == "the cat."
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_tokens_of_tokenized_text_stay_whole(lowercase, tmp_path):
+    texts = ["Das U-Boot kostet 3.50 $ .", "Das U-Boot taucht ."]
+    train_tokenizer(texts, "token", 7, 2, lowercase).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    boat = "u-boot" if lowercase else "U-Boot"
+    assert {boat, boat[:4].lower() + "s"} & tokenizer.get_vocab().keys() == {boat}
+    assert len(tokenizer) == 4 + 3
+    ids = tokenizer("U-Boot  taucht .").input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == [boat, "<unk>", ".", "</s>"]
+    assert decode_lines(tokenizer, [[0, *ids]]) == [f"{boat} <unk> ."]
 
 
 def test_generated_ids_become_one_line_without_special_tokens(bpe, words):

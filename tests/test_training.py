@@ -455,7 +455,7 @@ def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
 
 
 def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):
-    with pytest.raises(ValueError, match="vocabulary must be bpe or word, got 'char'"):
+    with pytest.raises(ValueError, match="vocabulary must be bpe, word or token, got 'char'"):
         build_tokenizers(ModelArguments(vocabulary="char"), dataset)
     with pytest.raises(ValueError, match=r"config_overrides must be a YAML mapping, .* got 'tiny'"):
         build_model(ModelArguments(config_overrides="tiny"), tokenizer, tokenizer)

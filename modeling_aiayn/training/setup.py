@@ -37,15 +37,16 @@ class ModelArguments(PresetArguments):
         default="bpe",
         metadata={
             "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
-            "lower-cased words, one vocabulary for each language (the seed documents)."
+            "lower-cased words, one vocabulary for each language (the seed documents). token: the "
+            "same for texts that are tokenized already, with spaces between the tokens."
         },
     )
     vocab_size: int = field(default=10_000, metadata={"help": "Size of the bpe vocabulary."})
     lowercase: bool = field(
         default=False,
         metadata={
-            "help": "Lower-case all text in the bpe vocabulary, as the word vocabulary does. "
-            "Compare bleu_lowercase then."
+            "help": "Lower-case all text in a bpe or token vocabulary, as the word vocabulary "
+            "does. Compare bleu_lowercase then."
         },
     )
     length_penalty: float = field(
@@ -56,7 +57,7 @@ class ModelArguments(PresetArguments):
         },
     )
     min_frequency: int = field(
-        default=2, metadata={"help": "Minimum count of a word in the word vocabulary."}
+        default=2, metadata={"help": "Minimum count of a word or token in its vocabulary."}
     )
 
 
