@@ -1,0 +1,72 @@
+"""Plant a bug in the model for a learner to find.
+
+python docs/exercises.py 3
+
+Bugs 1 to 10 and their tests are in exercises.yaml; exercises.md says how to look for them.
+"""
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DOCS = Path(__file__).parent
+BUGS: list[dict[str, Any]] = yaml.safe_load((DOCS / "exercises.yaml").read_text("utf-8"))
+PAGE = """# Exercises: find the bug
+
+Ten bugs, most of them from real code. None gives an error message: the model runs, trains, and is
+wrong. Plant one, and find it with [the paper beside the code](annotated.md):
+
+```
+python docs/exercises.py 3
+```
+
+It changes one line below `modeling_aiayn`. If you cannot find it by reading, run `make test`. The
+answer is below each symptom. `git restore modeling_aiayn` mends the code; it also undoes changes of
+your own there.
+"""
+
+
+def planted(bug: dict[str, Any], text: str) -> str:
+    """The text of the bug's file with the bug in it.
+
+    Raises:
+        ValueError: The line that the bug replaces is not there.
+    """
+    if text.count(bug["old"]) != 1:
+        raise ValueError(
+            f"{bug['file']} has been changed already. Undo that first: git restore {bug['file']}"
+        )
+    return text.replace(bug["old"], bug["new"])
+
+
+def exercises_page() -> str:
+    """The page that lists all bugs."""
+    parts = [PAGE]
+    for number, bug in enumerate(BUGS, 1):
+        name = Path(bug["file"]).name
+        parts.append(
+            f"## {number}\n\n{bug['symptom']}\n\n<details><summary>Answer</summary>\n\n"
+            f"{bug['answer']}\n`{name}` must have:\n\n```py\n{bug['old']}\n```\n\n"
+            f"`{bug['test']}` finds it.\n\n</details>\n"
+        )
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Plant the bug whose number was given."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("number", type=int, choices=range(1, len(BUGS) + 1))
+    bug = BUGS[parser.parse_args().number - 1]
+    path = DOCS.parent / bug["file"]
+    try:
+        path.write_text(planted(bug, path.read_text("utf-8")), "utf-8")
+    except ValueError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"The bug is planted. What you may see: {bug['symptom']}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The paper beside the code, and its exercises: both pages fit the code, and each bug is found."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def annotate(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    import annotate
+
+    return annotate
+
+
+@pytest.fixture
+def exercises(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    import exercises
+
+    return exercises
+
+
+def test_the_pages_are_made_of_the_code_as_it_is(annotate, exercises):
+    """Mend a failure here by `python docs/annotate.py`."""
+    assert (DOCS / "annotated.md").read_text("utf-8") == annotate.annotated_page()
+    assert (DOCS / "exercises.md").read_text("utf-8") == exercises.exercises_page()
+
+
+def test_every_line_of_both_files_is_on_the_page():
+    page = (DOCS / "annotated.md").read_text("utf-8")
+    blocks = "\n".join(re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S)).splitlines()
+    names = ("attention.py", "layers.py")
+    code = "".join((ROOT / "modeling_aiayn" / name).read_text("utf-8") for name in names)
+    assert [line for line in blocks if line] == [line for line in code.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ({"at": "def no_such_function("}, "0 lines that begin with 'def no_such_function"),
+        ({"at": "return"}, "lines that begin with 'return'"),
+        ({"at": "class B:", "occurrence": 2}, "1 lines that begin with 'class B:'"),
+    ],
+)
+def test_a_note_whose_line_is_gone_raises_an_error(annotate, note, message):
+    lines = ["class B:", "    return 1", "    return 2"]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        annotate._line_of(note, lines, "x.py")
+
+
+def test_notes_must_be_in_the_order_of_the_lines(annotate, tmp_path, monkeypatch):
+    (tmp_path / "x.py").write_text("a\nb\n")
+    monkeypatch.setattr(annotate, "DOCS", tmp_path / "docs")
+    notes = [{"at": "b", "note": ""}, {"at": "a", "note": ""}]
+    with pytest.raises(ValueError, match="not in the order"):
+        annotate._annotated_file({"file": "x.py", "intro": "", "notes": notes})
+
+
+def copy_of_the_project(folder):
+    """A copy of what the tests of the model need."""
+    for name in ("modeling_aiayn", "tests", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "aiayn.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def plant(folder, number):
+    command = (sys.executable, folder / "docs" / "exercises.py", str(number))
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_bug_is_planted_once(tmp_path, exercises):
+    folder = copy_of_the_project(tmp_path)
+    done = plant(folder, 3)
+    assert done.returncode == 0 and exercises.BUGS[2]["symptom"] in done.stdout
+    code = (folder / "modeling_aiayn" / "attention.py").read_text()
+    assert exercises.BUGS[2]["new"] in code and exercises.BUGS[2]["old"] not in code
+    again = plant(folder, 3)
+    assert again.returncode == 1
+    assert again.stderr == (
+        "modeling_aiayn/attention.py has been changed already. Undo that first: git restore "
+        "modeling_aiayn/attention.py\n"
+    )
+    assert "invalid choice: 11" in plant(folder, 11).stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(1, 11))
+def test_the_test_of_an_answer_finds_the_bug(tmp_path, exercises, number):
+    folder = copy_of_the_project(tmp_path)
+    command = (sys.executable, "-m", "pytest", "-q", "-n0", exercises.BUGS[number - 1]["test"])
+    if number == 1:
+        clean = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert clean.returncode == 0, clean.stdout
+    assert plant(folder, number).returncode == 0
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and re.search(r"\d+ failed", done.stdout), done.stdout
