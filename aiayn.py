@@ -27,6 +27,7 @@ JOBS = (
     "make-shortlist",
     "distill",
     "export-ctranslate2",
+    "export-onnx",
     "export-marian",
     "check-reload",
     "push-to-hub",

@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import runpy
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -54,6 +55,16 @@ TOKEN = "hf_SECRETSECRET"
 CLASSIFIER_RECIPES = ("imdb", "trec", "sst2")
 LANGUAGE_MODEL_RECIPES = ("tiny_shakespeare", "enwik8_sample")
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 
 def pytest_collection_modifyitems(items):
@@ -175,3 +186,15 @@ def run(monkeypatch, capsysbinary):
         return code, captured.out.decode(), captured.err.decode()
 
     return run_in_process
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium, driven by playwright."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
 
@@ -68,15 +67,6 @@ HOSTILE = [
     "\u2028",
 ]
 FACE = {"style": "normal", "variant": "normal", "stretch": "normal"}
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 
 @pytest.fixture
@@ -484,17 +474,6 @@ def test_page_data_cannot_end_its_html_element(hostile_maps, tmp_path):
 def test_page_without_sub_words_has_one_layout(hostile_maps, tmp_path):
     write_attention_page(hostile_maps.merged(), tmp_path / "words.html")
     assert '"words"' not in (tmp_path / "words.html").read_text()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed (apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -11,28 +11,21 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import read_lines
-from ..embedded_corpus import generate_pairs
 from ..loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
-from .translator_flags import SearchFlags, TranslatorFlags
+from .export_flags import ExportFlags
+from .translator_flags import SearchFlags
 
 
 @dataclass(kw_only=True)
-class CTranslate2Flags(TranslatorFlags):
-    """The folder to write, and the sentences to compare on."""
+class CTranslate2Flags(ExportFlags):
+    """What to write, with which weights."""
 
-    output: str = HfArg(help="Folder to write.")
     quantization: str = HfArg(
         default="float32",
         help="Type of the written weights: float32, float16, bfloat16, int8, int8_float16 or "
         "int16.",
-    )
-    file: str | None = HfArg(
-        default=None,
-        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-        "embedded grammar.",
     )
 
 
@@ -44,12 +37,7 @@ def main() -> None:
     from ..translation.ctranslate2_engine import check_ctranslate2_options
 
     check_ctranslate2_options(search)
-    if flags.file is None:
-        texts = [pair.source for pair in generate_pairs("test", 100)]
-    else:
-        texts = [line for line in read_lines(flags.file) if line.strip()]
-    if not texts:
-        raise ValueError(f"{flags.file} must hold a sentence to compare on, but it is empty.")
+    texts = flags.sentences()
     translator = flags.load()
     export_ctranslate2(translator, flags.output, flags.quantization)
     exported = Translator.from_pretrained(flags.output, engine="ctranslate2")

@@ -27,6 +27,7 @@ from ..translation.ctranslate2_engine import (
 from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
 from ..whole_files import check_unused, new_folder
+from .export_checks import check_head_width, check_single_model
 
 # Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.
 EXPORTED_POSITIONS = 2048
@@ -51,14 +52,7 @@ class AiaynLoader(BartLoader):
 
 def check_exportable(config: AiaynConfig) -> None:
     """Check that CTranslate2 can express a configuration; the error names the unsupported field."""
-    for half in ("encoder", "decoder"):
-        heads = getattr(config, f"{half}_attention_heads")
-        if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
-            raise ValueError(
-                f"CTranslate2 needs head_dim = d_model / {half}_attention_heads, got "
-                f"head_dim={config.head_dim}, d_model={config.d_model} and "
-                f"{half}_attention_heads={heads}."
-            )
+    check_head_width(config, "CTranslate2")
     if config.activation_function not in _SUPPORTED_ACTIVATIONS:
         raise ValueError(
             "CTranslate2 needs an activation_function of "
@@ -85,11 +79,7 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
         raise ValueError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}."
         )
-    if len(translator.models) > 1:
-        raise ValueError(
-            "The export needs a translator of one model, got an ensemble of "
-            f"{len(translator.models)}. Export each model by itself."
-        )
+    check_single_model(translator)
     folder = Path(folder)
     check_unused(folder)
     spec = _filled_spec(translator)

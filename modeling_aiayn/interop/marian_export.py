@@ -12,6 +12,7 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
 from ..whole_files import check_unused, new_folder
+from .export_checks import check_head_width, check_single_model
 from .foreign_model import LAYER_NORM_EPS
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual
 from .library_models import SHARED_FIELDS
@@ -42,14 +43,7 @@ def check_marian_supports(config: AiaynConfig) -> None:
             f"MarianMTModel needs layer_norm_eps of at most {LAYER_NORM_EPS}, got "
             f"{config.layer_norm_eps}."
         )
-    for half in ("encoder", "decoder"):
-        heads = getattr(config, f"{half}_attention_heads")
-        if config.head_dim is not None and config.head_dim * heads != config.d_model:
-            raise ValueError(
-                f"MarianMTModel needs head_dim = d_model / {half}_attention_heads, got "
-                f"head_dim={config.head_dim}, d_model={config.d_model} and "
-                f"{half}_attention_heads={heads}."
-            )
+    check_head_width(config, "MarianMTModel")
 
 
 def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
@@ -123,11 +117,7 @@ def export_marian(
     """
     folder = Path(folder)
     check_unused(folder)
-    if len(translator.models) > 1:
-        raise ValueError(
-            "The export needs a translator of one model, got an ensemble of "
-            f"{len(translator.models)}. Export each model by itself."
-        )
+    check_single_model(translator)
     model = copy.deepcopy(translator.model).float().cpu()
     marian = to_marian(model)
     report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)

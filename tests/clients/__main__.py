@@ -5,6 +5,7 @@
 Prints a table. Exits with 1 if a client fails. The environments are in .versions.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ CLIENTS = {
     "torchao": ("torchao==0.18.0",),
     "bertviz": ("bertviz==1.4.1",),
     "onnx": ("onnx==1.23.2", "onnxruntime==1.32.0"),
+    "optimum": ("optimum-onnx==0.1.0", "transformers==4.57.6", "datasets==4.0.0"),
     "examples": ("scikit-learn==1.7.2",),
 }
 
@@ -56,11 +58,28 @@ def save_folders(folder: Path) -> None:
     words.save_pretrained(folder / "encoder")
 
 
+def save_onnx(folder: Path) -> None:
+    """Save the bundled model as ONNX, with sentences and the ids of generate() for them."""
+    from modeling_aiayn.embedded_corpus import generate_pairs
+    from modeling_aiayn.interop.onnx_export import export_onnx
+    from modeling_aiayn.translation import Translator
+
+    translator = Translator.from_pretrained("aiayn-en-de")
+    export_onnx(translator, folder / "onnx", ["float32"])
+    sentences = [pair.source for pair in generate_pairs("test", 50)]
+    batch = translator.source_tokenizer(sentences, padding=True, return_tensors="pt")
+    ids = translator.model.float().generate(**batch, num_beams=4, max_new_tokens=60)
+    expected = {"sentences": sentences, "ids": ids.tolist()}
+    (folder / "onnx" / "expected.json").write_text(json.dumps(expected), "utf-8")
+
+
 def main(clients: list[str]) -> None:
     """Check the named clients, or all of them."""
     failed = False
     with tempfile.TemporaryDirectory() as name:
         save_folders(Path(name))
+        if not clients or "optimum" in clients:
+            save_onnx(Path(name))
         sys.stdout.write("| client | result |\n|---|---|\n")
         for client in clients or CLIENTS:
             requirements = CLIENTS[client]

@@ -1,7 +1,7 @@
 """What users of other libraries do with saved folders: one function for each client.
 
 Each runs in an environment of its own, without this package, and gets folders that the package
-saved: "translation", "language_model" (bytes) and "encoder". It returns one line about what it saw.
+saved: "translation", "language_model" (bytes), "encoder" and "onnx". It returns one line about what it saw.
 """
 
 import json
@@ -204,6 +204,20 @@ def check_onnx(folders: Path) -> str:
         difference = (torch.from_numpy(found) - model(other).last_hidden_state).abs().max().item()
     assert difference < 1e-4
     return f"encoder in onnxruntime: states differ by at most {difference:.0e}"
+
+
+def check_optimum(folders: Path) -> str:
+    """Beam search by optimum over the graphs of `aiayn export-onnx`: the ids of generate()."""
+    from optimum.onnxruntime import ORTModelForSeq2SeqLM
+
+    tokenizer = AutoTokenizer.from_pretrained(folders / "onnx")
+    model = ORTModelForSeq2SeqLM.from_pretrained(folders / "onnx")
+    expected = json.loads((folders / "onnx" / "expected.json").read_text("utf-8"))
+    batch = tokenizer(expected["sentences"], padding=True, return_tensors="pt")
+    rows = model.generate(**batch, num_beams=4, max_new_tokens=60)
+    equal = [row == own for row, own in zip(rows.tolist(), expected["ids"], strict=True)]
+    assert all(equal), f"{sum(equal)} of {len(equal)} equal"
+    return f"ORTModelForSeq2SeqLM.generate, 4 beams: the ids of ours for {len(equal)} sentences"
 
 
 def check_examples(folders: Path) -> str:

@@ -1,0 +1,35 @@
+"""Flags of the exports to other engines: the folder to write, and sentences to compare on."""
+
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+from ..corpus import read_lines
+from ..embedded_corpus import generate_pairs
+from .translator_flags import TranslatorFlags
+
+
+@dataclass(kw_only=True)
+class ExportFlags(TranslatorFlags):
+    """The folder to write, and the sentences to compare on."""
+
+    output: str = HfArg(help="Folder to write.")
+    file: str | None = HfArg(
+        default=None,
+        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
+        "embedded grammar.",
+    )
+
+    def sentences(self) -> list[str]:
+        """The sentences to compare on.
+
+        Raises:
+            ValueError: The file holds none.
+            OSError: The file cannot be read.
+        """
+        if self.file is None:
+            return [pair.source for pair in generate_pairs("test", 100)]
+        found = [line for line in read_lines(self.file) if line.strip()]
+        if not found:
+            raise ValueError(f"{self.file} must hold a sentence to compare on, but it is empty.")
+        return found

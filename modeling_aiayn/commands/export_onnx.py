@@ -1,0 +1,41 @@
+r"""Export a translation model to ONNX, for transformers.js and optimum, and compare the two.
+
+aiayn export-onnx --model runs/multi30k --output runs/multi30k-onnx \
+    --file data/test_2016_flickr.en
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+from ..loading import check_package
+from .command_line import parse_arguments
+from .export_flags import ExportFlags
+
+
+@dataclass(kw_only=True)
+class OnnxFlags(ExportFlags):
+    """What to write, with which weights."""
+
+    dtypes: list[str] = field(
+        default_factory=lambda: ["float32", "int8"],
+        metadata={"help": "Types of the written weights: float32, int8 or both."},
+    )
+
+
+def main() -> None:
+    """Export, compare, report."""
+    (flags,) = parse_arguments(__doc__, OnnxFlags)
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        check_package(package, "onnx")
+    from ..interop.onnx_export import export_onnx
+    from ..interop.onnx_parity import count_equal
+
+    texts = flags.sentences()
+    translator = flags.load()
+    export_onnx(translator, flags.output, flags.dtypes, show_progress=True)
+    for dtype in flags.dtypes:
+        equal = count_equal(translator, flags.output, texts, dtype, show_progress=True)
+        sys.stdout.write(
+            f"{flags.output} ({dtype}): the same greedy ids as generate() for {equal} of "
+            f"{len(texts)} texts\n"
+        )

@@ -1,0 +1,173 @@
+"""Export to ONNX: the same logits and greedy ids under onnxruntime, and errors."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from conftest import small_model
+from test_ctranslate2 import CONFIGS, TEXTS
+from transformers import AutoTokenizer, GenerationConfig, MarianConfig
+
+from modeling_aiayn.interop.onnx_export import export_onnx
+from modeling_aiayn.interop.onnx_parity import OnnxModel, count_equal
+from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.translation import Translator
+
+NAMES = ("encoder_model", "decoder_model_merged")
+
+
+def exported(translator, folder, *dtypes):
+    export_onnx(translator, folder, dtypes or ("float32",))
+    return folder
+
+
+def sessions(folder, suffix=""):
+    return [onnxruntime.InferenceSession(folder / "onnx" / f"{x}{suffix}.onnx") for x in NAMES]
+
+
+def decode(decoder, mask, states, ids, past):
+    given = {"encoder_attention_mask": mask, "encoder_hidden_states": states, "input_ids": ids}
+    logits, *present = decoder.run(None, given | past)
+    return logits, dict(zip(past, present, strict=True))
+
+
+# Tracing takes seconds; these two differ from each other in most that matters here.
+FAST = ("pre_norm", "learned")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in CONFIGS],
+)
+def test_logits_are_the_same_with_and_without_cache(name, tokenizer, tmp_path):
+    """Sources and targets of several lengths, none of which the graphs were traced with."""
+    model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
+    graphs = sessions(exported(Translator(model, tokenizer), tmp_path / "onnx"))
+    for padding_side in ("left", "right"):
+        check_logits(model, tokenizer, *graphs, padding_side)
+
+
+def check_logits(model, tokenizer, encoder, decoder, padding_side):
+    sources = tokenizer(TEXTS[::2], padding=True, padding_side=padding_side, return_tensors="np")
+    ids, mask = sources.input_ids, sources.attention_mask
+    targets = np.array([[0, 9, 8, 7, 6, 5], [0, 4, 5, 6, 7, 8]])
+    with torch.no_grad():
+        expected = model(
+            *(torch.tensor(each) for each in (ids, mask)), decoder_input_ids=torch.tensor(targets)
+        )
+    (states,) = encoder.run(None, {"input_ids": ids, "attention_mask": mask})
+    is_real = mask.astype(bool)
+    ours = expected.encoder_last_hidden_state.numpy()
+    np.testing.assert_allclose(states[is_real], ours[is_real], atol=2e-5)
+    # 2 heads of width 6 in the decoder, 3 of width 4 in the encoder.
+    past = {x.name: np.zeros((2, 2, 0, 6), "f") for x in decoder.get_inputs()[3:]}
+    whole, _ = decode(decoder, mask, states, targets, past)
+    np.testing.assert_allclose(whole, expected.logits.numpy(), atol=2e-5)
+    for start, end in ((0, 1), (1, 2), (2, 5), (5, 6)):
+        logits, past = decode(decoder, mask, states, targets[:, start:end], past)
+        np.testing.assert_allclose(logits, whole[:, start:end], atol=2e-5)
+    lengths = {name: tensor.shape[2] for name, tensor in past.items()}
+    assert lengths["past_key_values.2.decoder.value"] == 6
+    assert lengths["past_key_values.0.encoder.key"] == ids.shape[1]
+
+
+def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
+    """Also where the model's own rules are beam search, and outputs end at different lengths."""
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 1.5
+    model.generation_config.num_beams = 4
+    translator = Translator(model, tokenizer)
+    folder = exported(translator, tmp_path / "onnx", "float32", "int8")
+    texts = [f"{text} {word}" for text in TEXTS if text for word in ("", "my", "a red cat")]
+    assert count_equal(translator, folder, texts, "float32") == len(texts)
+    ids = tokenizer(texts[:5], padding=True, return_tensors="np")
+    found = OnnxModel(folder, GenerationConfig.from_pretrained(folder), "float32").greedy(
+        ids.input_ids, ids.attention_mask
+    )
+    assert len({len(row) for row in found}) > 2 and sum(row[-1] == 2 for row in found) > 2
+    # A different model is found out.
+    with torch.no_grad():
+        model.lm_head.bias[9] = 50.0
+    assert count_equal(translator, folder, texts, "float32") == 0
+
+
+def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
+    model = small_model(vocab_size=len(tokenizer), d_model=96, encoder_ffn_dim=500)
+    folder = exported(Translator(model, tokenizer), tmp_path / "onnx", "int8", "float32")
+    ids = {"input_ids": np.array([[5, 6, 7, 2]]), "attention_mask": np.ones((1, 4), int)}
+    exact, rounded = (sessions(folder, x)[0].run(None, ids)[0] for x in ("", "_quantized"))
+    distance = np.abs(exact - rounded).max()
+    assert 0 < distance < 0.1 * np.abs(exact).max()
+    for name in NAMES:
+        sizes = [(folder / "onnx" / f"{name}{x}.onnx").stat().st_size for x in ("", "_quantized")]
+        assert sizes[1] < 0.45 * sizes[0]
+
+
+def test_the_folder_is_what_clients_read(tokenizer, tmp_path):
+    overrides = {"position_type": "learned", "max_position_embeddings": 90}
+    model = small_model(vocab_size=len(tokenizer), head_dim=None, **overrides)
+    model.generation_config.update(num_beams=4, max_tokens_beyond_source=50, max_length=200)
+    folder = exported(Translator(model, tokenizer), tmp_path / "onnx", "int8")
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+    graphs = [f"onnx/{name}_quantized.onnx" for name in sorted(NAMES)]
+    assert files == [
+        *("config.json", "generation_config.json"),
+        *(*graphs, "tokenizer.json", "tokenizer_config.json"),
+    ]
+    config = MarianConfig.from_pretrained(folder)
+    assert (config.model_type, config.d_model, config.decoder_layers) == ("marian", 12, 3)
+    assert (config.decoder_start_token_id, config.eos_token_id, config.pad_token_id) == (0, 2, 1)
+    rules = json.loads((folder / "generation_config.json").read_text())
+    assert rules["max_length"] == 90 and rules.get("num_beams", 1) == 1
+    assert "max_tokens_beyond_source" not in rules
+    text = "The dog sees."
+    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == tokenizer(text).input_ids
+    assert model.generation_config.num_beams == 4  # ours is as it was
+
+
+def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
+    model = small_model(vocab_size=len(tokenizer))
+    words = train_word_tokenizer(TEXTS, 1)
+    wrong = (
+        (Translator([model, model], tokenizer), "needs a translator of one model"),
+        (
+            Translator(small_model(vocab_size=len(tokenizer), head_dim=5), tokenizer),
+            "ONNX export needs head_dim = d_model / encoder_attention_heads, got head_dim=5",
+        ),
+        (
+            Translator(small_model(vocab_size=len(words)), words, train_word_tokenizer(TEXTS, 1)),
+            "one vocabulary for both languages",
+        ),
+    )
+    for translator, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            exported(translator, tmp_path / "wrong")
+    for dtypes in (("float16",), ("int8", "int4")):
+        with pytest.raises(ValueError, match=r"dtypes must be some of float32, int8, got \['"):
+            exported(Translator(model, tokenizer), tmp_path / "wrong", *dtypes)
+    with pytest.raises(ValueError, match=r"some of float32, int8, got \[\]"):
+        export_onnx(Translator(model, tokenizer), tmp_path / "wrong", ())
+    assert not (tmp_path / "wrong").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(OSError, match="full"):
+        exported(Translator(model, tokenizer), tmp_path / "full")
+
+
+def test_the_script_exports_and_compares(run, model_folder, tmp_path, monkeypatch):
+    (tmp_path / "texts").write_text("The dog sees.\n\nWe see.\n")
+    folder = tmp_path / "onnx"
+    command = ("export_onnx.py", "--model", model_folder, "--output", folder)
+    code, out, err = run(*command, "--file", tmp_path / "texts", "--dtypes", "float32")
+    assert code == 0, err
+    assert not re.search("INFO|WARN|torchvision", err)  # of the exporters: hundreds of lines
+    assert out == f"{folder} (float32): the same greedy ids as generate() for 2 of 2 texts\n"
+    assert not list((folder / "onnx").glob("*_quantized*"))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    code, out, err = run(*command)
+    assert (code, out) == (1, "") and "modeling_aiayn[onnx]" in err and err.count("\n") == 1
