@@ -16,6 +16,7 @@ JOBS = (
     "train-translation",
     "translate",
     "serve",
+    "app",
     "evaluate-translation",
     "train-classifier",
     "classify",

@@ -42,6 +42,7 @@ ROOMS = {
     "inspection": {"translation"},
     "interop": {"translation"},
     "serving": {"translation"},
+    "pages": {"translation", "inspection", "language_model", "serving"},
     "classification": {"training", "inspection"},
     "language_model": {"training"},
 }

@@ -8,7 +8,6 @@ that are under way.
 """
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,15 +16,14 @@ from transformers.hf_argparser import HfArg
 from ..loading import BUNDLED_MODEL, check_package
 from ..translation.translator import Translator
 from .command_line import parse_arguments
+from .server_flags import ServerFlags
 from .translator_flags import SearchFlags, TranslatorFlags
 
 logger = logging.getLogger(__name__)
 
-MAX_PORT = 65_535
-
 
 @dataclass(kw_only=True)
-class ServeFlags(TranslatorFlags):
+class ServeFlags(ServerFlags, TranslatorFlags):
     """The address, the languages, and the bounds of a server."""
 
     model: list[str] = HfArg(
@@ -35,22 +33,15 @@ class ServeFlags(TranslatorFlags):
     )
     source_lang: str = HfArg(default="en", help="Source language, an ISO 639 code.")
     target_lang: str = HfArg(default="de", help="Target language.")
-    host: str = HfArg(
-        default="127.0.0.1", help="Address to listen on; 0.0.0.0 means that of every network."
-    )
-    port: int = HfArg(default=5000, help="Port to listen on.")
-    max_characters: int = HfArg(default=5000, help="Characters of a request at most.")
     max_waiting: int = HfArg(
         default=2000, help="Sentences that may wait at most; further requests are refused."
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_characters", "max_waiting"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 < self.port <= MAX_PORT:
-            raise ValueError(f"port must be in [1, {MAX_PORT}], got {self.port}.")
+        ServerFlags.__post_init__(self)
+        TranslatorFlags.__post_init__(self)
+        if self.max_waiting < 1:
+            raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         for package in ("starlette", "uvicorn", "sentencex"):
             check_package(package, "server")
 
@@ -68,17 +59,16 @@ def main() -> None:
 
     from ..serving.app import Service, make_app
     from ..serving.batching import Batcher
+    from ..serving.model_thread import ModelThread
 
-    # All computation is in this thread: torch keeps workers for each thread that computes, and is
-    # several times slower if there are more of them than cores.
-    thread = ThreadPoolExecutor(max_workers=1)
-    translator = thread.submit(flags.load).result()
+    thread = ModelThread()
+    translator = thread(flags.load)
     options = vars(search.options_for(translator))
     translate = partial(translator, **flags.batch_options, **options)
     # An unusable model shows here, and the first request is not slow.
-    thread.submit(translate, ["A test."]).result()
+    thread(translate, ["A test."])
     service = Service(
-        Batcher(translate, flags.batch_size, flags.max_waiting, thread),
+        Batcher(translate, flags.batch_size, flags.max_waiting, thread.executor),
         flags.source_lang,
         flags.target_lang,
         flags.max_characters,

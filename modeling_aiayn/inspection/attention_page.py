@@ -22,18 +22,23 @@ ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 
 
 def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
-    """Write an HTML page that shows every kind of attention, layer and head.
-
-    The page uses no network, and its content security policy forbids it. Tokens are stored as JSON
-    and shown as text only.
+    """Write the page of `attention_page`.
 
     Raises:
         OSError: The file cannot be written.
     """
+    write_file(Path(path), attention_page(maps))
+
+
+def attention_page(maps: AttentionMaps) -> str:
+    """An HTML page that shows every kind of attention, layer and head.
+
+    The page uses no network, and its content security policy forbids it. Tokens are stored as JSON
+    and shown as text only.
+    """
     template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     page = template.replace("{{POLICY}}", _policy(template))
-    page = page.replace("{{DATA}}", _as_json(page_data(maps)))
-    write_file(Path(path), page)
+    return page.replace("{{DATA}}", _as_json(page_data(maps)))
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""Try a model in the browser: translate, classify or complete, and see where the model looks.
+
+aiayn app
+aiayn app --model runs/imdb --port 7861
+
+Then open http://127.0.0.1:7860. Ctrl-C ends it.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.hf_argparser import HfArg
+
+from ..loading import BUNDLED_MODEL, check_package, find_model, load_config
+from ..translation.translator import Translator
+from .command_line import parse_arguments
+from .saved_model import load_with_tokenizer
+from .server_flags import ServerFlags
+
+logger = logging.getLogger(__name__)
+
+HEADS = {
+    "AiaynForSequenceClassification": AutoModelForSequenceClassification,
+    "AiaynForCausalLM": AutoModelForCausalLM,
+}
+EXAMPLES = [
+    "A man rides a bicycle.",
+    "Two children are playing football in the park.",
+    "Where is the station? I have never been here before.",
+]
+
+
+@dataclass(kw_only=True)
+class AppFlags(ServerFlags):
+    """The model, and the bounds of its page."""
+
+    model: str = HfArg(
+        default=BUNDLED_MODEL,
+        help="Folder of a trained translator, classifier or language model. Default: the bundled "
+        "English-German model.",
+    )
+    hub: bool = HfArg(default=False, help="Load the model from the Hub.")
+    source_lang: str = HfArg(
+        default="en", help="Language of the texts, by which they are split into sentences."
+    )
+    examples: list[str] = field(
+        default_factory=list, metadata={"help": "Texts that a visitor can choose."}
+    )
+    port: int = HfArg(default=7860, help="Port to listen on.")
+    max_characters: int = HfArg(default=2000, help="Characters of a text at most.")
+    max_waiting: int = HfArg(default=100, help="Visitors that may wait at most.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_waiting < 1:
+            raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
+        check_package("gradio", "app")
+        check_package("sentencex", "app")
+
+
+def make_page(flags: AppFlags) -> Any:
+    """Load the model, and make the page for its kind."""
+    from ..pages.text_pages import ClassificationPage, CompletionPage
+    from ..pages.translation_page import TranslationPage
+    from ..serving.model_thread import ModelThread
+
+    thread = ModelThread()
+    path = flags.model if flags.hub else find_model(flags.model)
+    head = next(iter(load_config(path, hub=flags.hub).architectures or []), "none")
+    title = flags.model.rstrip("/").rsplit("/", 1)[-1]
+    if head not in HEADS:
+        translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub)
+        examples = flags.examples or (EXAMPLES if flags.model == BUNDLED_MODEL else [])
+        return TranslationPage(
+            translator, thread, title, flags.source_lang, flags.max_characters, examples
+        ).build()
+    model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
+    kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
+    page = kind(model.eval(), tokenizer, thread, title, flags.max_characters, flags.examples)
+    return page.build()
+
+
+def main() -> None:
+    """Load, listen."""
+    (flags,) = parse_arguments(__doc__, AppFlags)
+    page = make_page(flags)
+    from ..pages.parts import CSS, THEME
+
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is up
+    logger.info("Listening on http://%s:%d.", flags.host, flags.port)
+    page.queue(max_size=flags.max_waiting).launch(
+        server_name=flags.host,
+        server_port=flags.port,
+        share=False,
+        quiet=True,
+        theme=THEME,
+        css=CSS,
+        ssr_mode=False,
+        footer_links=[],
+    )

@@ -1,0 +1,24 @@
+"""Flags of servers: the address, and the length of a request."""
+
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+MAX_PORT = 65_535
+
+
+@dataclass(kw_only=True)
+class ServerFlags:
+    """The address, and the length of a request."""
+
+    host: str = HfArg(
+        default="127.0.0.1", help="Address to listen on; 0.0.0.0 means that of every network."
+    )
+    port: int = HfArg(default=5000, help="Port to listen on.")
+    max_characters: int = HfArg(default=5000, help="Characters of a request at most.")
+
+    def __post_init__(self) -> None:
+        if self.max_characters < 1:
+            raise ValueError(f"max_characters must be at least 1, got {self.max_characters}.")
+        if not 0 < self.port <= MAX_PORT:
+            raise ValueError(f"port must be in [1, {MAX_PORT}], got {self.port}.")

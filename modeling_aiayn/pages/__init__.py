@@ -1,0 +1,1 @@
+"""Pages to try a model in the browser, made with Gradio."""

@@ -1,0 +1,44 @@
+"""What the pages of `aiayn app` share: attention in a frame, bounds, and the look."""
+
+import html
+from typing import Any
+
+import gradio
+from gradio.themes import Default
+
+from ..inspection.attention_page import attention_page
+from ..inspection.attention_weights import AttentionMaps
+
+# A model computes for one visitor at a time; the others wait in a queue.
+ONE_AT_A_TIME: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
+# Fonts of the visitor's computer: the page loads nothing from other hosts.
+THEME = Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+# Of a part of a row, in pixels; on a telephone the parts stand one below the other.
+WIDTH = 280
+FRAME = (
+    '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
+)
+CSS = ".attention { width: 100%; height: 44rem; border: 0; border-radius: 0.5rem; }"
+
+
+def attention_frame(maps: AttentionMaps) -> str:
+    """The interactive attention page in a frame, apart from the page around it."""
+    return FRAME.format(page=html.escape(attention_page(maps)))
+
+
+def check_length(text: str, max_characters: int) -> None:
+    """Check that a visitor's text has words and is not too long.
+
+    Raises:
+        gradio.Error: It is; the page shows the message.
+    """
+    if not text.strip():
+        raise gradio.Error("Write a text first.")
+    if len(text) > max_characters:
+        raise gradio.Error(f"The text must have at most {max_characters:,} characters.")
+
+
+def add_examples(examples: list[str], text: gradio.Textbox) -> None:
+    """Add texts that a visitor can choose."""
+    if examples:
+        gradio.Examples(examples, text)

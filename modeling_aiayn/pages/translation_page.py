@@ -1,0 +1,119 @@
+"""A page to try a translator: the best translations of a text, and where the model looks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gradio
+
+from ..inspection.attention_weights import attention_maps
+from ..serving.model_thread import ModelThread
+from ..translation import Translator
+from ..translation.translator import Translation
+from ..translation.whole_texts import SplitText
+from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
+
+# A sentence's translations that the page shows at most.
+SHOWN = 5
+MAX_BEAMS = 10
+
+
+@dataclass(frozen=True)
+class TranslationPage:
+    """A page for one translator.
+
+    Args:
+        translator: The model and its tokenizers.
+        thread: Where the model computes.
+        title: The page's title.
+        source_lang: Language of the texts, an ISO 639 code, by which they are split into sentences.
+        max_characters: Characters of a text at most.
+        examples: Texts to begin with.
+    """
+
+    translator: Translator
+    thread: ModelThread
+    title: str
+    source_lang: str
+    max_characters: int
+    examples: list[str]
+
+    def translate(
+        self, text: str, num_beams: int, length_penalty: float
+    ) -> Iterator[tuple[str, list[list[Translation]], Any]]:
+        """Translate sentence by sentence.
+
+        Returns:
+            After each sentence: the text so far, the best translations of its sentences, and the
+            list from which a visitor chooses one.
+        """
+        check_length(text, self.max_characters)
+        split = SplitText.of(text, self.source_lang)
+        found: list[list[Translation]] = []
+        for sentence in split.sentences:
+            found.append(self.thread(self.search, sentence, num_beams, length_penalty))
+            done = SplitText(split.sentences[: len(found)], split.blanks[: len(found) + 1])
+            choices = [(each[0].source, index) for index, each in enumerate(found)]
+            yield (
+                done.joined([each[0].text for each in found]),
+                found,
+                gradio.Dropdown(choices=choices, value=0, visible=len(split.sentences) > 1),
+            )
+
+    def search(self, sentence: str, num_beams: int, length_penalty: float) -> list[Translation]:
+        """The best translations of a sentence, best first."""
+        options = self.translator.search_options(
+            num_beams=int(num_beams),
+            nbest=min(int(num_beams), SHOWN),
+            length_penalty=length_penalty,
+        )
+        (found,) = self.translator.stream([sentence], options)
+        return found
+
+    def details(self, found: list[list[Translation]], chosen: int) -> tuple[list[list[str]], str]:
+        """The best translations of a sentence with their scores, and the attention of the best."""
+        best = found[chosen]
+        maps = self.thread(attention_maps, self.translator, best[0].source, best[0].token_ids)
+        return [[f"{each.score:.3f}", each.text] for each in best], attention_frame(maps)
+
+    def build(self) -> gradio.Blocks:
+        """The page."""
+        rules = self.translator.search_options()
+        with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
+            found = gradio.State([])
+            gradio.Markdown(f"# {self.title}")
+            with gradio.Row():
+                text = gradio.Textbox(
+                    label="Text",
+                    lines=5,
+                    max_length=self.max_characters,
+                    min_width=WIDTH,
+                    elem_id="text",
+                )
+                output = gradio.Textbox(
+                    label="Translation", lines=5, min_width=WIDTH, elem_id="output"
+                )
+            with gradio.Row():
+                beams = gradio.Slider(
+                    1, MAX_BEAMS, rules.num_beams, step=1, label="Beam size", min_width=WIDTH
+                )
+                penalty = gradio.Slider(
+                    0, 2, rules.length_penalty, label="Length penalty", min_width=WIDTH
+                )
+            button = gradio.Button("Translate", variant="primary")
+            add_examples(self.examples, text)
+            chosen = gradio.Dropdown(label="Sentence", type="value", visible=False)
+            table = gradio.Dataframe(
+                headers=["score", "best translations"],
+                column_widths=["25%", "75%"],
+                wrap=True,
+                interactive=False,
+                elem_id="best",
+            )
+            frame = gradio.HTML(elem_id="attention")
+            inputs, outputs = [text, beams, penalty], [output, found, chosen]
+            gradio.on(
+                [button.click, text.submit], self.translate, inputs, outputs, **ONE_AT_A_TIME
+            ).success(self.details, [found, chosen], [table, frame], **ONE_AT_A_TIME)
+            chosen.input(self.details, [found, chosen], [table, frame], **ONE_AT_A_TIME)
+        return page

@@ -1,0 +1,163 @@
+"""aiayn app: its pages translate, classify and complete, and show the attention, in Chromium."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import small_model
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
+from modeling_aiayn.commands.app import AppFlags, make_page
+from modeling_aiayn.pages.parts import CSS, THEME
+from modeling_aiayn.tokenization import byte_tokenizer
+from modeling_aiayn.translation import Translator
+
+# gradio leaves sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def launched(flags):
+    page = make_page(flags)
+    _, url, _ = page.queue(max_size=flags.max_waiting).launch(
+        server_name="127.0.0.1",
+        prevent_thread_lock=True,
+        quiet=True,
+        theme=THEME,
+        css=CSS,
+        ssr_mode=False,
+        footer_links=[],
+    )
+    return page, url
+
+
+@pytest.fixture(scope="module")
+def url():
+    page, url = launched(AppFlags(max_characters=300, examples=["A dog runs."]))
+    yield url
+    page.close()
+
+
+@pytest.fixture(params=[1280, 390])
+def page(browser, url, request):
+    """The page; at the end, no foreign address was asked and no message was shown."""
+    page = browser.new_page(viewport={"width": request.param, "height": 900})
+    errors, requests = [], []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(url)
+    yield page
+    assert errors == []
+    assert [each for each in requests if not each.startswith((url, "data:", "blob:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= request.param
+    page.close()
+
+
+def submit(page, text):
+    page.locator("#text textarea").fill(text)
+    page.get_by_role("button", name="Translate").click()
+    page.wait_for_function("document.querySelector('#output textarea').value")
+
+
+def test_a_visitor_translates_and_sees_where_the_model_looks(page):
+    page.get_by_text("A dog runs.").click()
+    page.wait_for_function("document.querySelector('#text textarea').value")
+    submit(page, page.locator("#text textarea").input_value())
+    expected = Translator.from_pretrained("aiayn-en-de")(["A dog runs."])[0]
+    assert page.locator("#output textarea").input_value() == expected
+    page.locator("#best").get_by_text(expected, exact=True).filter(visible=True).first.wait_for()
+    frame = page.frame_locator("#attention iframe")
+    frame.locator("#row-strip button").first.hover()
+    assert "looks at" in frame.locator("#shown").text_content()
+    before = frame.locator("#shown").text_content()
+    frame.locator("#head").select_option("1")
+    frame.locator("#row-strip button").first.hover()
+    assert frame.locator("#shown").text_content() != before
+
+
+def test_each_sentence_of_a_text_can_be_chosen(page):
+    submit(page, "A dog runs.\nWhere is the station?")
+    page.get_by_label("Sentence").click()
+    page.get_by_role("option", name="Where is the station?").click()
+    page.locator("#best").get_by_text("Bahnhof").filter(visible=True).first.wait_for()
+    assert page.locator("#output textarea").input_value().count("\n") == 1
+    tokens = page.frame_locator("#attention iframe").locator("#column-strip button")
+    tokens.get_by_text("station").wait_for()
+
+
+def test_hostile_text_is_drawn_literally(page):
+    given = "<img src=x onerror=alert(1)> <script>alert(2)</script> </iframe>"
+    submit(page, given)
+    frame = page.frame_locator("#attention iframe")
+    frame.locator("#column-strip button").first.wait_for()
+    assert frame.locator("img").count() == 0
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_twenty_clients_at_once_get_their_own_translations(url):
+    texts = [f"{number} dogs run." for number in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        clients = list(pool.map(lambda _: Client(url, verbose=False), texts))
+        jobs = [
+            client.submit(text, 1, 1.0, api_name="/translate")
+            for client, text in zip(clients, texts, strict=True)
+        ]
+        found = [job.result(timeout=120)[0] for job in jobs]
+    expected = Translator.from_pretrained("aiayn-en-de")(texts, num_beams=1, batch_size=1)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("x" * 301, "at most 300 characters"), (" \n", "Write a text first")]
+)
+def test_a_text_that_cannot_be_translated_is_refused_by_the_server(url, text, message):
+    with pytest.raises(AppError, match=message):
+        Client(url, verbose=False).predict(text, 4, 1.0, api_name="/translate")
+
+
+def test_a_classifier_has_a_page(tokenizer, tmp_path, browser):
+    model = small_model(
+        AiaynForSequenceClassification, vocab_size=len(tokenizer), id2label={0: "<b>", 1: "good"}
+    )
+    model.save_pretrained(tmp_path / "classes")
+    tokenizer.save_pretrained(tmp_path / "classes")
+    page, url = launched(AppFlags(model=str(tmp_path / "classes")))
+    visitor = browser.new_page()
+    visitor.goto(url)
+    visitor.locator("#text textarea").fill("We see.")
+    visitor.get_by_role("button", name="Classify").click()
+    visitor.locator("#output").get_by_text("good").first.wait_for()
+    visitor.locator("#output").get_by_text("<b>").first.wait_for()
+    shown = visitor.locator("#output").text_content()
+    assert sum(int(share) for share in re.findall(r"(\d+)%", shown)) in (99, 100, 101)
+    assert visitor.frame_locator("#attention iframe").locator("#row-strip button").count() > 2
+    visitor.close()
+    page.close()
+
+
+def test_a_language_model_has_a_page(tmp_path):
+    tokenizer = byte_tokenizer()
+    small_model(AiaynForCausalLM, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bytes")
+    tokenizer.save_pretrained(tmp_path / "bytes")
+    page, url = launched(AppFlags(model=str(tmp_path / "bytes")))
+    client = Client(url, verbose=False)
+    texts = [client.predict("We ", 7, 0, api_name="/complete")[0] for _ in range(2)]
+    assert texts[0] == texts[1] and texts[0].startswith("We ") and len(texts[0]) > 3
+    assert client.predict("We ", 7, 1.5, api_name="/complete")[0].startswith("We ")
+    page.close()
+
+
+def test_flags_that_cannot_be_are_refused(run, tmp_path):
+    for flags, message in (
+        (("--port", 0), "port must be in [1, 65535], got 0."),
+        (("--max_waiting", 0), "max_waiting must be at least 1, got 0."),
+        (("--max_characters", 0), "max_characters must be at least 1, got 0."),
+        (("--model", tmp_path / "none"), f"No such directory: {tmp_path / 'none'}."),
+    ):
+        code, out, err = run("app.py", *flags)
+        assert (code, out) == (1, "") and message in err and err.count("\n") == 1
