@@ -1,4 +1,4 @@
-"""Upload a trained model's folder to the Hub: only the files that belong there."""
+"""Upload to the Hub: of a trained model's folder, only the files that belong there."""
 
 import importlib
 import logging
@@ -136,23 +136,51 @@ def check_base(folder: Path) -> None:
         )
 
 
-def publish(
-    folder: str | Path,
+def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAdd]:
+    """The files of a finished run's folder; the example in its card names the repository.
+
+    Raises:
+        OSError: A file with weights is missing or damaged.
+        ValueError: The folder is incomplete.
+    """
+    operations = [
+        CommitOperationAdd(path.relative_to(folder).as_posix(), path)
+        for path in files_to_publish(folder)
+        if path.name != "README.md"
+    ]
+    card = _card_for(Path(folder), repo_id).encode()
+    return [*operations, CommitOperationAdd("README.md", card)]
+
+
+def publish(folder: str | Path, repo_id: str, **options: Any) -> str:
+    """Upload a model's folder to the Hub, with the options of `upload`; return the commit's URL.
+
+    Raises:
+        OSError: A file with weights is missing or damaged, or the upload failed.
+        ValueError: repo_id is invalid, or the folder is incomplete.
+    """
+    return upload(model_operations(folder, repo_id), repo_id, **options)
+
+
+def upload(
+    operations: list[CommitOperationAdd],
     repo_id: str,
     *,
+    space_sdk: str | None = None,
     revision: str | None = None,
     private: bool = False,
     message: str = "Upload model",
     timeout: float = 60.0,
     attempts: int = 3,
 ) -> str:
-    """Upload a model's folder to the Hub in one commit, and create the repository if needed.
+    """Upload files to the Hub in one commit, and create the repository if needed.
 
     The token is that of `hf auth login` or HF_TOKEN.
 
     Args:
-        folder: The folder of a finished run.
+        operations: The files, as `model_operations` lists them.
         repo_id: Repository, as in "me/translator".
+        space_sdk: What runs the repository, a Space, as in "gradio". None: it is a model.
         revision: Branch, created if needed. None: main.
         private: Whether a new repository is private.
         message: Message of the commit.
@@ -164,23 +192,15 @@ def publish(
         URL of the commit.
 
     Raises:
-        OSError: A file with weights is missing or damaged.
-        ValueError: repo_id is invalid, or the folder is incomplete.
+        ValueError: repo_id is invalid.
         PermissionError: The Hub rejects the token.
         ConnectionError: The Hub cannot be reached, or does not answer.
     """
-    files = files_to_publish(folder)
-    size = sum(path.stat().st_size for path in files)
-    operations = [
-        CommitOperationAdd(path.relative_to(folder).as_posix(), path)
-        for path in files
-        if path.name != "README.md"
-    ]
-    operations.append(CommitOperationAdd("README.md", _card_for(Path(folder), repo_id).encode()))
+    size = sum(operation.upload_info.size for operation in operations)
     for attempt in range(1, attempts + 1):
         try:
             with bounded_session(timeout, size):
-                return _commit(operations, repo_id, revision, private, message)
+                return _commit(operations, repo_id, space_sdk, revision, private, message)
         except HFValidationError as error:
             raise ValueError(f"repo_id must be like me/translator, got {repo_id!r}.") from error
         except (HubError, HfHubHTTPError, RuntimeError) as error:
@@ -208,15 +228,19 @@ def _card_for(folder: Path, repo_id: str) -> str:
 def _commit(
     operations: list[CommitOperationAdd],
     repo_id: str,
+    space_sdk: str | None,
     revision: str | None,
     private: bool,
     message: str,
 ) -> str:
     api = HfApi()
-    api.create_repo(repo_id, private=private, exist_ok=True)
+    kind = "model" if space_sdk is None else "space"
+    api.create_repo(repo_id, repo_type=kind, space_sdk=space_sdk, private=private, exist_ok=True)
     if revision is not None:
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
-    commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
+        api.create_branch(repo_id, repo_type=kind, branch=revision, exist_ok=True)
+    commit = api.create_commit(
+        repo_id, operations, repo_type=kind, commit_message=message, revision=revision
+    )
     return str(commit.commit_url)
 
 

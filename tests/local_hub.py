@@ -24,7 +24,7 @@ class LocalHub(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.repositories, self.objects, self.requests = {}, {}, []
+        self.repositories, self.objects, self.requests, self.sdks = {}, {}, [], {}
         self.trouble = None
 
     def handle_error(self, request, client_address):
@@ -92,6 +92,9 @@ class Handler(BaseHTTPRequestHandler):
     def create(self):
         asked = json.loads(self.body)
         repo = "/".join(filter(None, (asked.get("organization"), asked["name"])))
+        if asked.get("type") == "space":
+            repo = f"spaces/{repo}"
+            self.server.sdks[repo] = asked["sdk"]
         if repo in self.server.repositories:
             return self.answer({"error": "exists", "url": f"{self.server.url}/{repo}"}, 409)
         self.server.repositories[repo] = {"main": ("0" * 40, {})}
@@ -204,17 +207,19 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(content, 200, headers, head=self.command == "HEAD")
 
 
-REPO = r"([\w.-]+/[\w.-]+)"
+# The name that a Space has in addresses and in `repositories` begins with "spaces/".
+REPO = r"((?:spaces/)?[\w.-]+/[\w.-]+)"
+API = rf"/api/(?:models/|(?=spaces/)){REPO}"
 ROUTES = [
     (r"POST /api/repos/create", Handler.create),
     (r"POST /api/validate-yaml", lambda self: self.answer({"errors": [], "warnings": []})),
-    (rf"POST /api/models/{REPO}/branch/(.+)", Handler.make_branch),
-    (rf"POST /api/models/{REPO}/preupload/(.+)", Handler.preupload),
+    (rf"POST {API}/branch/(.+)", Handler.make_branch),
+    (rf"POST {API}/preupload/(.+)", Handler.preupload),
     (rf"POST /{REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     (r"PUT /lfs/(\w+)", Handler.lfs_put),
-    (rf"POST /api/models/{REPO}/commit/(.+)", Handler.commit),
-    (rf"GET /api/models/{REPO}", Handler.info),
-    (rf"GET /api/models/{REPO}/revision/(.+)", Handler.info),
-    (rf"GET /api/models/{REPO}/tree/([^/]+)(?:/(.*))?", Handler.tree),
+    (rf"POST {API}/commit/(.+)", Handler.commit),
+    (rf"GET {API}", Handler.info),
+    (rf"GET {API}/revision/(.+)", Handler.info),
+    (rf"GET {API}/tree/([^/]+)(?:/(.*))?", Handler.tree),
     (rf"(?:GET|HEAD) /{REPO}/resolve/([^/]+)/(.+)", Handler.resolve),
 ]

@@ -1,16 +1,24 @@
 """aiayn app: its pages translate, classify and complete, and show the attention, in Chromium."""
 
+import os
 import re
+import socket
+import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from conftest import small_model
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.app import AppFlags, make_page
+from modeling_aiayn.loading import find_model
 from modeling_aiayn.pages.parts import CSS, THEME
+from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator
 
@@ -150,6 +158,43 @@ def test_a_language_model_has_a_page(tmp_path):
     assert texts[0] == texts[1] and texts[0].startswith("We ") and len(texts[0]) > 3
     assert client.predict("We ", 7, 1.5, api_name="/complete")[0].startswith("We ")
     page.close()
+
+
+def test_a_space_runs_without_this_checkout(tmp_path):
+    """The files of a Space, in an environment that has only the packages around this one."""
+    python = environment(tmp_path / "environment")
+    for operation in space_operations(find_model("aiayn-en-de"), "me/try", ["A dog runs."]):
+        path = tmp_path / "space" / operation.path_in_repo
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with operation.as_file() as file:
+            path.write_bytes(file.read())
+    app = tmp_path / "space" / "app.py"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    text = app.read_text()
+    assert 'host="0.0.0.0",' in text
+    app.write_text(text.replace('host="0.0.0.0",', f'host="127.0.0.1", port={port},'))
+    hidden = ("PYTHONPATH", "PYTHONWARNINGS")
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    with subprocess.Popen([python, "app.py"], cwd=app.parent, env=variables) as process:
+        try:
+            client = connected(f"http://127.0.0.1:{port}", process)
+            found = client.predict("A dog runs.", 4, 0.6, api_name="/translate")[0]
+        finally:
+            process.terminate()
+    assert found == Translator.from_pretrained("aiayn-en-de")(["A dog runs."])[0]
+
+
+def connected(url, process):
+    """A client, once the server listens."""
+    for _ in range(600):
+        assert process.poll() is None
+        try:
+            return Client(url, verbose=False)
+        except (OSError, ValueError, httpx.TransportError):
+            time.sleep(0.1)
+    raise TimeoutError(url)
 
 
 def test_flags_that_cannot_be_are_refused(run, tmp_path):

@@ -1,5 +1,6 @@
 """Upload models to a local Hub, and load them from it."""
 
+import ast
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
 
 import huggingface_hub
 import pytest
@@ -25,6 +27,7 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
+from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
 from modeling_aiayn.translation.options import SearchOptions
 
@@ -375,3 +378,48 @@ def test_models_pushed_by_transformers_load_in_fresh_processes(folder, hub, toke
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout.splitlines()[-1]) == expected
         assert (len(hub.requests) > seen) == (offline == "0")
+
+
+def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(folder, hub, run):
+    examples = ['The dog "sees".', "x' + exit()"]
+    flags = ("--model", folder, "--repo_id", "me/dogs", "--space", "true", "--examples")
+    assert run("push_to_hub.py", *flags, *examples)[0] == 0
+    assert hub.sdks == {"spaces/me/dogs": "gradio"}
+    _, files = hub.repositories["spaces/me/dogs"]["main"]
+    assert hub.repositories.keys() == {"spaces/me/dogs"}
+    card = huggingface_hub.SpaceCard(files["README.md"].decode()).data
+    assert (card.sdk, card.sdk_version, card.app_file) == ("gradio", version("gradio"), "app.py")
+    assert (card.title, card.license) == ("dogs", "apache-2.0")
+    call = ast.parse(files["app.py"]).body[-1].value.args[0]
+    given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+    assert given == {
+        "model": "models/dogs",
+        "host": "0.0.0.0",
+        "source_lang": "en",
+        "examples": examples,
+    }
+    assert {name for name in files if name.startswith("models/")} == {
+        f"models/dogs/{path.name}" for path in files_to_publish(folder)
+    }
+    assert "modeling_aiayn/pages/translation_page.py" in files
+    assert "modeling_aiayn/inspection/attention_page.html" in files
+    assert not any("/checkpoints/" in name or "__pycache__" in name for name in files)
+    pins = files["requirements.txt"].decode().splitlines()
+    assert f"transformers=={version('transformers')}" in pins
+    assert f"torch=={version('torch').partition('+')[0]}" in pins
+    assert not any(pin.startswith(("gradio", "peft")) for pin in pins)
+
+
+def test_examples_without_a_space_are_refused(folder, run):
+    flags = ("--model", folder, "--repo_id", "me/dogs", "--examples", "The dog sees.")
+    code, _, err = run("push_to_hub.py", *flags)
+    assert code == 1 and "--examples needs --space true." in err
+
+
+def test_a_card_with_one_language_gives_the_language_of_a_space(folder, tmp_path):
+    run = shutil.copytree(folder, tmp_path / "dogs")
+    card = run / "README.md"
+    kept = [line for line in card.read_text().splitlines() if line not in ("- en", "- de")]
+    card.write_text("\n".join(kept).replace("language:", "language: fr"))
+    operations = {each.path_in_repo: each for each in space_operations(run, "me/x", [])}
+    assert b"source_lang='fr'" in operations["app.py"].path_or_fileobj

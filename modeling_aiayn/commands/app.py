@@ -82,9 +82,8 @@ def make_page(flags: AppFlags) -> Any:
     return page.build()
 
 
-def main() -> None:
-    """Load, listen."""
-    (flags,) = parse_arguments(__doc__, AppFlags)
+def listen(flags: AppFlags) -> None:
+    """Show the page until it is stopped."""
     page = make_page(flags)
     from ..pages.parts import CSS, THEME
 
@@ -100,3 +99,9 @@ def main() -> None:
         ssr_mode=False,
         footer_links=[],
     )
+
+
+def main() -> None:
+    """Load, listen."""
+    (flags,) = parse_arguments(__doc__, AppFlags)
+    listen(flags)

@@ -1,19 +1,22 @@
-"""Upload a trained translation model to the Hub.
+"""Upload a trained model to the Hub, alone or with a page to try it.
 
 aiayn push-to-hub --model runs/multi30k --repo_id me/translator
+aiayn push-to-hub --model runs/multi30k --repo_id me/try-translator --space true
 
-The model is loaded and tried first. Only the card, weights, tokenizers, model code, scores and
-pictures are uploaded. The token is the one of `hf auth login` or of HF_TOKEN.
+With --space, the repository is a Space: the Hub runs the page of `aiayn app` there. The model is
+loaded and tried first. Only the card, weights, tokenizers, model code, scores and pictures are
+uploaded, and for a Space this package. The token is the one of `hf auth login` or of HF_TOKEN.
 """
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import CommitOperationAdd
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -24,8 +27,9 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
-from ..loading import check_directory, load_config
-from ..publishing import files_to_publish, publish
+from ..loading import check_directory, check_package, load_config
+from ..pages.space import SPACE_SDK, space_operations
+from ..publishing import model_operations, upload
 from ..translation import Translator
 from .command_line import parse_arguments, typed_command
 from .saved_model import load_with_tokenizer
@@ -47,6 +51,14 @@ class PushFlags:
 
     model: str = HfArg(help="Folder of a trained model.")
     repo_id: str = HfArg(help="Repository on the Hub, as in me/translator.")
+    space: bool = HfArg(
+        default=False,
+        help="Make a Space: the model with a page to try it. Needs the extra app.",
+    )
+    examples: list[str] = field(
+        default_factory=list,
+        metadata={"help": "With --space: texts that a visitor can choose."},
+    )
     revision: str | None = HfArg(
         default=None, help="Branch, created if it does not exist. Default: main."
     )
@@ -56,6 +68,18 @@ class PushFlags:
         default=60.0,
         help="Seconds to wait for each answer of the Hub; the time for sending files is added.",
     )
+
+    def __post_init__(self) -> None:
+        if self.examples and not self.space:
+            raise ValueError("--examples needs --space true.")
+        if self.space:
+            check_package("gradio", "app")
+
+    def operations(self) -> list[CommitOperationAdd]:
+        """The files to upload."""
+        if not self.space:
+            return model_operations(self.model, self.repo_id)
+        return space_operations(self.model, self.repo_id, self.examples)
 
 
 def check_works(folder: str) -> None:
@@ -88,12 +112,13 @@ def check_works(folder: str) -> None:
 def main() -> None:
     """Check the folder, upload it, and print the commit's address."""
     (flags,) = parse_arguments(__doc__, PushFlags)
-    files_to_publish(flags.model)
+    operations = flags.operations()
     check_works(flags.model)
     try:
-        address = publish(
-            flags.model,
+        address = upload(
+            operations,
             flags.repo_id,
+            space_sdk=SPACE_SDK if flags.space else None,
             revision=flags.revision,
             private=flags.private,
             message=flags.message,

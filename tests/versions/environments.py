@@ -25,7 +25,8 @@ def environment(folder: Path, *requirements: str) -> Path:
     own = Path(sysconfig.get_path("purelib", vars=paths))
     (own / "shared.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    command = [*command, *requirements] if requirements else [python, "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise OSError(f"pip could not install {' '.join(requirements)}:\n{result.stderr}")
     done.write_text("\n".join(requirements), "utf-8")

@@ -1,0 +1,109 @@
+"""A Space of the Hugging Face Hub: a trained model with its page, run by the Hub."""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import requires, version
+from importlib.resources import files
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, ModelCard, SpaceCardData
+from packaging.requirements import Requirement
+
+from ..publishing import model_operations
+
+PACKAGE = "modeling_aiayn"
+SPACE_SDK = "gradio"
+# Parts of the package that a page does not read.
+LEFT_OUT = ("checkpoints", "recipes", "__pycache__")
+CARD = """---
+{metadata}
+---
+# {title}
+
+Try the model in `{model}`. The page is that of `aiayn app`; this repository holds the model, the
+package that runs it, and the versions it was tried with.
+"""
+APP = '''"""The page of a model."""
+
+from modeling_aiayn.commands.app import AppFlags, listen
+
+listen(
+    AppFlags(
+        model={model!r},
+        host="0.0.0.0",
+        source_lang={language!r},
+        examples={examples!r},
+    )
+)
+'''
+
+
+def space_operations(
+    folder: str | Path, repo_id: str, examples: Sequence[str]
+) -> list[CommitOperationAdd]:
+    """The files of a Space that shows the model of a folder.
+
+    Args:
+        folder: The folder of a finished run: a translator, a classifier or a language model.
+        repo_id: The Space, as in "me/translator".
+        examples: Texts that a visitor can choose.
+
+    Raises:
+        OSError: A file with weights is missing or damaged.
+        ValueError: The folder is incomplete.
+        ImportError: The package or one that it needs is not installed.
+    """
+    name = repo_id.rsplit("/", 1)[-1]
+    model = f"models/{name}"
+    # Its card goes on naming the model as its folder does.
+    operations = model_operations(folder, Path(folder).resolve().name)
+    for operation in operations:
+        operation.path_in_repo = f"{model}/{operation.path_in_repo}"
+    card = ModelCard.load(Path(folder, "README.md")).data.to_dict()
+    languages = card.get("language") or ["en"]
+    texts = {
+        "README.md": CARD.format(
+            metadata=_metadata(name, str(card["license"])), title=name, model=model
+        ),
+        "app.py": APP.format(model=model, language=_first(languages), examples=list(examples)),
+        "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements()),
+    }
+    operations += [CommitOperationAdd(path, text.encode()) for path, text in texts.items()]
+    package = Path(str(files(PACKAGE)))
+    operations += [
+        CommitOperationAdd(f"{PACKAGE}/{path.relative_to(package).as_posix()}", path)
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and not set(LEFT_OUT) & set(path.relative_to(package).parts)
+    ]
+    return operations
+
+
+def _first(languages: str | Sequence[str]) -> str:
+    """The first of a card's languages; cards may give one without a list."""
+    return languages if isinstance(languages, str) else languages[0]
+
+
+def _metadata(title: str, license: str) -> str:
+    """The settings by which the Hub runs the Space."""
+    data = SpaceCardData(
+        title=title,
+        emoji="🔎",
+        sdk=SPACE_SDK,
+        sdk_version=version(SPACE_SDK),
+        python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        app_file="app.py",
+        license=license,
+    )
+    return str(data.to_yaml())
+
+
+def pinned_requirements() -> list[str]:
+    """What the page needs besides Gradio, which the Hub installs: the versions of this machine."""
+    pins = []
+    for text in requires(PACKAGE) or []:
+        requirement = Requirement(text)
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": "app"})
+        if is_needed and requirement.name != SPACE_SDK:
+            # A local version, as in 2.13.0+cpu, is on no public index.
+            pins.append(f"{requirement.name}=={version(requirement.name).partition('+')[0]}")
+    return sorted(pins)
