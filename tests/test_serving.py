@@ -14,11 +14,13 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
 from modeling_aiayn.commands.serve import is_too_long
+from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.app import Service, make_app
 from modeling_aiayn.serving.batching import Batcher, QueueFullError
 from modeling_aiayn.translation import Translator
@@ -28,14 +30,41 @@ def upper(sentences):
     return [sentence.upper() for sentence in sentences]
 
 
-def client_of(translate=upper, max_characters=100, max_waiting=50):
+def attention(source, target):
+    """Each word looks at the word in its place."""
+    return torch.eye(len(units_of(target)), len(units_of(source)))
+
+
+def client_of(translate=upper, max_characters=100, max_waiting=50, formats=("text", "html")):
     batcher = Batcher(translate, 8, max_waiting, ThreadPoolExecutor(1))
-    service = Service(batcher, "en", "de", max_characters, lambda text: len(text) > 60)
+    service = Service(
+        batcher, "en", "de", max_characters, lambda text: len(text) > 60, attention, formats
+    )
     return TestClient(make_app(service), raise_server_exceptions=False)
 
 
 def ask(client, q, source="en", target="de", **more):
     return client.post("/translate", json={"q": q, "source": source, "target": target, **more})
+
+
+def test_html_keeps_its_tags():
+    with client_of() as client:
+        text = "<p>We <b>go</b> &amp; see.</p>\n<code>x</code> Stop!"
+        wanted = "<p>WE <b>GO</b> &amp; SEE.</p>\n<code>x</code> STOP!"
+        assert ask(client, text, format="html").json() == {"translatedText": wanted}
+        both = ask(client, [text, "<i></i>"], format="html").json()
+        assert both == {"translatedText": [wanted, "<i></i>"]}
+    with client_of(formats=["text"]) as client:
+        answer = ask(client, text, format="html")
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "format must be text, got 'html'."}
+
+
+def test_many_tags_take_no_long_time():
+    with client_of(max_characters=9000) as client:
+        for text in ("<b>" * 800 + "a b" + "</b>" * 800, "<b>a</b> " * 30 + "<i>" * 900):
+            answer = ask(client, text, format="html").json()["translatedText"]
+            assert answer == text.upper().replace("B>", "b>").replace("I>", "i>").strip()
 
 
 def test_answers_have_the_shape_of_the_question():
@@ -61,7 +90,7 @@ def test_answers_have_the_shape_of_the_question():
         (b'{"q": 3, "target": "de"}', 400, "q must be a text or a list of texts"),
         (b'{"q": [], "target": "de"}', 400, "q must be a text"),
         (b'{"q": ["a", null], "target": "de"}', 400, "q must be a text"),
-        (b'{"q": "a", "target": "de", "format": "html"}', 400, "format must be text, got 'html'"),
+        (b'{"q": "a", "target": "de", "format": "md"}', 400, "format must be text or html, got"),
         (b'{"target": "de"}', 400, "q must be a text"),
         (b'["a"]', 400, "must be a JSON object"),
         (b'{"q": "a"', 400, "must be JSON or a form in UTF-8"),

@@ -14,6 +14,7 @@ from conftest import small_model
 import modeling_aiayn
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.blockwise_attention import blockwise_attention_forward
+from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.inspection.position_maps import draw_positions
@@ -161,6 +162,7 @@ def run_workshop(tokenizer, folder):
     translator(sentences, num_beams=2, do_sample=True, top_p=0.9)
     translator.score(sentences, sentences)
     attention_maps(translator, sentences[0], sentences[1])
+    word_attention(translator, sentences[0], sentences[1])
     count_links(translator, sentences, ["ein Auto .", "die Katze schläft ."])
     draw_positions(12, folder / "positions.png")
     labels = torch.tensor([[5, 6, 2], [4, 2, -100]]).repeat(2, 1)

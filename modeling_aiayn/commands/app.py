@@ -57,7 +57,7 @@ class AppFlags(ServerFlags):
         if self.max_waiting < 1:
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         check_package("gradio", "app")
-        check_package("sentencex", "app")
+        check_package("sentencex", "documents")
 
 
 def make_page(flags: AppFlags) -> Any:

@@ -42,7 +42,8 @@ class ServeFlags(ServerFlags, TranslatorFlags):
         TranslatorFlags.__post_init__(self)
         if self.max_waiting < 1:
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
-        for package in ("starlette", "uvicorn", "sentencex"):
+        check_package("sentencex", "documents")
+        for package in ("starlette", "uvicorn"):
             check_package(package, "server")
 
 
@@ -57,6 +58,7 @@ def main() -> None:
     flags, search = parse_arguments(__doc__, ServeFlags, SearchFlags)
     import uvicorn
 
+    from ..documents.word_attention import word_attention
     from ..serving.app import Service, make_app
     from ..serving.batching import Batcher
     from ..serving.model_thread import ModelThread
@@ -73,6 +75,8 @@ def main() -> None:
         flags.target_lang,
         flags.max_characters,
         partial(is_too_long, translator),
+        partial(word_attention, translator),
+        ("text", "html") if translator.models else ("text",),
     )
     logger.info("Listening on http://%s:%d.", flags.host, flags.port)
     uvicorn.run(

@@ -4,6 +4,7 @@ aiayn translate --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
 aiayn translate --format text < letter.en > letter.de
+aiayn translate --format markdown --input README.md --output LIESMICH.md
 aiayn translate --input large.en --output large.de --processes 8 --resume true
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
@@ -11,14 +12,33 @@ The output has as many lines as the input; with --nbest N, N lines per input lin
 accelerate launch divide a file among processes and machines: see docs/translation.md.
 """
 
+from functools import partial
+
+from ..documents.document import DocumentLines
+from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..translation.translation_lines import translation_lines
-from ..translation.translator import SourceText, Translation
+from ..translation.translator import SourceText, Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
 from .translate_flags import TranslateFlags
 from .translator_flags import SearchFlags
+
+
+def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | DocumentLines | None:
+    """What splits texts or documents into sentences; None if each line is a sentence.
+
+    Raises:
+        ValueError: The format needs attention, and the model is an exported one.
+    """
+    if flags.format == "lines":
+        return None
+    if flags.format == "text":
+        return WholeLines(flags.texts(), flags.source_lang)
+    _ = translator.model
+    attention = partial(word_attention, translator)
+    return DocumentLines(flags.texts(), flags.format, flags.source_lang, attention)
 
 
 def main() -> None:
@@ -26,14 +46,13 @@ def main() -> None:
     flags, search = parse_arguments(__doc__, TranslateFlags, SearchFlags)
     choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
     flags.check_one_line_for_each(search.nbest)
-    if flags.format == "text" and search.nbest > 1:
-        raise ValueError("--format text needs --nbest 1.")
+    if flags.format != "lines" and search.nbest > 1:
+        raise ValueError(f"--format {flags.format} needs --nbest 1.")
     translator = flags.load()
     options = search.options_for(translator)
     translator.engine.check_options(options, flags.phrases is not None)
     align = aligner(translator, choice) if choice else None
-
-    whole = WholeLines(flags.texts(), flags.source_lang) if flags.format == "text" else None
+    whole = whole_texts(flags, translator)
 
     def lines(source: SourceText, translations: list[Translation]) -> list[str]:
         if whole is not None:

@@ -39,11 +39,13 @@ class TranslateFlags(StreamFlags):
     format: str = HfArg(
         default="lines",
         help="lines: each line of the input is a sentence. text: a line may have several "
-        "sentences; it is split, and lines and blanks stay as they are. Needs the extra server.",
-        metadata={"choices": ["lines", "text"]},
+        "sentences; it is split, and lines and blanks stay as they are. html, markdown: the input "
+        "is one document, whose markup stays. All but lines need the extra documents.",
+        metadata={"choices": ["lines", "text", "html", "markdown"]},
     )
     source_lang: str = HfArg(
-        default="en", help="Language of the input, which --format text splits into sentences."
+        default="en",
+        help="Language of the input, by which texts and documents are split into sentences.",
     )
     alignment: str | None = HfArg(
         default=None,
@@ -57,18 +59,22 @@ class TranslateFlags(StreamFlags):
             raise ValueError("Give either --text or --input, not both.")
         if self.destination.is_shared and self.text is None and self.input is None:
             raise ValueError("Several launched processes need --input or --text: stdin has one.")
-        if self.format == "text":
-            self._check_text_format()
+        if self.format != "lines":
+            self._check_format()
         self._check_files()
 
-    def _check_text_format(self) -> None:
+    def _check_format(self) -> None:
         """Check that no option needs a line for each sentence."""
         names = ("prefixes", "phrases", "scores", "alignment", "resume")
         given = [f"--{name}" for name in names if getattr(self, name)]
         given += ["several launched processes"] if self.destination.is_shared else []
         if given:
-            raise ValueError(f"--format text cannot be used with {given[0]}. Leave out one.")
-        check_package("sentencex", "server")
+            raise ValueError(
+                f"--format {self.format} cannot be used with {given[0]}. Leave out one."
+            )
+        check_package("sentencex", "documents")
+        if self.format == "markdown":
+            check_package("markdown_it", "documents")
 
     def _check_files(self) -> None:
         named = {name: getattr(self, name) for name in ("input", "prefixes", "phrases")}

@@ -5,6 +5,7 @@ Source: https://docs.libretranslate.com/api/operations/translate/.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from ..documents.document import Document
+from ..documents.placement import Attention
 from ..parsing import parse_json
 from ..translation.whole_texts import SplitText
 from .batching import Batcher, QueueFullError
@@ -34,6 +37,9 @@ class Service:
         target_lang: Target language.
         max_characters: Characters of the texts of a request, at most.
         is_too_long: Whether a sentence has more tokens than the model takes.
+        attention: Returns the attention of a translation to its source, from which the tags of HTML
+            get their places.
+        formats: What a text may be: "text", and "html" if the model gives attention.
     """
 
     batcher: Batcher
@@ -41,12 +47,14 @@ class Service:
     target_lang: str
     max_characters: int
     is_too_long: Callable[[str], bool]
+    attention: Attention
+    formats: Sequence[str] = ("text", "html")
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
         fields = _parsed(await self._body(request), request.headers.get("content-type", ""))
         texts = self._texts(fields)
-        split = [SplitText.of(text, self.source_lang) for text in texts]
+        split = [self._split(text, fields.get("format", "text")) for text in texts]
         sentences = [sentence for each in split for sentence in each.sentences]
         for sentence in filter(self.is_too_long, sentences):
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
@@ -56,9 +64,23 @@ class Service:
         except QueueFullError as error:
             text = "The server is busy. Try again in a moment."
             raise HTTPException(429, text, {"Retry-After": "1"}) from error
-        translations = [each.joined([next(found) for _ in each.sentences]) for each in split]
+        translations = [
+            await self._joined(each, [next(found) for _ in each.sentences]) for each in split
+        ]
         is_list = isinstance(fields["q"], list)
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
+
+    def _split(self, text: str, kind: str) -> SplitText | Document:
+        """A text or an HTML document as sentences and what is between them."""
+        if kind == "html":
+            return Document.of(text, kind, self.source_lang)
+        return SplitText.of(text, self.source_lang)
+
+    async def _joined(self, split: SplitText | Document, translations: list[str]) -> str:
+        """The text or document with the translations of its sentences."""
+        if isinstance(split, SplitText):
+            return split.joined(translations)
+        return await self.batcher.run(partial(split.translated, translations, self.attention))
 
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
@@ -99,8 +121,9 @@ class Service:
                 f"This server translates from {self.source_lang} to {self.target_lang}, got "
                 f"source {source!r} and target {target!r}.",
             )
-        if fields.get("format", "text") != "text":
-            raise HTTPException(400, f"format must be text, got {fields['format']!r}.")
+        if fields.get("format", "text") not in self.formats:
+            names = " or ".join(self.formats)
+            raise HTTPException(400, f"format must be {names}, got {fields['format']!r}.")
         return texts
 
 

@@ -56,6 +56,10 @@ class Batcher:
             for future in futures:
                 future.cancel()  # of a request that has failed or whose client has gone
 
+    async def run(self, function: Callable[[], str]) -> str:
+        """Run a function that uses the model, between two batches."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:

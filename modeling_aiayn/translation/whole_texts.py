@@ -28,7 +28,7 @@ class SplitText:
             text: The text.
             language: Its language, an ISO 639 code; the splitter knows abbreviations of many.
         """
-        check_package("sentencex", "server")
+        check_package("sentencex", "documents")
         from sentencex import segment
 
         sentences, blanks = [], [""]

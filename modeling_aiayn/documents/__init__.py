@@ -1,0 +1,1 @@
+"""Documents with markup, translated without losing it."""

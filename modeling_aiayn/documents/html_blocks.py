@@ -1,0 +1,142 @@
+"""The blocks of an HTML document. Source: the standard library's HTML parser."""
+
+import html
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+from .marks import BLANK_CHARACTERS, Block, BlockBuilder, has_words
+
+
+def _elements(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+# Elements within a line of text; all others end a block.
+INLINE = _elements("""
+    a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q rp rt ruby s small
+    span strike strong sub sup time tt u wbr img input button code kbd samp var svg math object
+    video audio canvas
+""")
+# Elements whose content stays as it is.
+FIXED = _elements("""
+    code kbd samp var svg math script style pre textarea template object video audio canvas select
+""")
+# Elements without an end tag.
+VOID = _elements("""
+    area base br col embed hr img input link meta param source track wbr
+""")
+IS_FIXED = re.compile(r"""\btranslate\s*=\s*["']?no\b|\bclass\s*=\s*["'][^"']*\bnotranslate\b""")
+START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
+END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
+
+
+def escape_html(text: str, _: str) -> str:
+    """Write text so that HTML reads it as text."""
+    return html.escape(text, quote=False)
+
+
+def _handler(kind: str) -> Any:
+    """A handler of a parser that notes where a part of this kind begins."""
+    return lambda events, _: events._add(kind)
+
+
+class _Events(HTMLParser):
+    """Collects the places at which tags, text and other parts begin."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self.events: list[tuple[int, str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def _add(self, kind: str, name: str = "") -> None:
+        line, column = self.getpos()
+        self.events.append((self._line_starts[line - 1] + column, kind, name))
+
+    def handle_starttag(self, tag: str, _: object) -> None:
+        self._add("void" if tag in VOID else "start", tag)
+
+    def handle_startendtag(self, tag: str, _: object) -> None:
+        # Only foreign elements may end so; "<b/>" begins a bold text.
+        self._add("void" if tag in VOID or tag in ("svg", "math") else "start", tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("end", tag)
+
+    handle_data = handle_entityref = handle_charref = _handler("text")
+    handle_comment = handle_decl = handle_pi = unknown_decl = _handler("other")
+
+
+class _Reader:
+    """Makes blocks of the events of a document."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.parts: list[str | Block] = []
+        self._builder = BlockBuilder()
+        self._begin = 0  # of the block
+        self._fixed: tuple[str, int, int] | None = None  # element, its begin, its depth
+
+    def read(self) -> list[str | Block]:
+        """The parts of the document."""
+        events = [*_Events(self.text).events, (len(self.text), "end", "")]
+        for (start, kind, name), (end, _, _) in pairwise(events):
+            if self._fixed is None:
+                self._take(kind, name, start, end)
+            else:
+                self._skip(self._fixed, kind, name, end)
+        self._flush(len(self.text), len(self.text))
+        return self.parts
+
+    def _take(self, kind: str, name: str, start: int, end: int) -> None:
+        raw = self.text[start:end]
+        if kind == "text":
+            self._builder.add_text(html.unescape(raw))
+        elif kind == "start" and (name in FIXED or IS_FIXED.search(raw)):
+            self._fixed = (name, start, 1)
+        elif kind == "other" or (kind == "void" and name in INLINE):
+            self._builder.add_atom(raw)
+        elif name not in INLINE:
+            self._flush(start, end)
+        elif kind == "start":
+            self._builder.open(name, raw)
+        else:
+            self._builder.close(name, raw)
+
+    def _skip(self, fixed: tuple[str, int, int], kind: str, name: str, end: int) -> None:
+        """Pass over an element whose content stays as it is."""
+        element, begin, depth = fixed
+        depth += {"start": 1, "end": -1}.get(kind, 0) if name == element else 0
+        self._fixed = (element, begin, depth)
+        if depth and end < len(self.text):
+            return
+        self._fixed = None
+        if element in INLINE:
+            self._builder.add_atom(self.text[begin:end])
+        else:
+            self._flush(begin, end)
+
+    def _flush(self, start: int, end: int) -> None:
+        """End the block at `start`; the next one begins at `end`."""
+        raw = self.text[self._begin : start]
+        block = self._builder.block(escape_html)
+        if has_words(block.text):
+            inner = raw.strip(BLANK_CHARACTERS)
+            before = raw[: raw.index(inner)]
+            self.parts += [before, block, raw[len(before) + len(inner) :]]
+        else:
+            self.parts.append(raw)
+        self.parts.append(self.text[start:end])
+        self._builder, self._begin = BlockBuilder(), end
+
+
+def parse_html(text: str) -> list[str | Block]:
+    """Read an HTML document or a part of one: markup, and blocks of text with their marks.
+
+    Scripts, styles, code, preformatted text, attributes and elements with translate="no" stay as
+    they are.
+    """
+    return [part for part in _Reader(text).read() if part]

@@ -1,0 +1,256 @@
+"""The blocks of a Markdown document. Source: CommonMark by markdown-it-py, and GitHub's tables.
+
+markdown-it-py does not say where in a line its marks stand, so its rules are wrapped here to note
+it. All markup is then copied from the document, not written anew.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from ..loading import check_package
+from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, parse_html
+from .marks import Block, BlockBuilder, Escape, has_words
+
+logger = logging.getLogger(__name__)
+
+FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+TASK = re.compile(r"\[[ xX]\][ \t]+")
+# What would be markup, anywhere and at the beginning of a line.
+SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")
+LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
+NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
+
+# Rules whose tokens are single signs.
+SIGNS = ("emphasis", "strikethrough")
+
+Rule = Callable[[Any, bool], bool]
+
+
+def escape_markdown(text: str, following: str = "") -> str:
+    """Write text so that Markdown reads it as text; `following` is the markup after it."""
+    if text.endswith("!") and following.startswith("["):  # this would be a picture
+        return escape_markdown(text[:-1]) + r"\!"
+    text = SPECIAL.sub(r"\\\g<0>", text)
+    text = NUMBER.sub(r"\1\\\2", text, count=1) if NUMBER.match(text) else text
+    return f"\\{text}" if LINE_START.match(text) else text
+
+
+def escape_cell(text: str, following: str = "") -> str:
+    """The same in a table."""
+    return escape_markdown(text, following).replace("|", r"\|")
+
+
+def _noting(rule: Rule, name: str) -> Rule:
+    """A rule for marks that notes where in its line each token stands."""
+
+    def note(state: Any, silent: bool) -> bool:
+        start, count = state.pos, len(state.tokens)
+        label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" else 0
+        is_match = rule(state, silent)
+        if is_match and not silent:
+            new = [token for token in state.tokens[count:] if "span" not in token.meta]
+            if name in SIGNS:
+                _note_signs(new, start, state.pos)
+            else:
+                _note_marks(new, start, label_end, state.pos)
+        return is_match
+
+    return note
+
+
+def _note_signs(tokens: list[Any], start: int, end: int) -> None:
+    """Each token of a run of signs is a sign, which may begin or end a mark."""
+    for token in reversed(tokens):
+        first = end - len(token.content)
+        if first < start:  # the text before the run
+            return
+        token.meta["span"], end = (first, end), first
+
+
+def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None:
+    """The tokens of a link, or the only token of another mark; not the text before it."""
+    for token in tokens:
+        if token.type == "link_open" and label_end:
+            token.meta["span"] = (start, start + 1)
+        elif token.type == "link_close" and label_end:
+            token.meta["span"] = (label_end, end)
+        elif token.type != "text":
+            token.meta["span"] = (start, end)
+
+
+def _parser() -> Any:
+    check_package("markdown_it", "documents")
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.core.ruler.disable("text_join")
+    names = parser.get_active_rules()["inline"]
+    for name, rule in zip(names, parser.inline.ruler.getRules(""), strict=True):
+        parser.inline.ruler.at(name, _noting(rule, name))
+    return parser
+
+
+@dataclass(frozen=True)
+class _Inline:
+    """The text of a paragraph, heading or cell, and where its lines are in the document.
+
+    Args:
+        content: The text, with its markup and without that of the block.
+        lines: For each of its lines, the place of its first character in content, and in the
+            document.
+    """
+
+    content: str
+    lines: list[tuple[int, int]]
+
+    def place(self, position: int) -> int:
+        """The place in the document of a place in the content."""
+        inner, outer = next(line for line in reversed(self.lines) if line[0] <= position)
+        return outer + position - inner
+
+
+def _located(
+    content: str, document: str, starts: list[int], first: int, begin: int, is_cell: bool
+) -> _Inline:
+    """Find a block's lines.
+
+    Args:
+        content: Its text.
+        document: The document.
+        starts: The first character of each line, and the end of the document.
+        first: The block's first line.
+        begin: Where the block before it ended.
+        is_cell: Whether it is a cell of a table.
+
+    Raises:
+        LookupError: A line is not there as it is.
+    """
+    lines, position = [], 0
+    for number, line in enumerate(content.split("\n"), first):
+        stripped = line.strip()
+        start = max(begin, starts[number])
+        whole = document[start : starts[number + 1]].rstrip()
+        # Only a cell, or the signs that may close a heading, stand after it.
+        ended = [each for each in (whole, whole.rstrip("#").rstrip()) if each.endswith(stripped)]
+        found = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
+        if found < 0:
+            raise LookupError(stripped)
+        lines.append((position + len(line) - len(line.lstrip()), start + found))
+        position += len(line) + 1
+    return _Inline(content, lines)
+
+
+class _Segments:
+    """Divides the text of a block at hard line breaks, and collects the marks of each part."""
+
+    def __init__(self, content: str, escape: Escape) -> None:
+        self.content, self.escape = content, escape
+        task = TASK.match(content)
+        self._begin = task.end() if task else 0
+        self._builder = BlockBuilder()
+        self._fixed: tuple[str, int] | None = None  # an element in HTML, and its begin
+
+    def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, Block]]:
+        """The begin and end of each part in the content, and its block."""
+        first = self._begin
+        for token in _without_addresses(tokens):
+            span = token.meta.get("span")
+            if span is None and first:  # the text begins with the box of a task
+                token.content = token.content[first:]
+                first = 0
+            if token.type == "hardbreak" and self._fixed is None:
+                yield from self._part(span[0])
+                self._builder, self._begin = BlockBuilder(), span[1]
+            elif token.type == "html_inline" or self._fixed is not None:
+                self._take_html(token, span)
+            else:
+                self._take(token, span)
+        yield from self._part(len(self.content))
+
+    def _part(self, end: int) -> Iterator[tuple[int, int, Block]]:
+        block = self._builder.block(self.escape)
+        if has_words(block.text):
+            yield self._begin, len(self.content[:end].rstrip(" ")), block
+
+    def _take(self, token: Any, span: tuple[int, int] | None) -> None:
+        raw = self.content[slice(*span)] if span else ""
+        name = token.type.rpartition("_")[0]
+        if token.type == "softbreak":
+            self._builder.add_text(" ")
+        elif token.nesting and token.markup != "autolink":
+            mark = self._builder.open if token.nesting == 1 else self._builder.close
+            mark(name, token.markup or raw)
+        elif token.type in ("text", "text_special"):
+            self._builder.add_text(token.content)
+        else:  # code, a picture, an address
+            self._builder.add_atom(raw)
+
+    def _take_html(self, token: Any, span: tuple[int, int] | None) -> None:
+        """A tag, or what is between the tags of an element that stays as it is."""
+        raw = token.content if token.type == "html_inline" else ""
+        end, start = END_TAG.match(raw), START_TAG.match(raw)
+        tag = end or start
+        name = tag[1].lower() if tag else ""
+        if self._fixed is not None:
+            if end and name == self._fixed[0] and span:
+                self._builder.add_atom(self.content[self._fixed[1] : span[1]])
+                self._fixed = None
+        elif end and name in INLINE:
+            self._builder.close(name, raw)
+        elif start and name in FIXED and span:
+            self._fixed = (name, span[0])
+        elif start and name in INLINE and name not in VOID:
+            self._builder.open(name, raw)
+        else:
+            self._builder.add_atom(raw)
+
+
+def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
+    """The tokens without the text and end of <addresses>; the first token stands for all."""
+    is_address = False
+    for token in tokens:
+        if token.markup == "autolink":
+            is_address = token.nesting == 1
+            if is_address:
+                yield token
+        elif not is_address:
+            yield token
+
+
+def parse_markdown(text: str) -> list[str | Block]:
+    """Read a Markdown document: markup, and blocks of text with their marks.
+
+    Code, links' addresses, pictures, front matter and reference definitions stay as they are.
+    Lines of a paragraph become one line.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+    front = FRONT_MATTER.match(text)
+    here = front.end() if front else 0
+    body = text[here:]
+    parts: list[str | Block] = [text[:here]]
+    starts = list(accumulate((len(line) + 1 for line in body.split("\n")), initial=0))
+    cursor, previous = 0, ""
+    for token in _parser().parse(body):
+        is_cell = previous in ("th_open", "td_open")
+        previous = token.type
+        if token.type == "html_block":
+            first, last = (min(starts[line], len(body)) for line in token.map)
+            parts += [body[cursor:first], *parse_html(body[first:last])]
+            cursor = last
+        if token.type != "inline" or not token.content:
+            continue
+        try:
+            inline = _located(token.content, body, starts, token.map[0], cursor, is_cell)
+        except LookupError:
+            logger.warning("A part of the document is not translated: %r.", token.content[:60])
+            continue
+        escape = escape_cell if is_cell else escape_markdown
+        for first, last, block in _Segments(token.content, escape).read(token.children):
+            begin, end = inline.place(first), inline.place(last - 1) + 1
+            parts += [body[cursor:begin], block]
+            cursor = end
+    return [part for part in (*parts, body[cursor:]) if part]

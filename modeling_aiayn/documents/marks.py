@@ -1,0 +1,190 @@
+"""A text with marks: the markup around some of its words, and what stands between them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+BLANK_CHARACTERS = " \t\r\n\f"
+BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
+LETTER = re.compile(r"[^\W\d_]")
+# Text that stays as it is: addresses, and references to footnotes.
+FIXED = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']|\[\^[^\]\s]+\]:?")
+# Marks within one another; deeper ones are atoms.
+MAX_DEPTH = 50
+CLOSING = tuple(".,;:!?)]}»”")
+
+Escape = Callable[[str, str], str]
+
+
+def has_words(text: str) -> bool:
+    """Whether there is anything to translate."""
+    return LETTER.search(text) is not None
+
+
+@dataclass
+class Mark:
+    """Markup at a place of a text.
+
+    Args:
+        start: The first character that it contains.
+        end: The character after the last. An atom, such as a picture, has end == start.
+        opening: The markup before it; of an atom, all of it.
+        closing: The markup after it.
+        inner: The marks within it, in the order of the text.
+        is_atom: Whether it contains no text.
+        has_space_before: Whether a blank stands before an atom, in the text from which it was
+            taken.
+        has_space_after: The same after it.
+    """
+
+    start: int
+    end: int
+    opening: str
+    closing: str = ""
+    inner: list["Mark"] = field(default_factory=list)
+    is_atom: bool = False
+    has_space_before: bool = False
+    has_space_after: bool = False
+
+    @property
+    def raw(self) -> str:
+        """All markup of an atom."""
+        return self.opening + "".join(mark.raw for mark in self.inner) + self.closing
+
+
+@dataclass(frozen=True)
+class Block:
+    """A paragraph, heading, item or cell: text that is translated, and its marks.
+
+    Args:
+        text: Plain text, blanks and line ends as single blanks, none at its ends.
+        marks: Its marks, in the order of the text.
+        escape: Writes translated text so that it is read as text, whatever markup follows it.
+    """
+
+    text: str
+    marks: list[Mark]
+    escape: Escape
+
+
+class BlockBuilder:
+    """Collects the text and the markup of a block.
+
+    Markup that is not closed within the block, or closed without being opened, becomes an atom: it
+    stays, at its place.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.marks: list[Mark] = []
+        self._open: list[tuple[str, Mark]] = []
+
+    @property
+    def _siblings(self) -> list[Mark]:
+        return self._open[-1][1].inner if self._open else self.marks
+
+    def add_text(self, text: str) -> None:
+        """Add text; what must stay as it is becomes an atom."""
+        position = 0
+        for match in FIXED.finditer(text):
+            self._add_plain(text[position : match.start()])
+            self.add_atom(match.group())
+            position = match.end()
+        self._add_plain(text[position:])
+
+    def _add_plain(self, text: str) -> None:
+        text = BLANKS.sub(" ", text)
+        if not text:
+            return
+        before = self._last_atoms()
+        for atom in before[:1]:
+            atom.has_space_after = text[0] == " "
+        if text[0] == " " and self.text[-1:] in ("", " "):
+            text = text[1:]
+        elif before and self.text.endswith(" ") and text.startswith(CLOSING):
+            # "Use `x`." is read as "Use.".
+            self.text = self.text[:-1]
+            for atom in before:
+                atom.start = atom.end = len(self.text)
+        self.text += text
+
+    def _last_atoms(self) -> list[Mark]:
+        """The atoms at the end of the text."""
+
+        def is_last(mark: Mark) -> bool:
+            return mark.is_atom and mark.start == len(self.text)
+
+        return list(takewhile(is_last, reversed(self._siblings)))
+
+    def add_atom(self, raw: str) -> None:
+        """Add what has no text to translate, such as a picture or code."""
+        mark = Mark(len(self.text), len(self.text), raw)
+        self._make_atom(mark)
+        self._siblings.append(mark)
+
+    def open(self, name: str, raw: str) -> None:
+        """Begin a mark."""
+        if len(self._open) == MAX_DEPTH:
+            self.add_atom(raw)
+            return
+        mark = Mark(len(self.text), len(self.text), raw)
+        self._siblings.append(mark)
+        self._open.append((name, mark))
+
+    def close(self, name: str, raw: str) -> None:
+        """End the last mark of this name; marks within it that are still open become atoms."""
+        if all(name != opened for opened, _ in self._open):
+            self.add_atom(raw)
+            return
+        while self._open[-1][0] != name:
+            self._give_up()
+        _, mark = self._open.pop()
+        mark.end, mark.closing = len(self.text), raw
+        if not self.text[mark.start : mark.end].strip():
+            self._make_atom(mark)
+
+    def _make_atom(self, mark: Mark) -> None:
+        """Make one atom of a mark without text."""
+        mark.opening, mark.inner, mark.closing = mark.raw, [], ""
+        mark.end, mark.is_atom = mark.start, True
+        mark.has_space_before = self.text[: mark.start].endswith(" ")
+        mark.has_space_after = self.text.startswith(" ", mark.start)
+
+    def _give_up(self) -> None:
+        """Make an atom of the innermost open mark; the marks within it stand beside it now."""
+        _, mark = self._open.pop()
+        inner, mark.inner = mark.inner, []
+        self._make_atom(mark)
+        self._siblings.extend(inner)
+
+    def block(self, escape: Escape) -> Block:
+        """The block, without blanks around its text."""
+        while self._open:
+            self._give_up()
+        text = self.text.rstrip(BLANK_CHARACTERS)
+        return Block(text, _stripped(self.marks, text, 0, len(text)), escape)
+
+
+def _stripped(marks: list[Mark], text: str, first: int, last: int) -> list[Mark]:
+    """Marks within [first, last], without the blanks at the ends of their text.
+
+    Atoms that stand together become one.
+    """
+    kept: list[Mark] = []
+    for mark in marks:
+        mark.start, mark.end = (max(first, min(place, last)) for place in (mark.start, mark.end))
+        before = kept[-1] if kept else None
+        if not mark.is_atom:
+            part = text[mark.start : mark.end]
+            mark.start += len(part) - len(part.lstrip())
+            mark.end -= len(part) - len(part.rstrip())
+            mark.inner = _stripped(mark.inner, text, mark.start, mark.end)
+        elif (
+            before and before.is_atom and before.start == mark.start and not before.has_space_after
+        ):
+            before.opening += mark.opening
+            before.has_space_after = mark.has_space_after
+            continue
+        kept.append(mark)
+    return kept

@@ -1,0 +1,231 @@
+"""Where the marks of a sentence stand in its translation: found by the attention.
+
+A mark is set around the run of target words that look most at its source words. Marks within a mark
+stay within it, marks side by side stay apart, so markup that was well-formed still is.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from torch import Tensor
+
+from .marks import Mark
+
+# A word, or one sign of punctuation.
+UNIT = re.compile(r"\w+|[^\w\s]")
+# A target word belongs to a mark if it pays more than this share of its attention to the mark.
+THRESHOLD = 0.5
+
+Span = tuple[int, int]
+# The attention of the words of a translation, [target words, source words].
+Attention = Callable[[str, str], Tensor]
+
+
+def units_of(text: str) -> list[Span]:
+    """The words and signs of a text: their characters."""
+    return [match.span() for match in UNIT.finditer(text)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a mark stands in a translation.
+
+    Args:
+        start: Its first character.
+        end: The character after the last; for an atom, start.
+        before: A blank before it, which the translation does not have.
+        after: The same after it.
+    """
+
+    start: int
+    end: int
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedSentence:
+    """A sentence of a block and its translation.
+
+    Args:
+        text: The text of the block.
+        start: The sentence's first character in the block.
+        end: The character after its last.
+        until: The next sentence's first character, or the length of the text plus 1.
+        target: Its translation.
+        attention: Returns the attention of a translation to its source.
+    """
+
+    text: str
+    start: int
+    end: int
+    until: int
+    target: str
+    attention: Attention
+
+    @cached_property
+    def source_units(self) -> list[Span]:
+        """The words of the sentence: their characters in the block."""
+        return [
+            (self.start + first, self.start + last)
+            for first, last in units_of(self.text[self.start : self.end])
+        ]
+
+    @cached_property
+    def target_units(self) -> list[Span]:
+        """The words of the translation."""
+        return units_of(self.target)
+
+    @cached_property
+    def weights(self) -> list[list[float]]:
+        """The attention of each target word to each source word."""
+        found: list[list[float]] = self.attention(
+            self.text[self.start : self.end], self.target
+        ).tolist()
+        return found
+
+    def places(self, marks: Sequence[Mark]) -> dict[int, Place]:
+        """The places of a block's marks, as far as they are in this sentence, by id."""
+        found: dict[int, Place] = {}
+        here = [mark for mark in marks if self._contains(mark)]
+        self._place(here, (0, len(self.target_units)), self._covered(self.start, self.end), found)
+        return found
+
+    def _contains(self, mark: Mark) -> bool:
+        if mark.is_atom:
+            return self.start <= mark.start < self.until
+        return mark.start < self.end and mark.end > self.start
+
+    def _covered(self, start: int, end: int) -> list[int]:
+        """The source words that overlap characters."""
+        return [
+            index
+            for index, (first, last) in enumerate(self.source_units)
+            if first < end and last > start
+        ]
+
+    def _place(
+        self, marks: list[Mark], window: Span, covered: list[int], found: dict[int, Place]
+    ) -> None:
+        """Place marks side by side, and the marks within them.
+
+        Args:
+            marks: The marks.
+            window: The target words among which they stand.
+            covered: The source words of the mark around them.
+            found: The places so far.
+        """
+        windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
+        for mark in marks:
+            if mark.is_atom:
+                found[id(mark)] = self._atom(mark, window, covered, list(windows.values()))
+                continue
+            first, last = windows[id(mark)]
+            found[id(mark)] = Place(*self._characters(first, last))
+            inner = [each for each in mark.inner if self._contains(each)]
+            self._place(inner, (first, last), self._covered(mark.start, mark.end), found)
+
+    def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[int, Span]:
+        """The target words of marks side by side: those with the clearest attention first."""
+        owned = {id(mark): self._covered(mark.start, mark.end) for mark in marks}
+        if len(marks) == 1 and owned[id(marks[0])] == covered:
+            return {id(marks[0]): window}
+        # A mark that began in an earlier sentence begins this one, and so on: these come first.
+        bound = [mark.start < self.start or mark.end > self.end for mark in marks]
+        runs = [self._best_run(mark, owned[id(mark)], window, []) for mark in marks]
+        order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
+        taken: list[Span] = []
+        windows: dict[int, Span] = {}
+        for mark in (marks[each] for each in order):
+            _, found = self._best_run(mark, owned[id(mark)], window, taken)
+            windows[id(mark)] = found
+            taken = sorted([*taken, found])
+        return windows
+
+    def _best_run(
+        self, mark: Mark, own: list[int], window: Span, taken: list[Span]
+    ) -> tuple[float, Span]:
+        """The run of target words that look most at a mark's words, outside of other marks' runs.
+
+        Returns:
+            By how much their attention exceeds the threshold, and the run; an empty one at the end
+            if no word is left.
+        """
+        first, last = window
+        gains = {
+            unit: sum(self.weights[unit][word] for word in own) - THRESHOLD
+            for unit in range(first, last)
+        }
+        starts, ends = self._edges(mark, own, window)
+        options: list[tuple[float, Span]] = []
+        edges = [first, *(edge for span in taken for edge in span), last]
+        for left, right in zip(edges[::2], edges[1::2], strict=True):
+            # Of all starts up to here, the one from which the sum is largest.
+            total, best = 0.0, (-inf, left)
+            for unit in range(left, right):
+                if unit in starts:
+                    best = max(best, (-total, unit))
+                total += gains[unit]
+                if unit in ends and best[0] > -inf:
+                    options.append((best[0] + total, (best[1], unit + 1)))
+        return max(options, default=(0.0, (last, last)))
+
+    def _edges(self, mark: Mark, own: list[int], window: Span) -> tuple[set[int], set[int]]:
+        """The target words at which a mark may begin, and those at which it may end.
+
+        A mark around words does not begin or end at a sign.
+        """
+        words = [
+            unit for unit in range(*window) if self.target[self.target_units[unit][0]].isalnum()
+        ]
+        starts, ends = (
+            set(words) if words and own and self._is_word(own[side]) else set(range(*window))
+            for side in (0, -1)
+        )
+        if mark.start < self.start:
+            starts = {window[0]}
+        if mark.end > self.end:
+            ends = {window[1] - 1}
+        return starts, ends
+
+    def _atom(self, mark: Mark, window: Span, covered: list[int], taken: list[Span]) -> Place:
+        """The place of an atom: after the word before it, or before the word it leans on."""
+        before = [word for word in covered if self.source_units[word][1] <= mark.start]
+        after = [word for word in covered if self.source_units[word][0] >= mark.start]
+        first, last = self._characters(*window)
+        blank = " " if mark.has_space_before else ""
+        if not before:
+            return Place(first, first, after=" " if mark.has_space_after else "")
+        if not after or window[0] == window[1]:
+            return Place(last, last, before=blank)
+        leans_right = mark.has_space_before and not mark.has_space_after
+        if leans_right and self._is_word(after[0]):
+            unit = self._gap(self._looker(after[0], window), taken, 0)
+            here = self.target_units[unit][0]
+            return Place(here, here)
+        unit = self._gap(self._looker(before[-1], window) + 1, taken, 1)
+        here = self.target_units[unit - 1][1]
+        return Place(here, here, before=blank)
+
+    def _is_word(self, unit: int) -> bool:
+        return self.text[self.source_units[unit][0]].isalnum()
+
+    def _looker(self, word: int, window: Span) -> int:
+        """The target word that looks most at a source word."""
+        return max(range(*window), key=lambda unit: self.weights[unit][word])
+
+    @staticmethod
+    def _gap(gap: int, taken: list[Span], side: int) -> int:
+        """Move a place between target words out of the marks there, to one side."""
+        return next((span[side] for span in taken if span[0] < gap < span[1]), gap)
+
+    def _characters(self, first: int, last: int) -> Span:
+        """The characters from one target word to another."""
+        units = self.target_units
+        if first < last:
+            return units[first][0], units[last - 1][1]
+        end = units[first - 1][1] if first else 0
+        return end, end

@@ -1,0 +1,242 @@
+"""Documents with markup, of the embedded grammar's sentences, and the places their marks should get.
+
+python tests/marked_documents.py runs/demo translates 300 of them and scores the places.
+"""
+
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from html.parser import HTMLParser
+
+from markdown_it import MarkdownIt
+
+from modeling_aiayn.documents.document import Document
+from modeling_aiayn.documents.html_blocks import VOID
+from modeling_aiayn.documents.marks import Block, Mark
+from modeling_aiayn.documents.placement import units_of
+from modeling_aiayn.documents.word_attention import word_attention
+from modeling_aiayn.embedded_corpus import AlignedPair, generate_pairs
+from modeling_aiayn.translation import Translator
+
+# Code, pictures and addresses, which stay as they are.
+ATOMS = {
+    "html": ("<code>x &lt; y</code>", '<img src="a.png">', "<!-- no -->", "https://a.b/c?d=e"),
+    "markdown": ("`x < y`", "![A pic](a.png)", "<kbd>Ctrl</kbd>", "https://a.b/c?d=e"),
+}
+# What stands between the blocks, and around the text of a block.
+BETWEEN = {
+    "html": (
+        "<pre>\n  The dog\n</pre>\n",
+        "<script>let a = '<b>';</script>\n",
+        "<!-- The dog. -->\n",
+        "<hr>\n",
+    ),
+    "markdown": ("```py\nthe_dog = 1\n```\n\n", "---\n\n", "<!-- The dog. -->\n\n"),
+}
+AROUND = {
+    "html": (
+        ("<h2>", "</h2>\n"),
+        ("<p>", "</p>\n"),
+        ("<ul>\n  <li>", "\n  </li>\n</ul>\n"),
+        ("<blockquote><div>\n\t", "</div></blockquote>\n"),
+        ("<table><tr><td>", "</td></tr></table>\n"),
+    ),
+    "markdown": (
+        ("## ", " ##\n\n"),
+        ("", "\n\n"),
+        ("1. ", "\n\n"),
+        ("> - ", "\n\n"),
+        ("| 1 | 2 |\n|---|---|\n| ", " | 3 |\n\n"),
+        ("", "\n===\n\n"),
+    ),
+}
+
+
+@dataclass
+class GoldBlock:
+    """The sentences of a block, and the target words of each mark by its address."""
+
+    pairs: list[AlignedPair]
+    words: dict[str, set[int]] = field(default_factory=dict)
+
+
+class Generator:
+    """Writes documents of one kind."""
+
+    def __init__(self, kind: str, seed: int, pairs: list[AlignedPair]) -> None:
+        self.kind, self.pairs = kind, iter(pairs)
+        self.random = random.Random(f"{kind} {seed}")
+        self.number = 0
+
+    def document(self) -> tuple[str, list[GoldBlock]]:
+        """A document, and what its blocks should become."""
+        written, gold = [], []
+        for _ in range(self.random.randint(1, 6)):
+            before, after = self.random.choice(AROUND[self.kind])
+            text, block = self.block()
+            written.append(f"{before}{text}{after}")
+            gold.append(block)
+            if self.random.random() < 0.3:
+                written.append(self.random.choice(BETWEEN[self.kind]))
+        return "".join(written), gold
+
+    def block(self) -> tuple[str, GoldBlock]:
+        gold, texts, shift = GoldBlock([]), [], 0
+        for _ in range(self.random.randint(1, 3)):
+            pair = next(self.pairs)
+            gold.pairs.append(pair)
+            texts.append(self.sentence(pair, gold, shift))
+            shift += len(pair.target_words)
+        return " ".join(texts), gold
+
+    def sentence(self, pair: AlignedPair, gold: GoldBlock, shift: int) -> str:
+        """A sentence with marks around some of its words, and with atoms."""
+        words = list(pair.source_words)
+        words[0] = words[0][0].upper() + words[0][1:]
+        before, after = [""] * len(words), [""] * len(words)
+        start = 0
+        while start < len(words) - 1 and self.random.random() < 0.7:
+            start = self.random.randrange(start, len(words) - 1)
+            end = min(start + self.random.randint(1, 4), len(words) - 1)
+            while words[end - 1] == ",":
+                end -= 1
+            if "," in words[start] or end <= start:
+                start += 1
+                continue
+            if stays_together(pair, (start, end)):
+                self.mark(pair, gold, shift, (start, end), before, after)
+                inner = (start + 1, end - 1)
+                if end - start > 2 and stays_together(pair, inner) and self.random.random() < 0.5:
+                    self.mark(pair, gold, shift, inner, before, after, is_inner=True)
+            start = end
+        for place in range(len(words) - 1):
+            if self.random.random() < 0.05:
+                after[place] += f" {self.random.choice(ATOMS[self.kind])}"
+        marked = [f"{a}{word}{b}" for a, word, b in zip(before, words, after, strict=True)]
+        return " ".join(marked).replace(" ,", ",").replace(" .", ".")
+
+    def mark(self, pair, gold, shift, span, before, after, is_inner=False) -> None:
+        self.number += 1
+        address = f"http://x/{self.number}"
+        tags = {
+            "html": (f'<a href="{address}">', "</a>"),
+            "markdown": ("[", f"]({address})"),
+        }[self.kind]
+        if is_inner:  # a link within a link is none
+            tags = (f'<b id="{address}">', "</b>")
+        first, last = span[0], span[1] - 1
+        before[first] = before[first] + tags[0]
+        after[last] = tags[1] + after[last]
+        gold.words[address] = {
+            shift + target for source, target in pair.alignment if span[0] <= source < span[1]
+        }
+
+
+def stays_together(pair: AlignedPair, span: tuple[int, int]) -> bool:
+    """Whether the translation of some words is one run of words, so that one mark can hold it."""
+    words = {target for source, target in pair.alignment if span[0] <= source < span[1]}
+    return len(words) > 0 and max(words) - min(words) + 1 == len(words)
+
+
+def found_words(block: Block) -> dict[str, set[int]]:
+    """The words of a block within each mark, by the mark's address."""
+    units = units_of(block.text)
+    found = {}
+
+    def visit(mark: Mark) -> None:
+        raw = mark.opening + mark.closing
+        if "http://x/" in raw:
+            address = "http://x/" + "".join(c for c in raw.split("http://x/")[1] if c.isdigit())
+            inside = [
+                number
+                for number, (start, end) in enumerate(units)
+                if mark.start <= start and end <= mark.end
+            ]
+            found[address] = set(inside)
+        for inner in mark.inner:
+            visit(inner)
+
+    for mark in block.marks:
+        visit(mark)
+    return found
+
+
+class Tags(HTMLParser):
+    """The tags of a document; an error if they are not balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.seen = [], Counter()
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.seen[tag, *attrs] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_comment(self, data):
+        self.seen["comment", data] += 1
+
+
+def structure(text: str, kind: str) -> object:
+    """What must be the same before and after: tags, or Markdown's blocks and the marks in each."""
+    if kind == "html":
+        return Tags(text).seen
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    return [
+        (token.type, token.markup, token.info, "" if token.type == "inline" else token.content)
+        + ((_marks(token.children),) if token.type == "inline" else ())
+        for token in parser.parse(text)
+    ]
+
+
+def _marks(tokens: list) -> Counter:
+    kept = [token for token in tokens if token.type not in ("text", "softbreak")]
+    return Counter((token.type, token.markup, str(token.attrs), token.content) for token in kept)
+
+
+def main() -> None:
+    """Score 300 documents."""
+    translator = Translator.from_pretrained(sys.argv[1])
+    pairs = generate_pairs("test", 3000)
+    right = proposed = gold_words = blocks = scored = documents = 0
+    for kind in ("html", "markdown"):
+        generator = Generator(kind, 0, pairs)
+        for _ in range(150):
+            text, gold = generator.document()
+            document = Document.of(text, kind, "en")
+            sentences = document.sentences
+            assert sentences == [pair.source for block in gold for pair in block.pairs], text
+            result = document.translated(translator(sentences), partial(word_attention, translator))
+            assert structure(result, kind) == structure(text, kind), (text, result)
+            documents += 1
+            found = [
+                each for each in Document.of(result, kind, "de").parts if isinstance(each, Block)
+            ]
+            for block, wanted in zip(found, gold, strict=True):
+                blocks += 1
+                if block.text != " ".join(pair.target for pair in wanted.pairs):
+                    continue  # another translation than the gold one
+                scored += 1
+                places = found_words(block)
+                assert places.keys() == wanted.words.keys(), result
+                for address, words in wanted.words.items():
+                    right += len(words & places[address])
+                    proposed += len(places[address])
+                    gold_words += len(words)
+    score = 200 * right / (proposed + gold_words)
+    print(f"{documents} documents are well-formed, and have all their markup.")
+    print(f"Places: F1 {score:.1f} %, of the marks in {scored} of {blocks} blocks.")
+    if score <= 95:
+        raise SystemExit("F1 must be above 95 %.")
+
+
+if __name__ == "__main__":
+    main()

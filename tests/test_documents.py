@@ -1,0 +1,285 @@
+"""HTML and Markdown: what is translated, where marks are placed, and what stays as it is."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from conftest import small_model
+from marked_documents import Generator, structure
+
+from modeling_aiayn.documents.document import Document
+from modeling_aiayn.documents.markdown_blocks import escape_markdown, parse_markdown
+from modeling_aiayn.documents.marks import Block
+from modeling_aiayn.documents.placement import units_of
+from modeling_aiayn.documents.word_attention import word_attention
+from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.translation import Translator
+
+MARKDOWN = """\
+---
+title: A *dog*
+---
+# The *dog* runs #
+
+We `see` a [link to **two** words](http://x.y "t & t") and
+a second line. Next *sentence here. It goes* on!
+A hard break@@
+new line and https://a.b/c?d=e.
+
+> - item <b>one</b> <kbd>Ctrl + *C*</kbd> key
+>   more text
+> - [ ] task ![pic](a.png) \\* star &amp; <http://a.b>
+
+| a `x` | 2 |
+|:--|---|
+| **dog** runs | C# |
+
+Setext *head*
+===
+
+<div class="x">
+Some <i>html</i> &lt; text.
+</div>
+
+    code block
+
+```py
+the_dog = "*"
+```
+[ref]: http://x
+Foo[^1] bar. ***both*** ~~C~~ [see][ref].
+
+[^1]: A note.
+""".replace("@@", "  ")
+HTML = """\
+<!DOCTYPE html>
+<html lang="en"><head><title>A dog &amp; a cat</title><style>p { color: red }</style></head>
+<body translate="yes">
+\t<h1 class='x'>The <em>dog</em> runs</h1>
+<p>We <b>see <i>a</i></b> <a href="http://x?a=1&amp;b=2">red hat</a>.<br/>Two <img src=a.png
+ alt="A dog"> run.<ul><li>One<li>Two
+</ul><pre>  A dog </pre><p translate=no>No <b>dog</b></p>Call <span class="x notranslate">Dog</span> now
+<script>if (a < b) { "<b>" }</script><!-- A dog --><p>I &lt;3 you<code>x &lt; y</code>.</p>
+<p>“é” &nbsp;</p><svg><text>dog</text></svg></body></html>
+"""
+
+
+def diagonal(source, target):
+    """Each word looks at the word in its place."""
+    return torch.eye(len(units_of(target)), len(units_of(source)))
+
+
+def same(text, kind):
+    document = Document.of(text, kind, "en")
+    return document.translated(document.sentences, diagonal)
+
+
+def attention_of(links):
+    """Attention by pairs of words: "hut": "hat"."""
+
+    def attention(source, target):
+        rows, columns = (
+            [text[slice(*span)] for span in units_of(text)] for text in (source, target)
+        )
+        weights = torch.full((len(columns), len(rows)), 0.01)
+        for index, word in enumerate(columns):
+            weights[index, rows.index(links.get(word, word))] = 1.0
+        return weights / weights.sum(-1, keepdim=True)
+
+    return attention
+
+
+def translated(text, kind, translations, links):
+    document = Document.of(text, kind, "en")
+    return document.translated(translations, attention_of(links))
+
+
+def test_a_document_translated_to_itself_is_the_same():
+    assert same(HTML, "html") == HTML.replace("&nbsp;", "\xa0")
+    lines = MARKDOWN.replace(
+        'words](http://x.y "t & t") and\na', 'words](http://x.y "t & t") and a'
+    )
+    lines = lines.replace("on!\nA hard", "on! A hard").replace("key\n>   more", "key more")
+    assert same(MARKDOWN, "markdown") == lines.replace("&amp;", "&")
+
+
+def test_only_text_is_translated():
+    assert Document.of(HTML, "html", "en").sentences == [
+        "A dog & a cat", "The dog runs", "We see a red hat.", "Two run.", "One", "Two",
+        "Call now", "I <3 you.",  "“é”",
+    ]  # fmt: skip
+    assert Document.of(MARKDOWN, "markdown", "en").sentences == [
+        "The dog runs", "We a link to two words and a second line.", "Next sentence here.",
+        "It goes on!", "A hard break", "new line and.", "item one key more text",
+        "task * star &", "a", "dog runs", "C#", "Setext head", "Some html < text.",
+        "Foo bar.", "both C see.", "A note.",
+    ]  # fmt: skip
+
+
+LINKS = {"Heute": "today", "liest": "reads", "Frau": "woman", "rote": "red", "Bücher": "books"}
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "wanted"),
+    [
+        # German puts the adverb first, and the verb before the subject.
+        ("<i>Old</i> reads <b>red books</b> today.", "Heute liest Old rote Bücher.",
+         "Heute liest <i>Old</i> <b>rote Bücher</b>."),
+        # Marks within marks, and side by side.
+        ("<a>Old <b>red</b> <i>books</i></a> today.", "Heute rote Bücher Old.",
+         "Heute <a><b>rote</b> <i>Bücher</i> Old</a>."),
+        # A whole sentence, with its end.
+        ("<b>Old woman.</b>", "Frau, Old.", "<b>Frau, Old.</b>"),
+        # A mark does not take the full stop.
+        ("Old <b>books</b>.", "Old Bücher.", "Old <b>Bücher</b>."),
+        # Atoms after the word before them, before the word they lean on, and at the ends.
+        ("<code>x</code> Old books <code>y</code>.", "Bücher Old.", "<code>x</code> Bücher <code>y</code> Old."),
+        ("Old woman <code>y</code>", "Frau Old.", "Frau Old. <code>y</code>"),
+        ("Old<code>1</code> books today.", "Heute Bücher Old.", "Heute Bücher Old<code>1</code>."),
+        ("Old <code>1</code>books today.", "Heute Bücher Old.", "Heute <code>1</code>Bücher Old."),
+        # Two marks whose words become one: none is lost.
+        ("<b>Old</b> <i>woman</i>.", "Frau.", "<i>Frau</i>.<b></b>"),
+        # Without a translation, everything is still there.
+        ("Old <b>red <i>books</i></b> <img>.", "", "<b><i></i></b> <img>"),
+        # Unclosed, unopened, crossed.
+        ("Old <b>books.", "Old Bücher.", "Old <b>Bücher."),
+        ("Old</b> books.", "Old Bücher.", "Old</b> Bücher."),
+        ("<b>Old <i>red</b> books</i>.", "Old rote Bücher.", "<b>Old <i>rote</b> Bücher</i>."),
+    ],
+)  # fmt: skip
+def test_marks_are_placed_where_the_translation_looks(text, translation, wanted):
+    assert translated(text, "html", [translation], LINKS) == wanted
+
+
+def test_marks_over_several_sentences_contain_what_is_between():
+    text = "Old <b>books today. Red woman. She <i>reads</i> red</b> books."
+    translations = ["Heute Bücher Old.", "Frau, Red.", "Rote liest She Bücher."]
+    links = LINKS | {"Rote": "red"}
+    assert translated(text, "html", translations, links) == (
+        "<b>Heute Bücher Old. Frau, Red. Rote <i>liest</i> She</b> Bücher."
+    )
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_no_translation_and_no_attention_can_break_the_markup(kind):
+    """Words that look like markup, in any number, at places drawn at random."""
+    chance = random.Random(kind)
+    hostile = (
+        "<b>", "</p>", "<script>", "&amp;", "&", "*", "**x", "_y_", "`", "[a](b)", "]", "![", "#", "-",
+        "1.", "2)", "+", "|", "~~~", "~~", "> q", "===", "---", "\\", "<!--", "Hund", "läuft", "a_b",
+    )  # fmt: skip
+
+    def attention(source, target):
+        size = (len(units_of(target)), len(units_of(source)))
+        return torch.rand(size, generator=torch.Generator().manual_seed(chance.randrange(2**30)))
+
+    generator = Generator(kind, 7, generate_pairs("train", 900))
+    for _ in range(100):
+        text, _ = generator.document()
+        document = Document.of(text, kind, "en")
+        translations = [
+            " ".join(chance.choices(hostile, k=chance.randint(1, 12))) for _ in document.sentences
+        ]
+        result = document.translated(translations, attention)
+        assert structure(result, kind) == structure(text, kind), (text, result)
+        words = "".join(translations).replace(" ", "")
+        parts = [part for part in Document.of(result, kind, "de").parts if isinstance(part, Block)]
+        found = "".join(part.text for part in parts).replace(" ", "")
+        # Blocks without letters are not translated again; signs at their ends are in no block.
+        assert set(found) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a * b _c_ d_e `f`", r"a \* b \_c\_ d_e \`f\`"),
+        ("# a", r"\# a"),
+        ("#a", "#a"),
+        ("- a", r"\- a"),
+        ("-a", "-a"),
+        ("12. a", r"12\. a"),
+        ("12.5 a", "12.5 a"),
+        ("> a", r"\> a"),
+        ("a > b < c <d &lt; & e", r"a > b < c \<d \&lt; & e"),
+        ("[a] ~~b~ c~", r"\[a\] \~~b~ c\~"),
+        ("===", r"\==="),
+        ("a\\b", r"a\\b"),
+    ],
+)
+def test_signs_that_would_be_markup_are_escaped(text, wanted):
+    assert escape_markdown(text) == wanted
+    (block,) = (part for part in parse_markdown(f"{wanted} x") if isinstance(part, Block))
+    assert block.text.startswith(text)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "<", "<b><i>", "&amp;", "</p>\n", "<!-- ", "\x00", "12 | 3"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_document_without_words_stays_as_it_is(text, kind):
+    document = Document.of(text, kind, "en")
+    assert document.sentences == []
+    assert document.translated([], diagonal) == text.replace(
+        "\x00", "\ufffd" if kind == "markdown" else "\x00"
+    )
+
+
+def test_a_cell_that_cannot_be_found_is_reported_and_stays(caplog):
+    text = "| a \\| b | dog |\n|---|---|\n| x | y |\n"
+    assert Document.of(text, "markdown", "en").sentences == ["dog", "x", "y"]
+    assert same(text, "markdown") == text
+    assert "A part of the document is not translated: 'a | b'." in caplog.text
+
+
+def test_the_attention_of_words_is_that_of_their_tokens(tokenizer):
+    model = small_model(vocab_size=len(tokenizer), decoder_layers=3).eval()
+    translator = Translator(model, tokenizer)
+    source, target = "The old dog sees the.", "Der alte Hund."
+    found = word_attention(translator, source, target)
+    maps = attention_maps(translator, source, target)
+    weights = maps.cross.mean((0, 1))
+    sizes = [
+        [
+            len(tokenizer.tokenize(text[:end])) - len(tokenizer.tokenize(text[:start]))
+            for start, end in pairwise(ends)
+        ]
+        for text, ends in ((source, [0, 3, 7, 11, 16, 20, 21]), (target, [0, 3, 8, 13, 14]))
+    ]
+    assert (sum(sizes[1]) + 1, sum(sizes[0]) + 1) == weights.shape
+    rows = weights[:-1].split(sizes[1])
+    merged = torch.stack([row.mean(0) for row in rows])[:, :-1]
+    shares = torch.stack([part.sum(-1) for part in merged.split(sizes[0], 1)], 1).square()
+    torch.testing.assert_close(found, shares / shares.sum(-1, keepdim=True))
+
+
+def test_the_command_translates_documents(run, tmp_path):
+    translator = Translator.from_pretrained("aiayn-en-de")
+    (tmp_path / "a.md").write_text("# A dog\n\nA **dog** runs. `x`\n\n- Two\n  cats\n")
+    code, out, err = run("translate.py", "--format", "markdown", "--input", tmp_path / "a.md")
+    dog, two = translator(["A dog", "Two cats"])
+    assert code == 0, err
+    assert out == f"# {dog}\n\nEin **Hund** rennt. `x`\n\n- {two}\n"
+    code, out, err = run("translate.py", "--format", "html", "--text", "<p>A <i>dog</i> runs.</p>")
+    assert (code, out) == (0, "<p>Ein <i>Hund</i> rennt.</p>\n"), err
+    code, out, err = run("translate.py", "--format", "html", "--text", "<p>")
+    assert (code, out) == (0, "<p>\n"), err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nbest", "2"), "--format html needs --nbest 1."),
+        (("--alignment", "mean"), "--format html cannot be used with --alignment. Leave out one."),
+    ],
+)
+def test_options_that_need_lines_are_refused(run, flags, message):
+    code, out, err = run("translate.py", "--format", "html", "--text", "x", *flags)
+    assert (code, out) == (1, "") and message in err
+
+
+def test_an_exported_model_translates_no_documents(run, tmp_path):
+    flags = ("--model", "aiayn-en-de", "--output", tmp_path / "exported")
+    assert run("export_ctranslate2.py", *flags)[0] == 0
+    command = ("--engine", "ctranslate2", "--model", tmp_path / "exported", "--format", "html")
+    code, out, err = run("translate.py", *command, "--text", "x")
+    assert (code, out) == (1, "") and "which gives neither weights nor attention" in err
