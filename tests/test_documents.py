@@ -139,6 +139,8 @@ LINKS = {"Heute": "today", "liest": "reads", "Frau": "woman", "rote": "red", "B�
         ("Old woman <code>y</code>", "Frau Old.", "Frau Old. <code>y</code>"),
         ("Old<code>1</code> books today.", "Heute Bücher Old.", "Heute Bücher Old<code>1</code>."),
         ("Old <code>1</code>books today.", "Heute Bücher Old.", "Heute <code>1</code>Bücher Old."),
+        ("<code>x</code>: old books.", "Bücher old.", "<code>x</code> Bücher old."),
+        ("<i>&nbsp;</i>Old<b> </b> books.", "Old Bücher.", "\xa0<i></i> Old<b></b> Bücher."),
         # Two marks whose words become one: none is lost.
         ("<b>Old</b> <i>woman</i>.", "Frau.", "<i>Frau</i>.<b></b>"),
         # Without a translation, everything is still there.
@@ -222,6 +224,18 @@ def test_a_document_without_words_stays_as_it_is(text, kind):
     assert document.translated([], diagonal) == text.replace(
         "\x00", "\ufffd" if kind == "markdown" else "\x00"
     )
+
+
+def test_a_link_whose_text_is_its_reference_goes_on_working():
+    text = "Read the [red\nbooks] and [old *books*][], not [books][b].\n\n[red books]: x\n"
+    text += "[old *books*]: y\n[b]: z\n"
+    translation = "Lies the rote Bücher und old Bücher, nicht Bücher."
+    document = Document.of(text, "markdown", "en")
+    result = document.translated([translation], diagonal)
+    assert result.startswith(
+        "Lies the [rote Bücher][red books] und [old *Bücher*][old *books*], nicht [Bücher][b]."
+    )
+    assert structure(result, "markdown")[1][-1] == structure(text, "markdown")[1][-1]
 
 
 def test_a_cell_that_cannot_be_found_is_reported_and_stays(caplog):

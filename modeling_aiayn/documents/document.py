@@ -71,6 +71,7 @@ def _translated_block(
     """A block with its marks around the translations."""
     places: dict[int, Place] = {}
     starts = _starts(split, split.sentences)
+    bounds = [0, *starts[1:], len(block.text) + 1]
     target = split.joined(translations)
     for index, (translation, shift) in enumerate(
         zip(translations, _starts(split, translations), strict=True)
@@ -80,7 +81,7 @@ def _translated_block(
             block.text,
             start,
             start + len(split.sentences[index]),
-            starts[index + 1] if index + 1 < len(starts) else len(block.text) + 1,
+            range(bounds[index], bounds[index + 1]),
             translation,
             attention,
         )

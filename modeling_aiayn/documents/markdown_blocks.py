@@ -77,7 +77,7 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
         if token.type == "link_open" and label_end:
             token.meta["span"] = (start, start + 1)
         elif token.type == "link_close" and label_end:
-            token.meta["span"] = (label_end, end)
+            token.meta |= {"span": (label_end, end), "label": (start + 1, label_end)}
         elif token.type != "text":
             token.meta["span"] = (start, end)
 
@@ -182,6 +182,9 @@ class _Segments:
         if token.type == "softbreak":
             self._builder.add_text(" ")
         elif token.nesting and token.markup != "autolink":
+            if raw in ("]", "][]"):  # the text of the link is its reference, too
+                label = self.content[slice(*token.meta["label"])].replace("\n", " ")
+                raw = f"][{label}]"
             mark = self._builder.open if token.nesting == 1 else self._builder.close
             mark(name, token.markup or raw)
         elif token.type in ("text", "text_special"):

@@ -54,7 +54,8 @@ class PlacedSentence:
         text: The text of the block.
         start: The sentence's first character in the block.
         end: The character after its last.
-        until: The next sentence's first character, or the length of the text plus 1.
+        reach: The characters of the block at which atoms belong to it: from its first one to the
+            next sentence's, of the first sentence from 0 on, of the last one to the end.
         target: Its translation.
         attention: Returns the attention of a translation to its source.
     """
@@ -62,7 +63,7 @@ class PlacedSentence:
     text: str
     start: int
     end: int
-    until: int
+    reach: range
     target: str
     attention: Attention
 
@@ -96,7 +97,7 @@ class PlacedSentence:
 
     def _contains(self, mark: Mark) -> bool:
         if mark.is_atom:
-            return self.start <= mark.start < self.until
+            return mark.start in self.reach
         return mark.start < self.end and mark.end > self.start
 
     def _covered(self, start: int, end: int) -> list[int]:
@@ -198,7 +199,8 @@ class PlacedSentence:
         first, last = self._characters(*window)
         blank = " " if mark.has_space_before else ""
         if not before:
-            return Place(first, first, after=" " if mark.has_space_after else "")
+            is_glued = self.target[first : first + 1].isalnum() and not self._touches_word(mark)
+            return Place(first, first, after=" " if mark.has_space_after or is_glued else "")
         if not after or window[0] == window[1]:
             return Place(last, last, before=blank)
         leans_right = mark.has_space_before and not mark.has_space_after
@@ -209,6 +211,10 @@ class PlacedSentence:
         unit = self._gap(self._looker(before[-1], window) + 1, taken, 1)
         here = self.target_units[unit - 1][1]
         return Place(here, here, before=blank)
+
+    def _touches_word(self, mark: Mark) -> bool:
+        """Whether a word follows an atom without a blank."""
+        return self.text[mark.start : mark.start + 1].isalnum()
 
     def _is_word(self, unit: int) -> bool:
         return self.text[self.source_units[unit][0]].isalnum()
