@@ -1,0 +1,54 @@
+"""Score a translator on texts as careless people write them.
+
+python benchmarks/benchmark_robustness.py --model aiayn-en-de --file data/multi30k/test_2016_flickr
+
+The sources get each kind of noise of `--noisy_sources`; the references stay as they are.
+"""
+
+import random
+import sys
+from dataclasses import dataclass, field
+
+from sacrebleu import corpus_bleu
+
+from modeling_aiayn.commands.command_line import parse_arguments, run_command
+from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.training.augmentation import NOISES
+from modeling_aiayn.translation import Translator
+
+
+@dataclass
+class BenchmarkArguments:
+    """The models and the sentences."""
+
+    file: str = field(metadata={"help": "Sentence pairs."})
+    model: list[str] = field(
+        default_factory=lambda: ["aiayn-en-de"], metadata={"help": "Folders of trained models."}
+    )
+    source_lang: str = field(default="en", metadata={"help": "Source language."})
+    target_lang: str = field(default="de", metadata={"help": "Target language."})
+    num_beams: int = field(default=4, metadata={"help": "Number of beams."})
+    seed: int = field(default=1, metadata={"help": "Of the typing errors."})
+
+
+def main() -> None:
+    """Translate each kind of text with each model, and print BLEU and its loss."""
+    (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
+    pairs = read_pairs(arguments.file, arguments.source_lang, arguments.target_lang)
+    texts = {"as it is": list(pairs["source"])}
+    for name, noise in NOISES.items():
+        generator = random.Random(arguments.seed)
+        texts[name] = [noise(text, generator) for text in pairs["source"]]
+    for model in arguments.model:
+        translator = Translator.from_pretrained(model)
+        sys.stdout.write(f"{model}\n")
+        clean = None
+        for name, sources in texts.items():
+            found = translator(sources, num_beams=arguments.num_beams)
+            score = corpus_bleu(found, [list(pairs["target"])]).score
+            clean = score if clean is None else clean
+            sys.stdout.write(f"  {name:<22}{score:>6.2f} BLEU  {score - clean:>+6.2f}\n")
+
+
+if __name__ == "__main__":
+    run_command(main)
