@@ -15,6 +15,7 @@ from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.training.augmentation import NOISES
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.letter_case import natural_case
 
 
 @dataclass
@@ -28,6 +29,9 @@ class BenchmarkArguments:
     source_lang: str = field(default="en", metadata={"help": "Source language."})
     target_lang: str = field(default="de", metadata={"help": "Target language."})
     num_beams: int = field(default=4, metadata={"help": "Number of beams."})
+    restore_case: bool = field(
+        default=False, metadata={"help": "As --restore_case of `aiayn translate`."}
+    )
     seed: int = field(default=1, metadata={"help": "Of the typing errors."})
 
 
@@ -39,6 +43,11 @@ def main() -> None:
     for name, noise in NOISES.items():
         generator = random.Random(arguments.seed)
         texts[name] = [noise(text, generator) for text in pairs["source"]]
+    if arguments.restore_case:
+        texts = {
+            name: [natural_case(text, arguments.source_lang) for text in sources]
+            for name, sources in texts.items()
+        }
     for model in arguments.model:
         translator = Translator.from_pretrained(model)
         sys.stdout.write(f"{model}\n")

@@ -188,9 +188,12 @@ def run(monkeypatch, capsysbinary):
     return run_in_process
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Headless Chromium, driven by playwright."""
+    """Headless Chromium, driven by playwright.
+
+    Playwright runs an event loop in the thread of the tests, so other tests could start none.
+    """
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

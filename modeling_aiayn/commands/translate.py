@@ -12,7 +12,7 @@ The output has as many lines as the input; with --nbest N, N lines per input lin
 accelerate launch divide a file among processes and machines: see docs/translation.md.
 """
 
-from functools import partial
+from torch import Tensor
 
 from ..documents.document import DocumentLines
 from ..documents.word_attention import word_attention
@@ -37,7 +37,10 @@ def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | D
     if flags.format == "text":
         return WholeLines(flags.texts(), flags.source_lang)
     _ = translator.model
-    attention = partial(word_attention, translator)
+
+    def attention(source: str, target: str) -> Tensor:
+        return word_attention(translator, flags.written(source), target)
+
     return DocumentLines(flags.texts(), flags.format, flags.source_lang, attention)
 
 

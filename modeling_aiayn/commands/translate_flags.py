@@ -9,6 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..loading import BUNDLED_MODEL, check_package
+from ..translation.letter_case import natural_case
 from ..translation.translator import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of
 from .stream_flags import StreamFlags
@@ -46,6 +47,11 @@ class TranslateFlags(StreamFlags):
     source_lang: str = HfArg(
         default="en",
         help="Language of the input, by which texts and documents are split into sentences.",
+    )
+    restore_case: bool = HfArg(
+        default=False,
+        help="Translate a sentence in capitals, or In Title Case, as if it had a capital at its "
+        "beginning alone.",
     )
     alignment: str | None = HfArg(
         default=None,
@@ -97,8 +103,13 @@ class TranslateFlags(StreamFlags):
         """Read the texts to translate: the lines of the input."""
         return self.text or stream_lines(self.input or sys.stdin.buffer)
 
+    def written(self, sentence: str) -> str:
+        """A sentence as the model gets it."""
+        return natural_case(sentence, self.source_lang) if self.restore_case else sentence
+
     def source_texts(self, texts: Iterable[str]) -> Iterator[SourceText]:
         """Add prefixes and phrases to texts."""
+        texts = map(self.written, texts)
         prefixes = None if self.prefixes is None else stream_lines(self.prefixes)
         phrases = None
         if self.phrases is not None:
