@@ -1,6 +1,8 @@
 """HTML and Markdown: what is translated, where marks are placed, and what stays as it is."""
 
 import random
+import re
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -236,6 +238,48 @@ def test_a_link_whose_text_is_its_reference_goes_on_working():
         "Lies the [rote Bücher][red books] und [old *Bücher*][old *books*], nicht [Bücher][b]."
     )
     assert structure(result, "markdown")[1][-1] == structure(text, "markdown")[1][-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dog <script>let a",
+        "Dog <code>let <b>a",
+        "<p>Dog</p><style>",
+        "One.éTwo cats.<a href=x></span>http://a.b</i></a>& b",
+        "x. Y&nbsp;. Y",
+    ],
+)
+def test_nothing_is_lost_of_unfinished_documents(text):
+    assert same(text, "html") == text.replace("&nbsp;", "\xa0").replace("& b", "&amp; b")
+
+
+def test_random_signs_raise_no_error_and_lose_no_tag():
+    chance = random.Random(3)
+    signs = {
+        "html": "<b> </b> <i> </i> <a> </a> <p> <br> <img> <code> </code> <!--c--> &nbsp; &amp; . "
+        "dog Run! x. Y <span> </span> https://a.b < & ' ( \u2028 <script> </script>",
+        "markdown": "** * _ ` [ ](u) ] ][r] ![ ~~ \n \n\n \\\n > - 1. # | dog Run! <b> </b> <kbd> </kbd> "
+        "<div> http://a.b <http://a.b> &amp; \\* [^1] ``` --- \x00",
+    }
+
+    def attention(source, target):
+        size = (len(units_of(target)), len(units_of(source)))
+        return torch.rand(size, generator=torch.Generator().manual_seed(chance.randrange(2**30)))
+
+    for number in range(1500):
+        kind = "html" if number % 2 else "markdown"
+        words = [*signs[kind].split(" "), " ", "\n"]
+        text = "".join(chance.choices(words, k=chance.randint(1, 25)))
+        document = Document.of(text, kind, "en")
+        translations = [
+            " ".join(chance.choices(("Hund", "läuft."), k=chance.randint(0, 4)))
+            for _ in document.sentences
+        ]
+        result = document.translated(translations, attention)
+        if kind == "html":
+            tags = re.compile(r"</?[a-z]+>|<!--c-->")
+            assert Counter(tags.findall(result)) == Counter(tags.findall(text)), (text, result)
 
 
 def test_a_cell_that_cannot_be_found_is_reported_and_stays(caplog):

@@ -17,7 +17,20 @@ def test_texts_are_split_into_sentences_and_keep_their_blanks():
     assert found.joined(["1", "2", "3", "4"]) == "  1  2\n\n\t3\r\n 4"
 
 
-@pytest.mark.parametrize("text", ["", " \n\t ", "a", "\n", "a\n", "«Â»\u2028b", "\x00 \ud7ff x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\t ",
+        "a",
+        "\n",
+        "a\n",
+        "«Â»\u2028b",
+        "\x00 \ud7ff x",
+        "x. Y\xa0. Y",
+        "J. A\u3000.\u2003",
+    ],
+)
 def test_any_text_is_the_same_after_splitting(text):
     found = SplitText.of(text, "en")
     assert found.joined(found.sentences) == text

@@ -88,7 +88,8 @@ class _Reader:
                 self._take(kind, name, start, end)
             else:
                 self._skip(self._fixed, kind, name, end)
-        self._flush(len(self.text), len(self.text))
+        end = len(self.text)
+        self._flush(end if self._fixed is None else self._fixed[1], end)
         return self.parts
 
     def _take(self, kind: str, name: str, start: int, end: int) -> None:
@@ -111,7 +112,7 @@ class _Reader:
         element, begin, depth = fixed
         depth += {"start": 1, "end": -1}.get(kind, 0) if name == element else 0
         self._fixed = (element, begin, depth)
-        if depth and end < len(self.text):
+        if depth:
             return
         self._fixed = None
         if element in INLINE:

@@ -126,7 +126,12 @@ class PlacedSentence:
                 continue
             first, last = windows[id(mark)]
             found[id(mark)] = Place(*self._characters(first, last))
-            inner = [each for each in mark.inner if self._contains(each)]
+            # An atom at the end of a mark is in the sentence in which the mark ends.
+            inner = [
+                each
+                for each in mark.inner
+                if self._contains(each) or each.start == each.end == mark.end <= self.end
+            ]
             self._place(inner, (first, last), self._covered(mark.start, mark.end), found)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[int, Span]:

@@ -1,11 +1,15 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from ..loading import check_package
+
+# sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
+OTHER_BLANKS = re.compile(r"[^\S\r\n]")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,10 @@ class SplitText:
 
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
-            for part in segment(language, line):
+            position = 0
+            for found in segment(language, OTHER_BLANKS.sub(" ", line)):
+                part = line[position : position + len(found)]
+                position += len(found)
                 sentence = part.strip()
                 if not sentence:
                     blanks[-1] += part
