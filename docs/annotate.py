@@ -45,7 +45,7 @@ def _annotated_file(file: dict[str, Any]) -> str:
 
 
 def _line_of(note: dict[str, Any], lines: list[str], name: str) -> int:
-    """The index of a note's first line. A decorator belongs to what it decorates."""
+    """The index of a note's first line. A decorator belongs to its function."""
     found = [index for index, line in enumerate(lines) if line.strip().startswith(note["at"])]
     place = note.get("occurrence", 1) - 1
     if place >= len(found) or ("occurrence" not in note and len(found) > 1):

@@ -64,7 +64,7 @@ def test_notes_must_be_in_the_order_of_the_lines(annotate, tmp_path, monkeypatch
 
 
 def copy_of_the_project(folder):
-    """A copy of what the tests of the model need."""
+    """A copy of the files that the tests of the model need."""
     for name in ("modeling_aiayn", "tests", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "aiayn.py"):

@@ -17,7 +17,7 @@ from versions.environments import environment
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.app import AppFlags, make_page
 from modeling_aiayn.loading import find_model
-from modeling_aiayn.pages.parts import CSS, THEME
+from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator
@@ -34,11 +34,7 @@ def launched(flags):
     _, url, _ = page.queue(max_size=flags.max_waiting).launch(
         server_name="127.0.0.1",
         prevent_thread_lock=True,
-        quiet=True,
-        theme=THEME,
-        css=CSS,
-        ssr_mode=False,
-        footer_links=[],
+        **LAUNCH_OPTIONS,
     )
     return page, url
 

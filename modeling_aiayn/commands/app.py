@@ -85,7 +85,7 @@ def make_page(flags: AppFlags) -> Any:
 def listen(flags: AppFlags) -> None:
     """Show the page until it is stopped."""
     page = make_page(flags)
-    from ..pages.parts import CSS, THEME
+    from ..pages.parts import LAUNCH_OPTIONS
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is up
     logger.info("Listening on http://%s:%d.", flags.host, flags.port)
@@ -93,11 +93,7 @@ def listen(flags: AppFlags) -> None:
         server_name=flags.host,
         server_port=flags.port,
         share=False,
-        quiet=True,
-        theme=THEME,
-        css=CSS,
-        ssr_mode=False,
-        footer_links=[],
+        **LAUNCH_OPTIONS,
     )
 
 

@@ -17,7 +17,7 @@ PARSERS = {"html": parse_html, "markdown": parse_markdown}
 
 @dataclass(frozen=True)
 class Document:
-    """A document as what stays and what is translated.
+    """A document: markup that is copied, and text that is translated.
 
     Args:
         parts: Markup, which stays as it is, and blocks.

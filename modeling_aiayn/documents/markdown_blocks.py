@@ -7,7 +7,6 @@ it. All markup is then copied from the document, not written anew.
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 TASK = re.compile(r"\[[ xX]\][ \t]+")
-# What would be markup, anywhere and at the beginning of a line.
+# Signs that Markdown reads as markup, anywhere and at the beginning of a line.
 SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")
 LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
 NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
@@ -94,29 +93,16 @@ def _parser() -> Any:
     return parser
 
 
-@dataclass(frozen=True)
-class _Inline:
-    """The text of a paragraph, heading or cell, and where its lines are in the document.
-
-    Args:
-        content: The text, with its markup and without that of the block.
-        lines: For each of its lines, the place of its first character in content, and in the
-            document.
-    """
-
-    content: str
-    lines: list[tuple[int, int]]
-
-    def place(self, position: int) -> int:
-        """The place in the document of a place in the content."""
-        inner, outer = next(line for line in reversed(self.lines) if line[0] <= position)
-        return outer + position - inner
+def _place(lines: list[tuple[int, int]], position: int) -> int:
+    """The position in the document of a position in a block's text; see `_located`."""
+    inner, outer = next(line for line in reversed(lines) if line[0] <= position)
+    return outer + position - inner
 
 
 def _located(
     content: str, document: str, starts: list[int], first: int, begin: int, is_cell: bool
-) -> _Inline:
-    """Find a block's lines.
+) -> list[tuple[int, int]]:
+    """Find the lines of a paragraph, heading or cell in the document.
 
     Args:
         content: Its text.
@@ -125,6 +111,9 @@ def _located(
         first: The block's first line.
         begin: Where the block before it ended.
         is_cell: Whether it is a cell of a table.
+
+    Returns:
+        For each line, the position of its first character in the content, and in the document.
 
     Raises:
         LookupError: A line is not there as it is.
@@ -141,7 +130,7 @@ def _located(
             raise LookupError(stripped)
         lines.append((position + len(line) - len(line.lstrip()), start + found))
         position += len(line) + 1
-    return _Inline(content, lines)
+    return lines
 
 
 class _Segments:
@@ -193,7 +182,7 @@ class _Segments:
             self._builder.add_atom(raw)
 
     def _take_html(self, token: Any, span: tuple[int, int] | None) -> None:
-        """A tag, or what is between the tags of an element that stays as it is."""
+        """Take a tag, or a token inside an element that is copied, such as <kbd>."""
         raw = token.content if token.type == "html_inline" else ""
         end, start = END_TAG.match(raw), START_TAG.match(raw)
         tag = end or start
@@ -247,13 +236,13 @@ def parse_markdown(text: str) -> list[str | Block]:
         if token.type != "inline" or not token.content:
             continue
         try:
-            inline = _located(token.content, body, starts, token.map[0], cursor, is_cell)
+            lines = _located(token.content, body, starts, token.map[0], cursor, is_cell)
         except LookupError:
             logger.warning("A part of the document is not translated: %r.", token.content[:60])
             continue
         escape = escape_cell if is_cell else escape_markdown
         for first, last, block in _Segments(token.content, escape).read(token.children):
-            begin, end = inline.place(first), inline.place(last - 1) + 1
+            begin, end = _place(lines, first), _place(lines, last - 1) + 1
             parts += [body[cursor:begin], block]
             cursor = end
     return [part for part in (*parts, body[cursor:]) if part]

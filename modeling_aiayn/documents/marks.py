@@ -1,4 +1,4 @@
-"""A text with marks: the markup around some of its words, and what stands between them."""
+"""A text with its inline markup: tags around words, and parts that are copied, such as code."""
 
 import re
 from collections.abc import Callable
@@ -85,7 +85,7 @@ class BlockBuilder:
         return self._open[-1][1].inner if self._open else self.marks
 
     def add_text(self, text: str) -> None:
-        """Add text; what must stay as it is becomes an atom."""
+        """Add text; addresses and references to footnotes become atoms."""
         position = 0
         for match in FIXED.finditer(text):
             self._add_plain(text[position : match.start()])

@@ -12,8 +12,7 @@ from .placement import units_of
 def word_attention(translator: Translator, source: str, target: str) -> Tensor:
     """The mean of all layers' and heads' cross-attention, by words and signs, and sharpened.
 
-    The shares are squared, so that a word with most of the attention counts for more. On validation
-    sentences of the embedded grammar, that raises the F1 of placed marks from 95.0 to 97.1 %.
+    The shares are squared, so that a word with most of the attention counts for more.
 
     Args:
         translator: The model; of an ensemble, the first one is used.

@@ -77,7 +77,7 @@ def count_equal(
     """Count the texts for which onnxruntime and `generate()` write the same ids, both greedy."""
     ours, own = translator.model.float(), translator.model.generation_config
     config = GenerationConfig(
-        num_beams=1,  # what is not given, generate() takes from the model's own rules
+        num_beams=1,  # generate() takes unset fields from the model's own rules
         max_length=min(LONGEST, ours.model.decoder.embed_positions.max_length or LONGEST),
         **{
             name: getattr(own, name)

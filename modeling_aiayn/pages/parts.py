@@ -1,4 +1,4 @@
-"""What the pages of `aiayn app` share: attention in a frame, bounds, and the look."""
+"""Shared parts of the pages of `aiayn app`: attention in a frame, bounds, and the look."""
 
 import html
 from typing import Any
@@ -19,6 +19,15 @@ FRAME = (
     '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
 )
 CSS = ".attention { width: 100%; height: 44rem; border: 0; border-radius: 0.5rem; }"
+
+# How the pages are launched.
+LAUNCH_OPTIONS: dict[str, Any] = {
+    "quiet": True,
+    "theme": THEME,
+    "css": CSS,
+    "ssr_mode": False,
+    "footer_links": [],
+}
 
 
 def attention_frame(maps: AttentionMaps) -> str:

@@ -98,7 +98,7 @@ def _metadata(title: str, license: str) -> str:
 
 
 def pinned_requirements() -> list[str]:
-    """What the page needs besides Gradio, which the Hub installs: the versions of this machine."""
+    """The requirements of the page, each pinned to the installed version. The Hub adds Gradio."""
     pins = []
     for text in requires(PACKAGE) or []:
         requirement = Requirement(text)

@@ -39,7 +39,7 @@ class Service:
         is_too_long: Whether a sentence has more tokens than the model takes.
         attention: Returns the attention of a translation to its source, from which the tags of HTML
             get their places.
-        formats: What a text may be: "text", and "html" if the model gives attention.
+        formats: Formats of a text that are accepted. "html" needs a model that gives attention.
     """
 
     batcher: Batcher
@@ -71,7 +71,7 @@ class Service:
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
 
     def _split(self, text: str, kind: str) -> SplitText | Document:
-        """A text or an HTML document as sentences and what is between them."""
+        """Split a text or an HTML document into sentences."""
         if kind == "html":
             return Document.of(text, kind, self.source_lang)
         return SplitText.of(text, self.source_lang)

@@ -16,5 +16,5 @@ class ModelThread:
         self.executor = ThreadPoolExecutor(max_workers=1)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run a function, wait for it, and return what it returns or raise what it raises."""
+        """Run a function in the thread, and return its result or raise its error."""
         return self.executor.submit(function, *arguments, **options).result()
