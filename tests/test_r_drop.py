@@ -2,10 +2,15 @@
 
 import pytest
 import torch
+from conftest import small_model
+from datasets import Dataset
 from torch.nn import functional
 from training_setup import arguments, logged, make_trainer
 
+from modeling_aiayn import AiaynForSequenceClassification
+from modeling_aiayn.classification.training import ClassifierTrainingArguments
 from modeling_aiayn.losses import label_smoothed_cross_entropy
+from modeling_aiayn.training import AiaynTrainer
 from modeling_aiayn.training.r_drop import r_drop_loss, repeated
 
 B, T, V = 3, 5, 7
@@ -28,6 +33,27 @@ def test_the_loss_is_that_of_the_paper(items):
         divergence = functional.kl_div(ours, theirs, reduction="sum", log_target=True)
         expected += 3.0 * divergence / 4 / count
     torch.testing.assert_close(found, expected.to(found.dtype), atol=1e-6, rtol=1e-6)
+
+
+def test_a_classifiers_loss_is_that_of_texts_of_one_token():
+    logits, labels = torch.randn(2 * B, V), torch.tensor([2, -100, 6])
+    weights = {"weight": 2.0, "label_smoothing_factor": 0.1}
+    found = r_drop_loss({"logits": logits}, labels.repeat(2), **weights)
+    expected = r_drop_loss({"logits": logits[:, None]}, labels.repeat(2)[:, None], **weights)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        pytest.param(torch.zeros(4, 1), torch.zeros(4), id="regression"),
+        pytest.param(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), id="one score"),
+        pytest.param(torch.zeros(4, 3), torch.zeros(4, 3), id="several labels"),
+    ],
+)
+def test_numbers_as_labels_are_rejected(logits, labels):
+    with pytest.raises(ValueError, match="r_drop needs tokens or one class for each text"):
+        r_drop_loss({"logits": logits}, labels, weight=1.0, label_smoothing_factor=0.0)
 
 
 def test_a_batch_is_repeated_as_a_whole():
@@ -85,3 +111,41 @@ def test_impossible_values_are_rejected(tmp_path, encoded, tokenizer):
     trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()
     with pytest.raises(ValueError, match="r_drop cannot be used with a compute_loss_func"):
         trainer.train()
+
+
+@pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.2])
+def test_a_classifier_trains_with_it(tmp_path, tokenizer, label_smoothing_factor):
+    texts = [f"the dog sees {'the cat ' * (n % 5)}" for n in range(16)]
+    rows = {"input_ids": tokenizer(texts).input_ids, "labels": [n % 3 for n in range(16)]}
+    losses = {}
+    for dropout in (0.0, 0.4):
+        for weight in (0.0, 9.0):
+            torch.manual_seed(1)
+            model = small_model(
+                AiaynForSequenceClassification,
+                vocab_size=len(tokenizer),
+                num_labels=3,
+                dropout=dropout,
+                classifier_dropout=dropout,
+            )
+            args = ClassifierTrainingArguments(
+                str(tmp_path / f"{dropout} {weight}"),
+                r_drop=weight,
+                label_smoothing_factor=label_smoothing_factor,
+                per_device_train_batch_size=4,
+                gradient_accumulation_steps=2,
+                max_steps=2,
+                logging_steps=1,
+                **{"use_cpu": True, "disable_tqdm": True, "eval_strategy": "no"},
+                **{"save_strategy": "no", "load_best_model_at_end": False},
+            )
+            trainer = AiaynTrainer(
+                model=model,
+                args=args,
+                train_dataset=Dataset.from_dict(rows),
+                processing_class=tokenizer,
+            )
+            trainer.train()
+            losses[dropout, weight] = logged(trainer, "loss")
+    assert losses[0.0, 9.0] == pytest.approx(losses[0.0, 0.0], rel=1e-4)
+    assert sum(losses[0.4, 9.0]) > sum(losses[0.4, 0.0]) + 0.05

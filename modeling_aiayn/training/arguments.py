@@ -58,6 +58,14 @@ class RunArguments(Seq2SeqTrainingArguments):
             "decay. 0: no average; 0.999 is usual."
         },
     )
+    r_drop: float = field(
+        default=0.0,
+        metadata={
+            "help": "Compute each batch twice with other dropout, and add this weight times the "
+            "divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is usual. A step "
+            "takes twice the time."
+        },
+    )
     restore_callback_states_from_checkpoint: bool = field(
         default=True,
         metadata={"help": "When resuming, continue to count for early_stopping_patience."},
@@ -123,6 +131,8 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
+        if self.r_drop < 0:
+            raise ValueError(f"r_drop must be at least 0, got {self.r_drop}.")
 
     def _check_patience(self) -> None:
         if self.early_stopping_patience < 0:
@@ -175,14 +185,6 @@ class AiaynTrainingArguments(RunArguments):
             "never; 0.1 is usual. Needs max_tokens_per_batch."
         },
     )
-    r_drop: float = field(
-        default=0.0,
-        metadata={
-            "help": "Compute each batch twice with other dropout, and add this weight times the "
-            "divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is usual. A step "
-            "takes twice the time."
-        },
-    )
     lr_scheduler_type: str = field(
         default="noam",
         metadata={"help": "noam (equation 3) or a schedule of transformers."},
@@ -220,8 +222,6 @@ class AiaynTrainingArguments(RunArguments):
             raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
         if self.bpe_dropout and self.max_tokens_per_batch is None:
             raise ValueError("bpe_dropout needs max_tokens_per_batch. Give that too.")
-        if self.r_drop < 0:
-            raise ValueError(f"r_drop must be at least 0, got {self.r_drop}.")
         is_noam = self.lr_scheduler_type == "noam"
         if is_noam and self.lr_scheduler_kwargs:
             raise ValueError(f"noam has no lr_scheduler_kwargs, got {self.lr_scheduler_kwargs!r}.")

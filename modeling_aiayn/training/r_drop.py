@@ -28,21 +28,30 @@ def r_drop_loss(
     weight: float,
     label_smoothing_factor: float,
 ) -> Tensor:
-    """The loss of a repeated batch, [], in nats per token.
+    """The loss of a repeated batch, [], in nats per label.
 
     Args:
-        outputs: Outputs of the model with "logits", [2B, T, V].
-        labels: Target ids, [2B, T]; -100 at positions without a target.
-        num_items_in_batch: Real target tokens in the whole optimiser step, each counted once.
+        outputs: Outputs of the model with "logits": [2B, T, V], or a classifier's, [2B, L].
+        labels: Target ids, [2B, T], or classes, [2B]; -100 where there is no target.
+        num_items_in_batch: Real labels in the whole optimiser step, each counted once.
         weight: Weight of the divergence, alpha in the paper.
         label_smoothing_factor: As for `label_smoothed_cross_entropy`.
+
+    Raises:
+        ValueError: The labels are numbers, as for regression, or several for each text.
     """
     logits = outputs["logits"]
+    if labels.is_floating_point() or logits.size(-1) == 1:
+        raise ValueError(
+            "r_drop needs tokens or one class for each text, got labels of another kind. Leave it "
+            "out."
+        )
     once, _ = labels.chunk(2)
     if num_items_in_batch is None:
         num_items_in_batch = (once != IGNORED_LABEL).sum()
+    logits, labels = logits.flatten(0, -2)[None], labels.flatten()[None]  # [1, R, V], [1, R]
     loss = label_smoothed_cross_entropy(logits, labels, num_items_in_batch, label_smoothing_factor)
     is_real = (labels != IGNORED_LABEL).to(logits.device)
-    first, second = logits[is_real].float().log_softmax(-1).chunk(2)  # [R, V]
+    first, second = logits[is_real].float().log_softmax(-1).chunk(2)  # [N, V]
     divergence = ((first.exp() - second.exp()) * (first - second)).sum() / 2  # []
     return (loss + weight * mean_over_step(divergence, once, num_items_in_batch)) / 2

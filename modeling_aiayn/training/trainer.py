@@ -227,8 +227,9 @@ class AiaynTrainer(Seq2SeqTrainer):
             inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
             # A loss function of the user's reads logits.
             inputs["skip_logits"] = self.compute_loss_func is None
-            if weight := getattr(self.args, "r_drop", 0.0):
-                return self._r_drop_loss(model, inputs, weight, *args, **kwargs)
+        weight = getattr(self.args, "r_drop", 0.0)
+        if weight and model.training:
+            return self._r_drop_loss(model, inputs, weight, *args, **kwargs)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _r_drop_loss(
@@ -240,7 +241,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
         self.compute_loss_func = partial(r_drop_loss, weight=weight, label_smoothing_factor=factor)
         try:
-            inputs = repeated(inputs) | {"skip_logits": False}
+            inputs = repeated(inputs)
+            inputs.pop("skip_logits", None)
             return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             self.compute_loss_func = None
