@@ -19,6 +19,8 @@ from modeling_aiayn.commands.app import AppFlags, make_page
 from modeling_aiayn.loading import find_model
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
+from modeling_aiayn.pages.translation_page import TranslationPage
+from modeling_aiayn.serving.model_thread import ModelThread
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator
 
@@ -202,3 +204,12 @@ def test_flags_that_cannot_be_are_refused(run, tmp_path):
     ):
         code, out, err = run("app.py", *flags)
         assert (code, out) == (1, "") and message in err and err.count("\n") == 1
+
+
+def test_capitals_are_translated_as_normal_text():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    written = AppFlags(restore_case=True).written
+    page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], written)
+    *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
+    assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))
+    assert [each[0].source for each in found] == ["A dog runs.", "It sleeps."]

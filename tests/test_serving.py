@@ -196,7 +196,7 @@ def server():
         port = free.getsockname()[1]
     command = [sys.executable, "scripts/serve.py", "--port", str(port), "--num_beams", "1"]
     with subprocess.Popen(
-        [*command, "--max_waiting", "40", "--max_characters", "20000"],
+        [*command, "--max_waiting", "40", "--max_characters", "20000", "--restore_case", "true"],
         cwd=ROOT, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         url = f"http://127.0.0.1:{port}"
@@ -220,6 +220,20 @@ def test_the_python_client_of_libretranslate_translates(server):
     assert [each["code"] for each in client.languages()] == ["en", "de"]
     with pytest.raises(urllib.error.HTTPError, match="400"):
         client.translate("A dog.", "en", "fr")
+
+
+@pytest.mark.long
+def test_capitals_are_translated_as_normal_text(server):
+    client = LibreTranslateAPI(server[1])
+    wanted = client.translate("A dog runs across the grass.", "en", "de")
+    assert client.translate("A DOG RUNS ACROSS THE GRASS.", "en", "de") == wanted
+    fields = {"q": "A DOG RUNS ACROSS <b>THE GRASS</b>.", "source": "en", "target": "de"}
+    body = json.dumps(fields | {"format": "html"}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server[1]}/translate", body, headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found = json.load(answer)["translatedText"]
+    assert found == wanted.replace("das Gras", "<b>das Gras</b>")
 
 
 @pytest.mark.long

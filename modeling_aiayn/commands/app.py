@@ -18,6 +18,7 @@ from ..translation.translator import Translator
 from .command_line import parse_arguments
 from .saved_model import load_with_tokenizer
 from .server_flags import ServerFlags
+from .source_flags import SourceFlags
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ EXAMPLES = [
 
 
 @dataclass(kw_only=True)
-class AppFlags(ServerFlags):
+class AppFlags(SourceFlags, ServerFlags):
     """The model, and the bounds of its page."""
 
     model: str = HfArg(
@@ -42,9 +43,6 @@ class AppFlags(ServerFlags):
         "English-German model.",
     )
     hub: bool = HfArg(default=False, help="Load the model from the Hub.")
-    source_lang: str = HfArg(
-        default="en", help="Language of the texts, by which they are split into sentences."
-    )
     examples: list[str] = field(
         default_factory=list, metadata={"help": "Texts that a visitor can choose."}
     )
@@ -74,7 +72,13 @@ def make_page(flags: AppFlags) -> Any:
         translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub)
         examples = flags.examples or (EXAMPLES if flags.model == BUNDLED_MODEL else [])
         return TranslationPage(
-            translator, thread, title, flags.source_lang, flags.max_characters, examples
+            translator,
+            thread,
+            title,
+            flags.source_lang,
+            flags.max_characters,
+            examples,
+            flags.written,
         ).build()
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage

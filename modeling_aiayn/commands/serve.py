@@ -11,19 +11,21 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..loading import BUNDLED_MODEL, check_package
 from ..translation.translator import Translator
 from .command_line import parse_arguments
 from .server_flags import ServerFlags
+from .source_flags import SourceFlags
 from .translator_flags import SearchFlags, TranslatorFlags
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class ServeFlags(ServerFlags, TranslatorFlags):
+class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
     """The address, the languages, and the bounds of a server."""
 
     model: list[str] = HfArg(
@@ -31,7 +33,6 @@ class ServeFlags(ServerFlags, TranslatorFlags):
         help="Folder of a trained model; with --hub, a repository. Several models with the same "
         "vocabulary form an ensemble. Default: the bundled English-German model.",
     )
-    source_lang: str = HfArg(default="en", help="Source language, an ISO 639 code.")
     target_lang: str = HfArg(default="de", help="Target language.")
     max_waiting: int = HfArg(
         default=2000, help="Sentences that may wait at most; further requests are refused."
@@ -65,8 +66,14 @@ def main() -> None:
 
     thread = ModelThread()
     translator = thread(flags.load)
-    options = vars(search.options_for(translator))
-    translate = partial(translator, **flags.batch_options, **options)
+    options = flags.batch_options | vars(search.options_for(translator))
+
+    def translate(sentences: list[str]) -> list[str]:
+        return translator([*map(flags.written, sentences)], **options)
+
+    def attention(source: str, target: str) -> Tensor:
+        return word_attention(translator, flags.written(source), target)
+
     # An unusable model shows here, and the first request is not slow.
     thread(translate, ["A test."])
     service = Service(
@@ -75,7 +82,7 @@ def main() -> None:
         flags.target_lang,
         flags.max_characters,
         partial(is_too_long, translator),
-        partial(word_attention, translator),
+        attention,
         ("text", "html") if translator.models else ("text",),
     )
     logger.info("Listening on http://%s:%d.", flags.host, flags.port)

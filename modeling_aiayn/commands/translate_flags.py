@@ -9,14 +9,14 @@ from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..loading import BUNDLED_MODEL, check_package
-from ..translation.letter_case import natural_case
 from ..translation.translator import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of
+from .source_flags import SourceFlags
 from .stream_flags import StreamFlags
 
 
 @dataclass(kw_only=True)
-class TranslateFlags(StreamFlags):
+class TranslateFlags(SourceFlags, StreamFlags):
     """Input and columns of a translation."""
 
     model: list[str] = HfArg(
@@ -43,15 +43,6 @@ class TranslateFlags(StreamFlags):
         "sentences; it is split, and lines and blanks stay as they are. html, markdown: the input "
         "is one document, whose markup stays. All but lines need the extra documents.",
         metadata={"choices": ["lines", "text", "html", "markdown"]},
-    )
-    source_lang: str = HfArg(
-        default="en",
-        help="Language of the input, by which texts and documents are split into sentences.",
-    )
-    restore_case: bool = HfArg(
-        default=False,
-        help="Translate a sentence in capitals, or In Title Case, as if it had a capital at its "
-        "beginning alone.",
     )
     alignment: str | None = HfArg(
         default=None,
@@ -102,10 +93,6 @@ class TranslateFlags(StreamFlags):
     def texts(self) -> Iterable[str]:
         """Read the texts to translate: the lines of the input."""
         return self.text or stream_lines(self.input or sys.stdin.buffer)
-
-    def written(self, sentence: str) -> str:
-        """A sentence as the model gets it."""
-        return natural_case(sentence, self.source_lang) if self.restore_case else sentence
 
     def source_texts(self, texts: Iterable[str]) -> Iterator[SourceText]:
         """Add prefixes and phrases to texts."""

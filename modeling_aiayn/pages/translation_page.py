@@ -1,6 +1,6 @@
 """A page to try a translator: the best translations of a text, and where the model looks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class TranslationPage:
         source_lang: Language of the texts, an ISO 639 code, by which they are split into sentences.
         max_characters: Characters of a text at most.
         examples: Texts to begin with.
+        written: Returns a sentence as the model gets it.
     """
 
     translator: Translator
@@ -37,6 +38,7 @@ class TranslationPage:
     source_lang: str
     max_characters: int
     examples: list[str]
+    written: Callable[[str], str] = str
 
     def translate(
         self, text: str, num_beams: int, length_penalty: float
@@ -67,7 +69,7 @@ class TranslationPage:
             nbest=min(int(num_beams), SHOWN),
             length_penalty=length_penalty,
         )
-        (found,) = self.translator.stream([sentence], options)
+        (found,) = self.translator.stream([self.written(sentence)], options)
         return found
 
     def details(self, found: list[list[Translation]], chosen: int) -> tuple[list[list[str]], str]:
