@@ -63,7 +63,7 @@ class RunArguments(Seq2SeqTrainingArguments):
         metadata={
             "help": "Compute each batch twice with other dropout, and add this weight times the "
             "divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is usual. A step "
-            "takes twice the time."
+            "takes two to three times as long."
         },
     )
     restore_callback_states_from_checkpoint: bool = field(
