@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from transformers import GenerationConfig, SchedulerType, Seq2SeqTrainingArguments
 
+# The value of optim that transformers does not have.
+MUON = "muon"
 # With noam, learning_rate multiplies equation 3; the paper has no such factor.
 NOAM_FACTOR = 1.0
 
@@ -31,6 +33,13 @@ class RunArguments(Seq2SeqTrainingArguments):
     )
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
+    optim: str = field(
+        default=Seq2SeqTrainingArguments.optim,
+        metadata={
+            "help": "An optimizer of transformers; or muon (Jordan et al. 2024): it updates the "
+            "matrices of the layers, and Adam everything else."
+        },
+    )
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "group_by_length: each batch holds sentences of similar length."},
@@ -93,7 +102,11 @@ class RunArguments(Seq2SeqTrainingArguments):
                 f"lr_scheduler_type must be one of {', '.join(self.schedules)}, "
                 f"got {self.lr_scheduler_type!r}."
             )
+        # transformers rejects names of optimizers that it does not know.
+        is_muon = self.optim == MUON
+        self.optim = Seq2SeqTrainingArguments.optim if is_muon else self.optim
         super().__post_init__()
+        self.optim = MUON if is_muon else self.optim
         self._check_processes()
 
     @property
@@ -113,6 +126,8 @@ class RunArguments(Seq2SeqTrainingArguments):
                 "resume_from_checkpoint is not supported. "
                 f"Pass resume={self.resume_from_checkpoint!r} instead."
             )
+        if self.optim == MUON and self.optim_args:
+            raise ValueError(f"optim={MUON!r} has no optim_args, got {self.optim_args!r}.")
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size is not supported: a resumed run could get other batches. "

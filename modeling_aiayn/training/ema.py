@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from .failures import check_whole_weights
+
 # The folder in a checkpoint that holds the averaged model.
 EMA_FOLDER = "ema"
 
@@ -22,8 +24,7 @@ def ema_decay(decay: float, update: int) -> float:
 
 def check_can_average(trainer: Seq2SeqTrainer) -> None:
     """Check that each process has all weights, and that they are not an adapter's."""
-    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
-        raise ValueError("ema_decay needs whole weights on each process, not with FSDP or TP.")
+    check_whole_weights(trainer, "ema_decay")
     if hasattr(trainer.model, "peft_config"):
         raise ValueError("ema_decay cannot average an adapter. Set ema_decay to 0.")
 

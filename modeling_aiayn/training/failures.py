@@ -67,6 +67,16 @@ def check_trained_dtype(model: nn.Module) -> None:
             )
 
 
+def check_whole_weights(trainer: Trainer, option: str) -> None:
+    """Check that each process has all weights.
+
+    Raises:
+        ValueError: Processes hold parts of the weights; `option` is what cannot work so.
+    """
+    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
+        raise ValueError(f"{option} needs whole weights on each process, not with FSDP or TP.")
+
+
 class DivergenceGuard:
     """Stops training before an update with a bad loss or gradient changes the weights."""
 

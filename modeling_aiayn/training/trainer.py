@@ -26,6 +26,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
+from .arguments import MUON
 from .bpe_dropout import ResegmentedPairs
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
@@ -34,6 +35,7 @@ from .failures import DivergenceGuard, check_trained_dtype, explained_out_of_mem
 from .interruption import InterruptionCallback, separate_workers
 from .loaders import example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
+from .muon import muon_optimizer
 from .progress import ProgressBar
 from .r_drop import r_drop_loss, repeated
 from .resumption import Resumption, note_best_checkpoint
@@ -70,6 +72,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     # The library's, which its own annotations leave out.
     label_smoother: Any
     compute_loss_func: Any
+    optimizer: Any
 
     def __init__(
         self,
@@ -200,6 +203,13 @@ class AiaynTrainer(Seq2SeqTrainer):
         if not self._predicts_tokens:
             return super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """The optimiser that optim names, muon among them."""
+        if self.args.optim == MUON and self.optimizer is None:
+            self.optimizer = muon_optimizer(self)
+        optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None

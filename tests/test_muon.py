@@ -1,0 +1,158 @@
+"""Muon: which parameters it updates, its steps, and runs with it."""
+
+import pytest
+import torch
+from conftest import small_model
+from torch import nn
+from training_setup import arguments, logged, make_trainer
+from transformers import BertConfig, BertForSequenceClassification
+
+from modeling_aiayn import AiaynForSequenceClassification
+from modeling_aiayn.training import AiaynTrainer
+from modeling_aiayn.training.muon import layer_matrices
+
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon needs torch 2.9")
+# With the constant schedule, each update has the whole rate.
+CONSTANT = {"lr_scheduler_type": "constant", "learning_rate": 0.01, "warmup_steps": 0}
+OPTIONS = CONSTANT | {"optim": "muon", "predict_with_generate": False}
+
+
+def names_of(model, parameters):
+    known = {parameter: name for name, parameter in model.named_parameters()}
+    return {known[each] for each in parameters}
+
+
+def test_the_matrices_are_those_of_the_layers():
+    model = small_model()
+    names = names_of(model, layer_matrices(model))
+    linear = {f"{name}.weight" for name, part in model.named_modules() if type(part) is nn.Linear}
+    assert names == linear - {"lm_head.weight"}
+    # Each encoder layer has 4 and 2, each decoder layer 8 and 2 (figure 1).
+    config = model.config
+    assert len(names) == 6 * config.encoder_layers + 10 * config.decoder_layers
+
+
+def test_heads_and_frozen_weights_are_left_out():
+    model = small_model(AiaynForSequenceClassification, num_labels=3)
+    model.model.encoder.layers[0].requires_grad_(False)
+    names = names_of(model, layer_matrices(model))
+    assert names and not any(".layers.0." in name or "classifier" in name for name in names)
+
+
+def test_the_matrices_of_another_model_of_the_library_are_found():
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 20}
+    model = BertForSequenceClassification(BertConfig(num_hidden_layers=3, **sizes))
+    names = names_of(model, layer_matrices(model))
+    assert len(names) == 3 * 6
+    assert all(name.startswith("bert.encoder.layer.") for name in names)
+
+
+@needs_muon
+def test_the_first_update_is_orthogonal_and_adam_updates_the_rest(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=1, **OPTIONS)
+    model = trainer.model
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    trainer.train()
+    matrices = names_of(model, layer_matrices(model))
+    for name, parameter in model.named_parameters():
+        change = parameter.detach() - before[name]
+        if name in matrices:
+            # The size of Adam's steps: an RMS of 0.2 times the rate (Liu et al. 2025, eq. 4).
+            scale = 0.01 * 0.2 * max(change.shape) ** 0.5
+            singular = torch.linalg.svdvals(change)[:-1] / scale
+            # Five iterations bring them near 1, not to it (Jordan et al. 2024). Keys' matrices
+            # have gradients that are nearly singular.
+            assert singular.max() < 1.3, name
+            assert singular.median() > 0.6, name
+        else:
+            changed = change[parameter.grad != 0] if parameter.grad is not None else change
+            # Adam's first step has the size of the rate.
+            assert changed.abs().max() == pytest.approx(0.01, rel=1e-3), name
+
+
+@needs_muon
+def test_weight_decay_is_for_matrices_and_embeddings(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, weight_decay=0.3, **OPTIONS)
+    decays = {
+        name: group["weight_decay"]
+        for group in trainer.create_optimizer().param_groups
+        for name in names_of(trainer.model, group["params"])
+    }
+    assert decays.keys() == dict(trainer.model.named_parameters()).keys()
+    for name, decay in decays.items():
+        assert decay == (0.3 if trainer.model.get_parameter(name).dim() == 2 else 0), name
+
+
+@needs_muon
+def test_adam_has_its_arguments(tmp_path, encoded, tokenizer):
+    options = OPTIONS | {"adam_beta1": 0.7, "adam_beta2": 0.8, "adam_epsilon": 1e-5}
+    optimizer = make_trainer(tmp_path, encoded, tokenizer, **options).create_optimizer()
+    assert [group.get("betas") for group in optimizer.param_groups] == [None, *2 * [(0.7, 0.8)]]
+    assert [group["lr"] for group in optimizer.param_groups] == 3 * [0.01]
+    assert optimizer.param_groups[1]["eps"] == 1e-5
+
+
+@needs_muon
+def test_the_schedule_moves_all_rates(tmp_path, encoded, tokenizer):
+    options = OPTIONS | {"lr_scheduler_type": "linear", "max_steps": 4}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
+    trainer.train()
+    assert logged(trainer, "learning_rate") == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == 3 * [0]
+
+
+@needs_muon
+def test_the_closure_of_a_step_is_called_once_with_gradients(tmp_path):
+    trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
+    optimizer, weight = trainer.create_optimizer(), layer_matrices(trainer.model)[0]
+    before = weight.detach().clone()
+
+    def closure():
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == pytest.approx(before.square().sum().item())
+    assert not torch.equal(weight, before)
+
+
+@needs_muon
+def test_models_without_layers_are_rejected(tmp_path):
+    args = arguments(tmp_path, **OPTIONS)
+    model = small_model()
+    for matrix in layer_matrices(model):
+        matrix.requires_grad_(False)
+    with pytest.raises(ValueError, match="has none that are trained"):
+        AiaynTrainer(model=model, args=args).create_optimizer()
+
+
+def test_arguments_for_the_optimizer_are_rejected(tmp_path):
+    with pytest.raises(ValueError, match="optim='muon' has no optim_args"):
+        arguments(tmp_path, optim="muon", optim_args="momentum=0.9")
+
+
+def test_unknown_optimizers_are_rejected(tmp_path):
+    with pytest.raises(ValueError, match="nuon"):
+        arguments(tmp_path, optim="nuon")
+
+
+@needs_muon
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("is_fsdp_enabled", "optim='muon' needs whole weights on each process, not with FSDP"),
+        ("is_deepspeed_enabled", "optim='muon' does not work with DeepSpeed"),
+    ],
+)
+def test_flattened_weights_are_rejected(tmp_path, monkeypatch, flag, message):
+    trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
+    monkeypatch.setattr(trainer, flag, True)
+    with pytest.raises(ValueError, match=message):
+        trainer.create_optimizer()
+
+
+def test_an_older_torch_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
+    with pytest.raises(ValueError, match=r"optim='muon' needs torch 2\.9 or newer"):
+        trainer.create_optimizer()
