@@ -36,11 +36,9 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
 
     Raises:
         ValueError: The model has no stack of linear layers to train, processes hold parts of its
-            weights or DeepSpeed flattens them, or torch is older than 2.9.
+            weights, or DeepSpeed flattens them.
     """
     model, args = trainer.model, trainer.args
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"optim='muon' needs torch 2.9 or newer, got {torch.__version__}.")
     check_whole_weights(trainer, "optim='muon'")
     if trainer.is_deepspeed_enabled:
         raise ValueError("optim='muon' does not work with DeepSpeed, which flattens matrices.")
@@ -48,7 +46,7 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
     if not matrices:
         raise ValueError(
             "optim='muon' is for linear layers in an nn.ModuleList, and this "
-            f"{type(model).__name__} has none that are trained. Leave optim out."
+            f"{type(model).__name__} has none that are trained. Pass optim='adamw_torch'."
         )
     by_muon, decayed = set(matrices), set(trainer.get_decay_parameter_names(model))
     with_decay: list[nn.Parameter] = []
