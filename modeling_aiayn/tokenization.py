@@ -27,6 +27,8 @@ TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+# The first character of a word of the text that is spelt like a special token.
+SPECIAL_TEXT = Regex("^<(?=(s|pad|/s|unk)>$)")
 
 
 class PortableTokenizer(PreTrainedTokenizerFast):
@@ -116,7 +118,8 @@ def train_word_tokenizer(
     """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
 
     The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text. If the
-    texts are tokenized, with spaces between the tokens, it splits them nowhere else.
+    texts are tokenized, with spaces between the tokens, it splits nothing else, except words that
+    are spelt like special tokens: `</s>` becomes `<` and `/s>`.
 
     Raises:
         ValueError: There is no text, or no word occurs min_frequency times.
@@ -125,7 +128,9 @@ def train_word_tokenizer(
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
     if is_tokenized:
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(SPECIAL_TEXT, "isolated")]
+        )
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)

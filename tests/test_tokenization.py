@@ -125,6 +125,17 @@ def test_tokens_of_tokenized_text_stay_whole(lowercase, tmp_path):
     assert decode_lines(tokenizer, [[0, *ids]]) == [f"{boat} <unk> ."]
 
 
+def test_special_tokens_in_tokenized_text_are_words_of_the_text(tmp_path):
+    texts = ["<s> a <unk> </S>", "<s> a <pad> x<s> </s>"]
+    train_tokenizer(texts, "token", 7, 1, lowercase=True).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    words = {"<", "s>", "/s>", "unk>", "pad>", "a", "x<s>"}
+    assert tokenizer.get_vocab().keys() == {"<s>", "<pad>", "</s>", "<unk>"} | words
+    assert sorted(tokenizer.get_vocab().values()) == list(range(4 + len(words)))
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer("a </s> <PAD>").input_ids)
+    assert tokens == ["a", "<", "/s>", "<", "pad>", "</s>"]
+
+
 def test_generated_ids_become_one_line_without_special_tokens(bpe, words):
     ids = bpe("the\ncat\u2028sees\r").input_ids
     assert decode_lines(bpe, [[0, *ids, 1, 1], [0, 2]]) == ["the cat sees", ""]
