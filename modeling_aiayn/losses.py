@@ -37,6 +37,11 @@ def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tenso
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)  # [B, T]
 
 
+def shift_left(labels: Tensor) -> Tensor:
+    """The targets of a language model, [B, T], for labels, [B, T]: each token predicts the next."""
+    return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)  # [B, T]
+
+
 def label_smoothed_cross_entropy(
     logits: Tensor,
     labels: Tensor,

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import Cache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import (
@@ -28,11 +27,11 @@ from .dropout import drop
 from .generation import MAX_TOKENS_BEYOND_SOURCE, AiaynGenerationMixin, TranslationGenerationMixin
 from .layers import pool_states
 from .losses import (
-    IGNORED_LABEL,
     check_labels,
     classification_loss,
     infer_problem_type,
     pop_label_smoothing_factor,
+    shift_left,
     shift_right,
 )
 from .stacks import AiaynDecoder, AiaynEncoder, AiaynPreTrainedModel, source_mask, with_halves
@@ -389,7 +388,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
-            targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+            targets = shift_left(labels)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,

@@ -1,5 +1,7 @@
 """BPE-dropout: other segmentations in each epoch, and the same ones when a run resumes."""
 
+import math
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -146,12 +148,54 @@ def test_other_tokenizers_are_rejected(tokenizer):
     encoded = encode_pairs(pairs, words, words, 99, "train")
     with pytest.raises(ValueError, match="bpe_dropout needs a BPE tokenizer, got WordLevel"):
         ResegmentedPairs(encoded, words, words, 0.1, 0)
+    tokenizer = train_bpe_tokenizer(["the dog sees"] * 3, 300)
+    encoded = encode_pairs(pairs, tokenizer, tokenizer, 99, "train")
+    encoded = encoded.map(lambda pair: {"labels": [0, *pair["labels"]]})  # another template
+    with pytest.raises(ValueError, match="by its merges alone and appends </s>, but 'the dog'"):
+        ResegmentedPairs(encoded, tokenizer, tokenizer, 0.1, 0)
+
+
+def test_added_tokens_are_rejected_wherever_they_are(tokenizer):
+    """Also if the sentences that are compared do not have them."""
     tagged = train_bpe_tokenizer(["the dog sees"] * 3, 300)
     tagged.add_tokens(["<2de>"])
-    pairs = Dataset.from_dict({"source": ["<2de> the dog"], "target": ["the dog"]})
-    encoded = encode_pairs(pairs, tagged, tagged, 99, "train")
-    with pytest.raises(ValueError, match="by its merges alone and appends </s>, but '<2de> the"):
-        ResegmentedPairs(encoded, tagged, tagged, 0.1, 0)
+    pairs = Dataset.from_dict({"source": ["the dog"], "target": ["the dog"]})
+    with pytest.raises(ValueError, match=r"would split the tokens that were added .*: <2de>"):
+        ResegmentedPairs(encode_pairs(pairs, tagged, tagged, 99, "train"), tagged, tagged, 0.1, 0)
+
+
+def test_a_pair_that_would_become_too_long_keeps_its_own_ids(tokenizer):
+    given = pairs_of(tokenizer, 40)
+    own = np.array([[len(row["input_ids"]), len(row["labels"])] for row in given])
+    max_length, max_tokens = own.max() + 1, own.sum(1).max() + 1
+    pairs = ResegmentedPairs(given, tokenizer, tokenizer, 0.6, 2, max_tokens, max_length)
+    free = ResegmentedPairs(given, tokenizer, tokenizer, 0.6, 2)
+    for epoch in range(3):
+        lengths, wished = pairs.lengths(epoch), free.lengths(epoch)
+        is_too_long = (wished.max(1) > max_length) | (wished.sum(1) > max_tokens)
+        assert 0 < is_too_long.sum() < 40
+        assert np.array_equal(lengths, np.where(is_too_long[:, None], own, wished))
+        for row in range(40):
+            index = epoch * 40 + row
+            expected = given[row] if is_too_long[row] else free[index]
+            assert pairs[index] == {name: expected[name] for name in ("input_ids", "labels")}
+
+
+def test_limits_are_those_of_the_batch_and_of_learned_positions(tmp_path, tokenizer):
+    for kind, rows in (("learned", 40), ("sinusoidal", math.inf)):
+        sizes = {"position_type": kind, "max_position_embeddings": 40}
+        trainer = make_trainer(
+            tmp_path, pairs_of(tokenizer), tokenizer, sizes=sizes, bpe_dropout=0.1,
+            max_tokens_per_batch=300, pad_to_multiple_of=8,
+        )  # fmt: skip
+        pairs = trainer.get_train_dataloader().dataset
+        assert (pairs.max_tokens, pairs.max_length) == (300 - 2 * 7, rows)
+
+
+def test_workers_that_are_not_forked_get_the_same_pairs(tokenizer):
+    pairs = ResegmentedPairs(pairs_of(tokenizer), tokenizer, tokenizer, 0.3, seed=5)
+    first = pairs[3]
+    assert pickle.loads(pickle.dumps(pairs))[3] == first
 
 
 @pytest.mark.parametrize(

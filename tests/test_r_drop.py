@@ -9,7 +9,7 @@ from datasets import Dataset
 from torch.nn import functional
 from training_setup import arguments, logged, make_trainer
 
-from modeling_aiayn import AiaynForSequenceClassification
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.classification.training import ClassifierTrainingArguments
 from modeling_aiayn.losses import label_smoothed_cross_entropy
 from modeling_aiayn.training import AiaynTrainer, r_drop
@@ -102,11 +102,21 @@ def test_a_classifiers_loss_is_that_of_texts_of_one_token():
         pytest.param(torch.zeros(4, 1), torch.zeros(4), id="regression"),
         pytest.param(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), id="one score"),
         pytest.param(torch.zeros(4, 3), torch.zeros(4, 3), id="several labels"),
+        pytest.param(torch.zeros(4, 3), torch.zeros(4, 3).long(), id="several integers"),
     ],
 )
 def test_numbers_as_labels_are_rejected(logits, labels):
     with pytest.raises(ValueError, match="r_drop needs tokens or one class for each text"):
         r_drop_loss({"logits": logits}, labels, weight=1.0, label_smoothing_factor=0.0)
+
+
+@pytest.mark.parametrize("label", [-1, V])
+def test_labels_outside_of_the_vocabulary_are_rejected(label):
+    labels = torch.tensor([[0, label]]).repeat(2, 1)
+    with pytest.raises(ValueError, match=rf"label must be in \[0, {V}\) or -100, got {label}"):
+        r_drop_loss(
+            {"logits": torch.zeros(2, 2, V)}, labels, weight=1.0, label_smoothing_factor=0.0
+        )
 
 
 def test_a_batch_is_repeated_as_a_whole():
@@ -127,6 +137,21 @@ def test_without_dropout_training_is_the_same(tmp_path, encoded, tokenizer):
     assert logged(found[1], "loss") == pytest.approx(logged(found[0], "loss"), rel=1e-5)
     for ours, theirs in zip(*(each.model.parameters() for each in found), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.2])
+def test_a_language_model_predicts_the_next_token(tmp_path, label_smoothing_factor):
+    """Without dropout the loss is the model's own, whose labels are shifted."""
+    ids = torch.randint(4, 31, (3, 9))
+    batch = {"input_ids": ids, "labels": ids.masked_fill(ids == 7, -100)}
+    losses = []
+    for weight in (0.0, 5.0):
+        args = arguments(tmp_path, r_drop=weight, label_smoothing_factor=label_smoothing_factor)
+        torch.manual_seed(0)
+        model = small_model(AiaynForCausalLM, dropout=0.0).train()
+        trainer = AiaynTrainer(model=model, args=args)
+        losses.append(trainer.compute_loss(model, dict(batch)).item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_with_dropout_the_divergence_is_added_and_not_in_evaluation(tmp_path, encoded, tokenizer):
@@ -159,8 +184,9 @@ def test_accumulated_batches_have_the_loss_of_one(tmp_path, encoded, tokenizer):
 
 
 def test_impossible_values_are_rejected(tmp_path, encoded, tokenizer):
-    with pytest.raises(ValueError, match="r_drop must be at least 0, got -1"):
-        arguments(tmp_path, r_drop=-1.0)
+    for value in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"r_drop must be a number of at least 0, got {value}"):
+            arguments(tmp_path, r_drop=value)
     trainer = make_trainer(tmp_path, encoded, tokenizer, r_drop=1.0, predict_with_generate=False)
     trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()
     with pytest.raises(ValueError, match="r_drop cannot be used with a compute_loss_func"):

@@ -331,6 +331,22 @@ def test_training_resumes_as_the_arguments_say(cut, encoded, tokenizer):
     assert trainer.state.global_step >= 8
 
 
+def test_a_checkpoint_of_weights_alone_is_not_resumed(run):
+    run("cut", at=6, save_only_model=True)
+    with pytest.raises(ValueError, match=r"checkpoint-4 holds weights alone \(save_only_model\)"):
+        run("cut", save_only_model=True)
+
+
+def test_a_resumed_run_does_not_repeat_the_evaluation_of_its_start(run):
+    """It would count as one without a better score."""
+    options = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 4}
+    options |= {"metric_for_best_model": "loss", "early_stopping_patience": 1}
+    run("cut", at=6, **options)
+    resumed = run("cut", **options)
+    assert_same_run(resumed, run("whole", **options))
+    assert resumed.state.global_step == 14
+
+
 def test_a_named_checkpoint_is_resumed_even_if_the_run_is_finished(run, cut):
     run("cut")
     delete_checkpoints(cut, 8, 12, 14)

@@ -9,8 +9,8 @@ and each occurrence takes one of them at random. So an epoch costs next to nothi
 """
 
 import json
+import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from .batches import Lengths
 
@@ -98,18 +98,21 @@ class _Side:
             self.starts[row + 1] = len(words)
         self.words = np.array(words, np.int64)
         self.eos = tokenizer.eos_token_id
-        drawn = [
-            segmenter.segment(word, dropout, generator)
-            for word in tqdm(numbers, desc="BPE-dropout", unit="word")
-            for _ in range(VARIANTS)
-        ]
+        drawn = []
+        for word in tqdm(numbers, desc="BPE-dropout", unit="word"):
+            drawn += [segmenter.segment(word, dropout, generator) for _ in range(VARIANTS)]
+            drawn.append(segmenter.segment(word, 0.0, np.random.default_rng()))
         self.segment_lengths = np.array([len(ids) for ids in drawn], np.int64)
         self.segment_starts = np.concatenate([[0], self.segment_lengths.cumsum()])
         self.ids = np.array([index for ids in drawn for index in ids], np.int32)
 
     def choice(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """A segmentation for each word."""
-        return self.words * VARIANTS + generator.integers(VARIANTS, size=len(self.words))
+        """A random segmentation for each word."""
+        return self.words * (VARIANTS + 1) + generator.integers(VARIANTS, size=len(self.words))
+
+    def without_dropout(self) -> NDArray[np.int64]:
+        """The tokenizer's own segmentation of each word, which is kept after the random ones."""
+        return self.words * (VARIANTS + 1) + VARIANTS
 
     def lengths(self, choice: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens of each text, `</s>` included."""
@@ -133,6 +136,8 @@ class ResegmentedPairs:
         target_tokenizer: Tokenizer of the target.
         dropout: Probability of skipping a merge.
         seed: Seed of all segmentations.
+        max_tokens: Most tokens of a pair. A pair that would have more keeps its own ids.
+        max_length: Most tokens of a side, in the same way.
 
     Raises:
         ValueError: A tokenizer is of another kind, or segments words in a way of its own.
@@ -145,8 +150,11 @@ class ResegmentedPairs:
         target_tokenizer: PreTrainedTokenizerBase,
         dropout: float,
         seed: int,
+        max_tokens: float = math.inf,
+        max_length: float = math.inf,
     ) -> None:
         self.seed = seed
+        self.max_tokens, self.max_length = max_tokens, max_length
         generator = np.random.default_rng(seed)
         given = (("source", "input_ids", source_tokenizer), ("target", "labels", target_tokenizer))
         self._sides = []
@@ -154,25 +162,44 @@ class ResegmentedPairs:
             texts = list(pairs[column])
             check_segmentation(texts[:COMPARED], pairs[:COMPARED][ids], tokenizer)
             self._sides.append(_Side(texts, tokenizer, dropout, generator))
-        self._choices_of = lru_cache(maxsize=2)(self._choices)
+        self._kept: dict[int, list[NDArray[np.int64]]] = {}
 
     def __len__(self) -> int:
         return len(self._sides[0].starts) - 1
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         epoch, row = divmod(index, len(self))
-        choices = self._choices_of(epoch)
+        choices = self._choices(epoch)
         ids = [side.ids_of(each, row) for side, each in zip(self._sides, choices, strict=True)]
         return dict(zip(("input_ids", "labels"), ids, strict=True))
 
     def lengths(self, epoch: int) -> Lengths:
         """Source and target lengths of all pairs in an epoch, [pairs, 2]."""
-        choices = zip(self._sides, self._choices_of(epoch), strict=True)
-        return np.stack([side.lengths(choice) for side, choice in choices], axis=1)
+        return self._lengths(self._choices(epoch))
+
+    def _lengths(self, choices: list[NDArray[np.int64]]) -> Lengths:
+        pairs = zip(self._sides, choices, strict=True)
+        return np.stack([side.lengths(choice) for side, choice in pairs], axis=1)
 
     def _choices(self, epoch: int) -> list[NDArray[np.int64]]:
-        generator = np.random.default_rng((self.seed, epoch))
-        return [side.choice(generator) for side in self._sides]
+        """The segmentations of an epoch; those of the last two epochs are kept."""
+        if epoch not in self._kept:
+            generator = np.random.default_rng((self.seed, epoch))
+            choices = [side.choice(generator) for side in self._sides]
+            lengths = self._lengths(choices)
+            is_too_long = lengths.sum(1) > self.max_tokens
+            is_too_long |= lengths.max(1) > self.max_length
+            for side, choice in zip(self._sides, choices, strict=True):
+                words = np.repeat(is_too_long, np.diff(side.starts))
+                choice[words] = side.without_dropout()[words]
+            self._kept = dict([*self._kept.items(), (epoch, choices)][-2:])
+        return self._kept[epoch]
+
+
+def position_limit(config: PreTrainedConfig) -> float:
+    """The most tokens of a side that a model has positions for."""
+    is_learned = getattr(config, "position_type", "learned") == "learned"
+    return getattr(config, "max_position_embeddings", math.inf) if is_learned else math.inf
 
 
 def check_segmentation(
@@ -183,6 +210,12 @@ def check_segmentation(
     Raises:
         ValueError: They are not: the tokenizer has added tokens, or another template.
     """
+    added = sorted(tokenizer.get_added_vocab().keys() - {*tokenizer.all_special_tokens})
+    if added:
+        raise ValueError(
+            "bpe_dropout would split the tokens that were added to the vocabulary: "
+            f"{', '.join(added)}. Leave bpe_dropout out."
+        )
     segmenter, generator = Segmenter(tokenizer), np.random.default_rng()
     for text, expected in zip(texts, ids, strict=True):
         words = segmenter.words(text)

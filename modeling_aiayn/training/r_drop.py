@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..losses import IGNORED_LABEL, check_label_smoothing_factor, mean_over_step
+from ..losses import IGNORED_LABEL, check_label_smoothing_factor, check_labels, mean_over_step
 
 # Logits of a chunk in each pass: 4 MiB in float32, so that all its tensors fit into a CPU's cache.
 LOGITS_IN_CHUNK = 2**20
@@ -43,16 +43,19 @@ def r_drop_loss(
         label_smoothing_factor: As for `label_smoothed_cross_entropy`.
 
     Raises:
-        ValueError: The labels are numbers, as for regression, or several for each text.
+        ValueError: The labels are numbers, as for regression, or several for each text, or one is
+            neither -100 nor in [0, V).
     """
     logits = outputs["logits"]
-    if labels.is_floating_point() or logits.size(-1) == 1:
+    has_one_label = labels.numel() == logits[..., 0].numel()
+    if labels.is_floating_point() or logits.size(-1) == 1 or not has_one_label:
         raise ValueError(
             "r_drop needs tokens or one class for each text, got labels of another kind. Leave it "
             "out."
         )
     check_label_smoothing_factor(label_smoothing_factor)
     once, _ = labels.to(logits.device).chunk(2)
+    check_labels(once, logits.size(-1))
     scores = logits.unflatten(0, (2, -1)).flatten(1, -2)  # [2, N, V]
     total: Tensor = _SummedRDrop.apply(  # type: ignore[no-untyped-call] # torch's
         scores, once.flatten(), weight, label_smoothing_factor

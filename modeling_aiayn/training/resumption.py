@@ -34,10 +34,20 @@ class Resumption(TrainerCallback):
         self._started = time.perf_counter()
 
     def start(self, checkpoint: Checkpoint | None, settings: dict[str, Any]) -> None:
-        """Check a checkpoint's settings against the run's, and read its state of the log."""
+        """Check a checkpoint's settings against the run's, and read its state of the log.
+
+        Raises:
+            ValueError: The checkpoint is of another run, or has no state of the optimiser.
+        """
         self.settings, self._checkpoint, self._log_state = settings, checkpoint, {}
         if checkpoint is not None:
             check_settings(checkpoint.settings, settings)
+            if self._value_before("save_only_model", False):
+                raise ValueError(
+                    f"{checkpoint.folder} holds weights alone (save_only_model), so a run cannot "
+                    "resume from it. Start another run from these weights, in a new --output_dir, "
+                    f"with --start_from {checkpoint.folder}."
+                )
             path = checkpoint.folder / LOG_STATE_FILE.format(process=self._process)
             self._log_state = read_json_object(path)
             patience = self.trainer.args.early_stopping_patience
@@ -69,6 +79,11 @@ class Resumption(TrainerCallback):
     def seconds(self) -> float:
         """Seconds of training, in all starts of the run."""
         return time.perf_counter() - self._started
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run continues from a checkpoint."""
+        return self._checkpoint is not None
 
     def is_complete(self, max_steps: int) -> bool:
         """Whether a run of max_steps updates was complete at its checkpoint."""

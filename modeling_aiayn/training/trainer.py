@@ -24,10 +24,11 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
+from ..losses import shift_left
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import MUON
-from .bpe_dropout import ResegmentedPairs
+from .bpe_dropout import ResegmentedPairs, position_limit
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
@@ -90,6 +91,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
         self._predicts_tokens = hasattr(self.model, "lm_head")
+        self._shifts_labels = self._predicts_tokens and not self._has_target
         self._max_tokens = getattr(self.args, "max_tokens_per_batch", None)
         if data_collator is None and self.processing_class is not None:
             multiple_of = self.args.pad_to_multiple_of
@@ -170,7 +172,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         if dropout := getattr(self.args, "bpe_dropout", 0.0):
             source = self.processing_class
             tokenizers = (source, self.target_tokenizer or source)
-            dataset = ResegmentedPairs(dataset, *tokenizers, dropout, self.args.order_seed)
+            padding = 2 * ((multiple_of or 1) - 1)  # at most, for both sides
+            limits = (self._max_tokens - padding, position_limit(self.model.config))
+            dataset = ResegmentedPairs(dataset, *tokenizers, dropout, self.args.order_seed, *limits)
         loader = token_batch_loader(dataset, self.args, collate, multiple_of, device)
         return separate_workers(loader)
 
@@ -253,6 +257,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         try:
             inputs = repeated(inputs)
             inputs.pop("skip_logits", None)
+            if self._shifts_labels:
+                inputs["labels"] = shift_left(inputs["labels"])
             return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             self.compute_loss_func = None
@@ -307,7 +313,8 @@ class AiaynTrainer(Seq2SeqTrainer):
                 model, inputs, prediction_loss_only, *args, **kwargs
             )
         if loss is not None and "labels" in inputs:
-            self.evaluation_loss.add(loss, inputs["labels"])
+            targets = inputs["labels"]
+            self.evaluation_loss.add(loss, shift_left(targets) if self._shifts_labels else targets)
         return loss, predictions, labels
 
     def evaluation_loop(
@@ -328,10 +335,17 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.meter.pause(time.perf_counter() - started)
         return output
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate during training; without scores if a signal stops it."""
+    def _evaluate(
+        self, *args: Any, skip_scheduler: bool = False, **kwargs: Any
+    ) -> dict[str, float]:
+        """Evaluate during training; without scores if a signal stops it.
+
+        A resumed run does not repeat the evaluation of eval_on_start: it would count for patience.
+        """
+        if skip_scheduler and self.resumption.is_resumed:
+            return {}
         with self.interruption.stoppable_evaluation():
-            return super()._evaluate(*args, **kwargs)
+            return super()._evaluate(*args, skip_scheduler=skip_scheduler, **kwargs)
         return {}
 
     def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
