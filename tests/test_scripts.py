@@ -651,7 +651,7 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
         holder = next(holder for holder in holders if hasattr(holder, name))
         if isinstance(value, dict):
             assert yaml.safe_load(getattr(holder, name)) == value
-        elif name != "report_to":
+        else:
             assert getattr(holder, name) == value
 
 

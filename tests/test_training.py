@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, small_config
+from conftest import ROOT, small_config, small_model
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
 from training_setup import arguments, logged, make_trainer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
-from modeling_aiayn import AiaynForConditionalGeneration
+from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
 from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training.curves import CurvesCallback
@@ -220,6 +221,31 @@ def test_the_evaluation_loss_is_per_token_for_any_batches(tmp_path, encoded, tok
         assert metric["eval_bleu"] == pytest.approx(metrics[0]["eval_bleu"])
 
 
+def test_the_evaluation_loss_of_a_language_model_is_per_predicted_token(tmp_path):
+    rows = [{"input_ids": list(range(4, 4 + n)), "labels": list(range(4, 4 + n))} for n in (3, 20)]
+    model = small_model(AiaynForCausalLM)
+    losses = [model(**{k: torch.tensor([v]) for k, v in row.items()}).loss.item() for row in rows]
+    for size in (1, 2):
+        trainer = AiaynTrainer(
+            model=model,
+            args=arguments(tmp_path, per_device_eval_batch_size=size, predict_with_generate=False),
+            data_collator=lambda batch: {
+                name: pad_sequence([torch.tensor(row[name]) for row in batch], True, value)
+                for name, value in (("input_ids", 1), ("labels", -100))
+            },
+            eval_dataset=rows,
+        )
+        expected = (2 * losses[0] + 19 * losses[1]) / 21
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [{}, {"max_tokens_per_batch": 99}])
+def test_workers_start_as_the_flag_says(tmp_path, encoded, tokenizer, more):
+    options = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "forkserver"}
+    loader = make_trainer(tmp_path, encoded, tokenizer, **options, **more).get_train_dataloader()
+    assert loader.multiprocessing_context.get_start_method() == "forkserver"
+
+
 def test_evaluation_does_not_change_the_generation_config(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer)
     before = trainer.model.generation_config.to_dict()
@@ -408,6 +434,11 @@ def test_the_order_has_a_seed_of_its_own(tmp_path, encoded, tokenizer):
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
         ({"lr_scheduler_kwargs": {"num_cycles": 2}}, r"noam has no lr_scheduler_kwargs, got \{"),
+        (
+            {"max_tokens_per_batch": 99, "train_sampling_strategy": "random"},
+            "max_tokens_per_batch has an order of its own: .* train_sampling_strategy='random' out",
+        ),
+        ({"report_to": "papyrus"}, "report_to needs packages that are installed, got papyrus"),
     ],
 )
 def test_flags_that_would_do_nothing_or_harm_are_refused(tmp_path, options, message):
@@ -560,11 +591,10 @@ def test_a_smoothing_that_is_no_share_is_refused(tmp_path):
 def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypatch, method, stays):
     """Forked workers have its files open; others open them by their names."""
     at_exit = []
-    monkeypatch.setattr(prepared_data.multiprocessing, "get_start_method", lambda: method)
     monkeypatch.setattr(prepared_data.atexit, "register", lambda *call, **_: at_exit.append(call))
     folder = tmp_path / "prepared"
     folder.mkdir()
-    prepared_data._remove(folder)
+    prepared_data._remove(folder, method)
     assert folder.is_dir() == stays
     assert [call[1] for call in at_exit] == ([folder] if stays else [])
 

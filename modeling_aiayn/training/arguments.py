@@ -1,5 +1,6 @@
 """Training arguments: transformers' own, with the paper's values (section 5) as defaults."""
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from transformers import GenerationConfig, SchedulerType, Seq2SeqTrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 # The value of optim that transformers does not have.
 MUON = "muon"
@@ -108,6 +110,7 @@ class RunArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         self.optim = MUON if is_muon else self.optim
         self._check_processes()
+        self._check_reports()
 
     @property
     def order_seed(self) -> int:
@@ -151,8 +154,8 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
-        if self.r_drop < 0:
-            raise ValueError(f"r_drop must be at least 0, got {self.r_drop}.")
+        if not 0 <= self.r_drop < math.inf:
+            raise ValueError(f"r_drop must be a number of at least 0, got {self.r_drop}.")
 
     def _check_patience(self) -> None:
         if self.early_stopping_patience < 0:
@@ -174,6 +177,15 @@ class RunArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"{launched} processes were launched, but accelerate found no accelerators to "
                 "connect them: each would train alone. To train on CPUs, pass --use_cpu true."
+            )
+
+    def _check_reports(self) -> None:
+        installed = get_available_reporting_integrations()
+        missing = sorted({*self.report_to} - {*installed, "flyte"})  # flyte is not in that list
+        if missing:
+            raise ValueError(
+                f"report_to needs packages that are installed, got {', '.join(missing)}. Install "
+                "the package, for tensorboard by the extra of that name, or leave report_to out."
             )
 
 
@@ -259,6 +271,13 @@ class AiaynTrainingArguments(RunArguments):
         tokens, sentences = self.max_tokens_per_batch, self.per_device_train_batch_size
         if tokens is None:
             return
+        strategy = self.train_sampling_strategy
+        if strategy != type(self).train_sampling_strategy:
+            raise ValueError(
+                "max_tokens_per_batch has an order of its own: batches of similar length, drawn at "
+                f"random. Leave train_sampling_strategy={strategy!r} out, or give "
+                "per_device_train_batch_size instead."
+            )
         if tokens < 1:
             raise ValueError(f"max_tokens_per_batch must be at least 1, got {tokens}.")
         if sentences != type(self).per_device_train_batch_size:
