@@ -181,7 +181,10 @@ def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> 
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) != 2:
-            raise ValueError(f"{path}:{number}: a line must have 2 columns, got {len(cells)}.")
+            raise ValueError(
+                f"{path}:{number}: a line must have 2 columns, got {len(cells)}. Put one tab "
+                "between source and target."
+            )
         rows.append(cells)
     first = columns.index(source)
     return _pairs((row[first], row[1 - first]) for row in rows)
@@ -312,7 +315,10 @@ def skip_empty(pairs: Dataset, name: str) -> Dataset:
         batched=True,
     )
     if not kept:
-        raise ValueError(f"{name}: no pair with text on both sides, in {len(pairs)} lines.")
+        raise ValueError(
+            f"{name}: no pair with text on both sides, in {len(pairs)} lines. Check the file, and "
+            "the languages or columns given for it."
+        )
     if len(kept) < len(pairs):
         skipped = len(pairs) - len(kept)
         logger.warning("%s: skipped %d of %d pairs with an empty side.", name, skipped, len(pairs))

@@ -75,6 +75,8 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     splits = load_splits(DataArguments(**files, both_directions=True, noisy_sources=0.5))
     assert len(splits["train"]) == 12
     assert splits["validation"][:] == splits["test"][:] == PAIRS[:]
+    # Noise is in sources alone, also in those of the reversed pairs.
+    assert {*splits["train"]["target"]} == {*PAIRS["source"], *PAIRS["target"]}
     with pytest.raises(ValueError, match=r"noisy_sources must be in \[0, 1\], got 1.5"):
         load_splits(DataArguments(**files, noisy_sources=1.5))
 

@@ -1,5 +1,6 @@
 """Section 6.1: the mean of checkpoints."""
 
+import json
 import os
 import shutil
 import signal
@@ -76,6 +77,19 @@ def test_the_best_checkpoints_are_chosen_by_the_run_s_own_evaluations(evaluated)
     assert names(best_checkpoints(folder, 2, "samples_per_second")) == [
         entry["step"] for entry in by_rate[:2]
     ]
+
+
+def test_an_evaluation_that_a_signal_postponed_counts(evaluated, tmp_path, monkeypatch):
+    """It is in the log of the next checkpoint."""
+    monkeypatch.setattr(averaging, "check_checkpoint", lambda folder: None)  # of the manifest
+    moved = tmp_path / "run"
+    shutil.copytree(evaluated[0], moved)
+    path = moved / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    state["log_history"] = [entry for entry in state["log_history"] if entry["step"] != 4]
+    path.write_text(json.dumps(state))
+    expected = names(best_checkpoints(evaluated[0], 5, "loss"))
+    assert names(best_checkpoints(moved, 5, "loss")) == expected
 
 
 def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):

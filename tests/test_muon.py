@@ -102,6 +102,18 @@ def test_the_schedule_moves_all_rates(tmp_path, encoded, tokenizer):
 
 
 @needs_muon
+@pytest.mark.parametrize(
+    ("name", "options"), [("polynomial", None), ("cosine_with_min_lr", {"min_lr": 0.002})]
+)
+def test_schedules_that_read_the_peak_find_it(tmp_path, encoded, tokenizer, name, options):
+    more = {"lr_scheduler_type": name, "lr_scheduler_kwargs": options, "max_steps": 3}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, **(OPTIONS | more))
+    trainer.train()
+    rates = logged(trainer, "learning_rate")
+    assert rates[0] == pytest.approx(0.01) and rates == sorted(rates, reverse=True)
+
+
+@needs_muon
 def test_the_closure_of_a_step_is_called_once_with_gradients(tmp_path):
     trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
     optimizer, weight = trainer.create_optimizer(), layer_matrices(trainer.model)[0]
@@ -141,7 +153,7 @@ def test_unknown_optimizers_are_rejected(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("is_fsdp_enabled", "optim='muon' needs whole weights on each process, not with FSDP"),
+        ("is_fsdp_enabled", "optim='muon' needs whole weights on each process, which FSDP"),
         ("is_deepspeed_enabled", "optim='muon' does not work with DeepSpeed"),
     ],
 )

@@ -91,12 +91,15 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     Raises:
         ValueError: Fewer than number were evaluated by metric, or one is damaged.
     """
-    values: dict[Path, float] = {}
+    key = f"eval_{metric}"
+    folders: dict[int, Path] = {}
+    scores: dict[int, float] = {}
     for folder in list_checkpoints(run):
         state = read_json_object(folder / TRAINER_STATE_NAME)
-        for entry in state["log_history"]:
-            if entry["step"] == state["global_step"] and f"eval_{metric}" in entry:
-                values[folder] = entry[f"eval_{metric}"]
+        folders[state["global_step"]] = folder
+        # If a signal postponed an evaluation, the log of the next checkpoint has it.
+        scores |= {each["step"]: each[key] for each in state["log_history"] if key in each}
+    values = {folder: scores[step] for step, folder in folders.items() if step in scores}
     ordered = sorted(values, key=values.__getitem__, reverse=metric not in LOSSES)
     return _check_number(ordered[:number], number, run, f" evaluated by {metric}")
 

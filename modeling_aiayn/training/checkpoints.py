@@ -89,7 +89,9 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         ValueError: The manifest is missing, or a file is missing or was changed.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"No such checkpoint: {folder}.")
+        raise FileNotFoundError(
+            f"No such checkpoint: {folder}. Give the folder of one, or --resume auto."
+        )
     try:
         manifest = read_json_object(folder / MANIFEST_FILE)
         files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
@@ -196,8 +198,9 @@ def choose_checkpoint(
         # Earlier versions renamed checkpoints that a run had gone back behind.
         has_renamed = any(output_dir.glob(f"abandoned-*{PREFIX_CHECKPOINT_DIR}-*"))
         if newest is None and (name is True or has_renamed):
-            hint = " Name one of the abandoned-* folders: --resume FOLDER." if has_renamed else ""
-            raise ValueError(f"No whole checkpoint in output_dir {output_dir}.{hint}")
+            name_it = "Name one of the abandoned-* folders: --resume FOLDER."
+            hint = name_it if has_renamed else "Start without resume, or name another folder."
+            raise ValueError(f"No whole checkpoint in output_dir {output_dir}. {hint}")
         return newest
     folder = Path(name) if name else None
     checkpoint = None if folder is None else check_checkpoint(folder)

@@ -128,9 +128,11 @@ def _check_arguments(data: DataArguments) -> None:
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:
-    if data.noisy_sources:
+    if data.both_directions:
+        train = with_reversed_pairs(train)
+    if data.noisy_sources:  # last: a reversed pair would have its noise in the target
         train = with_noisy_sources(train, data.noisy_sources, NOISE_SEED)
-    return with_reversed_pairs(train) if data.both_directions else train
+    return train
 
 
 def _file_splits(data: DataArguments) -> dict[str, Dataset]:
@@ -205,7 +207,8 @@ def encode_pairs(
     kept = pairs.map(encode, batched=True, features=features, desc=f"Encoding {name}")
     if not kept:
         raise ValueError(
-            f"{name}: every pair has a side of more than max_length={max_length} tokens."
+            f"{name}: every pair has a side of more than max_length={max_length} tokens. Raise "
+            "--max_length."
         )
     if len(kept) < len(pairs):
         logger.warning(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..memory import is_out_of_memory
 from .checkpoints import newest_whole_checkpoint
@@ -73,8 +74,12 @@ def check_whole_weights(trainer: Trainer, option: str) -> None:
     Raises:
         ValueError: Processes hold parts of the weights; `option` is what cannot work so.
     """
-    if trainer.is_fsdp_enabled or getattr(trainer, "is_distributed_loading_by_transformers", False):
-        raise ValueError(f"{option} needs whole weights on each process, not with FSDP or TP.")
+    is_sharded = getattr(trainer, "is_distributed_loading_by_transformers", False)
+    if trainer.is_fsdp_enabled or is_sharded or is_deepspeed_zero3_enabled():
+        raise ValueError(
+            f"{option} needs whole weights on each process, which FSDP, tensor parallelism and "
+            "DeepSpeed ZeRO-3 do not keep. Leave it out, or train without them."
+        )
 
 
 class DivergenceGuard:

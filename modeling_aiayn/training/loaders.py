@@ -64,6 +64,7 @@ def token_batch_loader(
         batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *place),
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
+        multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,

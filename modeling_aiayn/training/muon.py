@@ -41,7 +41,10 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
     model, args = trainer.model, trainer.args
     check_whole_weights(trainer, "optim='muon'")
     if trainer.is_deepspeed_enabled:
-        raise ValueError("optim='muon' does not work with DeepSpeed, which flattens matrices.")
+        raise ValueError(
+            "optim='muon' does not work with DeepSpeed, which flattens matrices. Pass "
+            "optim='adamw_torch'."
+        )
     matrices = layer_matrices(model)
     if not matrices:
         raise ValueError(
@@ -75,7 +78,8 @@ class MuonAndAdam(Optimizer):
 
     def __init__(self, muon: Optimizer, adam: Optimizer) -> None:
         self.muon, self.adam = muon, adam
-        super().__init__([*muon.param_groups, *adam.param_groups], {})
+        # Some schedules read the peak rate among the defaults.
+        super().__init__([*muon.param_groups, *adam.param_groups], {"lr": adam.defaults["lr"]})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters; the closure, if given, computes their gradients and the loss."""

@@ -64,9 +64,9 @@ def prepare_data(data: DataArguments, tokenizers: GetTokenizers) -> PreparedData
     return PreparedData(splits, source, target)
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path, start_method: str) -> None:
     """Remove a folder that all processes have loaded."""
-    if multiprocessing.get_start_method() == "fork":
+    if start_method == "fork":
         # A deleted file stays readable while it is open; forked workers inherit the open files.
         # Workers that are spawned open the files again, so there the folder stays until the end.
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +100,8 @@ def prepare_data_once(
         args.distributed_state.wait_for_everyone()
     finally:
         if is_first:
-            _remove(folder)
+            start_method = getattr(args, "dataloader_multiprocessing_context", None)
+            _remove(folder, start_method or multiprocessing.get_start_method())
     # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
     # which would be saved with the model.
     return replace(prepared, splits=found.splits) if is_first else found

@@ -125,7 +125,9 @@ class Run:
 def check_not_a_file(output_dir: str | Path) -> None:
     """Check that output_dir is a folder, or can become one."""
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
-        raise NotADirectoryError(f"output_dir is not a directory: {output_dir}.")
+        raise NotADirectoryError(
+            f"output_dir is not a directory: {output_dir}. Give another --output_dir."
+        )
 
 
 def claim_folder(output_dir: str | Path) -> None:
