@@ -145,8 +145,8 @@ def make_what_a_command_reads(words):
         shortlist.save(Path(words[words.index("--shortlist") + 1]))
     if "runs/student" in words and "--model" in words:
         shutil.copytree("runs/demo", "runs/student")
-    if "runs/demo-int8" in words and "--file" not in words:
-        export_int8(Translator.from_pretrained("runs/demo"), "runs/demo-int8")
+    if "runs/mine-int8" in words and "--file" not in words:
+        export_int8(Translator.from_pretrained("runs/mine"), "runs/mine-int8")
     if "models/opus-en-de" in words and "--system" not in words:
         import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
     if "scripts/average_checkpoints.py" in words:
