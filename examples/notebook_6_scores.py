@@ -17,6 +17,13 @@ from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.loading import load_tokenizers
 from modeling_aiayn.tokenization import decode_lines
 
+
+def interleaved_lengths(row: dict[str, list[int]]) -> str:
+    """The order in which torchtext evaluates: the bits of both lengths in turn, without `</s>`."""
+    lengths = (f"{len(row[name]) - 1:016b}" for name in ("input_ids", "labels"))
+    return "".join(map("".join, zip(*lengths, strict=True)))
+
+
 parser = ArgumentParser()
 parser.add_argument("--model", required=True, help="a folder that train_translation.py wrote")
 parser.add_argument("--file", required=True, help="tokens, as spacy_tokens.py writes them")
@@ -30,7 +37,7 @@ rows = [
     | {"text": pair["target"]}
     for pair in read_pairs(flags.file, *flags.languages)
 ]
-rows.sort(key=lambda row: (len(row["input_ids"]), len(row["labels"])))
+rows.sort(key=interleaved_lengths)
 references = [row.pop("text") for row in rows]
 collate = DataCollatorForSeq2Seq(source, model)
 search = {"num_beams": 1, "do_sample": False, "max_new_tokens": 50}

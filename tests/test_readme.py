@@ -143,8 +143,8 @@ def make_what_a_command_reads(words):
         hashes = [vocabulary_sha256(translator.source_tokenizer)] * 2
         shortlist = Shortlist.from_counts(counts, hashes, per_id=9, frequent=9, is_shared=True)
         shortlist.save(Path(words[words.index("--shortlist") + 1]))
-    if "runs/student" in words and "--model" in words:
-        shutil.copytree("runs/demo", "runs/student")
+    for folder in {"runs/student", "runs/forward", "runs/backward"}.intersection(words):
+        shutil.copytree("runs/demo", folder)
     if "runs/mine-int8" in words and "--file" not in words:
         export_int8(Translator.from_pretrained("runs/mine"), "runs/mine-int8")
     if "models/opus-en-de" in words and "--system" not in words:
