@@ -5,8 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Steps between two removals of entries that no hypothesis needs any more.
+# Steps between two looks for entries that no hypothesis needs any more.
 STEPS = 8
+# To remove entries copies the others, so it waits until they are this share of all.
+DEAD_SHARE = 0.25
+# Steps that fit into new memory if no hypothesis ends and no entry is removed.
+FIRST_STEPS = 32
 
 
 class HypothesisTree:
@@ -14,8 +18,8 @@ class HypothesisTree:
 
     Each step adds one entry for each hypothesis, as a child of the entry of the hypothesis that it
     continues. A hypothesis attends to its ancestors only, and a mask says which entries these are.
-    When beams change places, rows of the mask move, and no key. Every STEPS steps, entries without
-    living descendants are removed and the others move up in the same memory: on a CPU, new memory
+    When beams change places, rows of the mask move, and no key. Entries without living descendants
+    are removed from time to time, and the others move up in the same memory: on a CPU, new memory
     costs more than the copy itself.
 
     Several models that vote share the tree; each has its own keys and values.
@@ -35,9 +39,10 @@ class HypothesisTree:
             len(first), 1, 0, dtype=torch.bool, device=first.device
         )  # [N, k, size], with k = 1 at the start
         self._identity = torch.eye(width, dtype=torch.bool, device=first.device)  # [k, k]
-        self._size_to_tidy = STEPS * width
+        self._next_look = STEPS * width
         # For each model, keys and values of each layer, [N, H, 2, room, K].
-        self._storage = [[self._room(len(like), like) for like in layers] for layers in likes]
+        self._room = FIRST_STEPS * width
+        self._storage = [[self._memory(len(like), like) for like in layers] for layers in likes]
 
     def grow(self, parents: Tensor) -> None:
         """Add an entry for each hypothesis of the next step, below its parent's entry, [N, k]."""
@@ -45,8 +50,8 @@ class HypothesisTree:
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        if self.size + width > self._size_to_tidy:
-            self._tidy(torch.arange(sentences, device=parents.device))
+        if self.size + width > self._next_look:
+            self._tidy(torch.arange(sentences, device=parents.device), DEAD_SHARE)
         itself = self._identity[:width, :width].expand(sentences, -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += width
@@ -67,25 +72,32 @@ class HypothesisTree:
     def keep(self, sentences: Tensor) -> None:
         """Keep the sentences at given indices, [M], and remove the others."""
         self.is_ancestor = self.is_ancestor[sentences]
-        self._tidy(sentences)
+        self._tidy(sentences, 0.0)
 
-    def _tidy(self, sentences: Tensor) -> None:
-        """Move the entries that have descendants to the front."""
+    def _tidy(self, sentences: Tensor, dead_share: float) -> None:
+        """Move the entries that have descendants to the front, if enough others are there."""
         has_descendants = self.is_ancestor.any(1)  # [N, size]
         size = int(has_descendants.sum(1).max())
-        order = has_descendants.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-        order = order[:, :size]
+        is_full = self.size + STEPS * self.width > self._room
+        if is_full or size <= (1 - dead_share) * self.size:
+            self._move(sentences, has_descendants, size)
+        self._next_look = self.size + STEPS * self.width
+
+    def _move(self, sentences: Tensor, is_kept: Tensor, size: int) -> None:
+        """Move the kept entries of given sentences to the front; at most size of each."""
+        order = is_kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :size]
         index = order[:, None].expand(-1, self.is_ancestor.size(1), -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
-        self._size_to_tidy = size + STEPS * self.width
+        is_full = size + STEPS * self.width > self._room
+        if is_full:
+            self._room = 2 * (size + STEPS * self.width)
         for layers in self._storage:
             rows = self._rows(layers[0], sentences, order)
             for number, kept in enumerate(layers):
                 found = kept.flatten(0, 3).index_select(0, rows.flatten())
-                is_full = self._size_to_tidy > kept.size(3)
                 like = kept[:, :, 0]
-                moved = self._room(len(sentences), like) if is_full else kept[: len(sentences)]
+                moved = self._memory(len(sentences), like) if is_full else kept[: len(sentences)]
                 moved[:, :, :, :size] = found.view(*rows.shape, -1)
                 layers[number] = moved
 
@@ -99,6 +111,5 @@ class HypothesisTree:
         blocks = sentences[:, None, None] * heads * sides + blocks  # [M, H, 2]
         return blocks[..., None] * room + order[:, None, None]
 
-    def _room(self, sentences: int, like: Tensor) -> Tensor:
-        """New memory, twice what the next steps need, so that it is seldom too small."""
-        return like.new_empty(sentences, like.size(1), 2, 2 * self._size_to_tidy, like.size(3))
+    def _memory(self, sentences: int, like: Tensor) -> Tensor:
+        return like.new_empty(sentences, like.size(1), 2, self._room, like.size(3))
