@@ -55,20 +55,21 @@ SETTINGS_FILES = (
 )
 # Options that say where a repository's files are.
 PLACES = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
-# The model that is part of the package, and the folder that holds it.
-BUNDLED_MODEL = "aiayn-en-de"
+# The models that are part of the package, the default first, and the folder that holds them.
+BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
+BUNDLED_MODEL = BUNDLED_MODELS[0]
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 HUB_HINT = "To load a repository from the Hub, pass hub=True (or --hub)."
 
 
 def find_model(path: str | Path) -> str | Path:
-    """Find a model: an existing folder, or the package's own if path is its name.
+    """Find a model: an existing folder, or one of the package's own if path is its name.
 
     checkpoints/NAME means the package's own too, as recipes/NAME does for recipes.
     """
     named = Path(path)
-    is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name == BUNDLED_MODEL
-    return CHECKPOINTS / BUNDLED_MODEL if is_bundled and not named.exists() else path
+    is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name in BUNDLED_MODELS
+    return CHECKPOINTS / named.name if is_bundled and not named.exists() else path
 
 
 @contextmanager

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.long
 
 DATA = {
     "modeling_aiayn/cards/translation.md",
+    "modeling_aiayn/checkpoints/aiayn-de-en/model.safetensors",
+    "modeling_aiayn/checkpoints/aiayn-de-en/tokenizer.json",
     "modeling_aiayn/checkpoints/aiayn-en-de/model.safetensors",
     "modeling_aiayn/checkpoints/aiayn-en-de/tokenizer.json",
     "modeling_aiayn/inspection/attention_page.html",

@@ -26,11 +26,19 @@ HEADS = {
     "AiaynForSequenceClassification": AutoModelForSequenceClassification,
     "AiaynForCausalLM": AutoModelForCausalLM,
 }
-EXAMPLES = [
-    "A man rides a bicycle.",
-    "Two children are playing football in the park.",
-    "Where is the station? I have never been here before.",
-]
+# Of the bundled models.
+EXAMPLES = {
+    "aiayn-en-de": [
+        "A man rides a bicycle.",
+        "Two children are playing football in the park.",
+        "Where is the station? I have never been here before.",
+    ],
+    "aiayn-de-en": [
+        "Ein Mann fährt Fahrrad.",
+        "Zwei Kinder spielen im Park Fußball.",
+        "Wo ist der Bahnhof? Ich war noch nie hier.",
+    ],
+}
 
 
 @dataclass(kw_only=True)
@@ -39,8 +47,8 @@ class AppFlags(SourceFlags, ServerFlags):
 
     model: str = HfArg(
         default=BUNDLED_MODEL,
-        help="Folder of a trained translator, classifier or language model. Default: the bundled "
-        "English-German model.",
+        help="Folder of a trained translator, classifier or language model, or a bundled model: "
+        "aiayn-en-de (the default) or aiayn-de-en.",
     )
     hub: bool = HfArg(default=False, help="Load the model from the Hub.")
     examples: list[str] = field(
@@ -70,7 +78,7 @@ def make_page(flags: AppFlags) -> Any:
     title = flags.model.rstrip("/").rsplit("/", 1)[-1]
     if head not in HEADS:
         translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub)
-        examples = flags.examples or (EXAMPLES if flags.model == BUNDLED_MODEL else [])
+        examples = flags.examples or EXAMPLES.get(flags.model, [])
         return TranslationPage(
             translator,
             thread,

@@ -30,8 +30,9 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
 
     model: list[str] = HfArg(
         default_factory=lambda: [BUNDLED_MODEL],
-        help="Folder of a trained model; with --hub, a repository. Several models with the same "
-        "vocabulary form an ensemble. Default: the bundled English-German model.",
+        help="Folder of a trained model, or a bundled model: aiayn-en-de (the default) or "
+        "aiayn-de-en. With --hub, a repository. Several models with the same vocabulary form an "
+        "ensemble.",
     )
     target_lang: str = HfArg(default="de", help="Target language.")
     max_waiting: int = HfArg(

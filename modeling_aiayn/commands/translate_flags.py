@@ -21,8 +21,9 @@ class TranslateFlags(SourceFlags, StreamFlags):
 
     model: list[str] = HfArg(
         default_factory=lambda: [BUNDLED_MODEL],
-        help="Folder of a trained model; with --hub, a repository. Several models with the same "
-        "vocabulary form an ensemble. Default: the bundled English-German model.",
+        help="Folder of a trained model, or a bundled model: aiayn-en-de (the default) or "
+        "aiayn-de-en. With --hub, a repository. Several models with the same vocabulary form an "
+        "ensemble.",
     )
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
     input: str | None = HfArg(

@@ -42,8 +42,8 @@ class FineTuningArguments:
     start_from: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of a translation model to fine-tune, ours or imported; aiayn-en-de is "
-            "the bundled model. Default: train a new model from scratch."
+            "help": "Folder of a translation model to fine-tune, ours or imported; aiayn-en-de and "
+            "aiayn-de-en are the bundled models. Default: train a new model from scratch."
         },
     )
     hub: bool = field(default=False, metadata={"help": "start_from is a repository on the Hub."})

@@ -155,8 +155,8 @@ class Translator:
         """Load a model's folder, or with hub a repository.
 
         Args:
-            path: A folder, or "aiayn-en-de" for the bundled model; with hub, a repository's name.
-                Several: models that vote, with the tokenizers of the first.
+            path: A folder, or a bundled model: "aiayn-en-de" or "aiayn-de-en"; with hub, a
+                repository's name. Several: models that vote, with the tokenizers of the first.
             hub: Whether path names a repository on the Hub. Without it, the network is not used.
             device: Device of the model. None: the CPU, or the devices of a given device_map.
             engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
