@@ -97,7 +97,7 @@ def best_candidates(
     """The likeliest continuations of each sentence's hypotheses; one transfer to the host.
 
     Args:
-        logits: Scores of the next token, [N, k, V].
+        logits: Scores of the next token, [N, k, V]; overwritten by log-probabilities.
         log_probabilities: Of the hypotheses so far, [N, k]; minus infinity for missing ones.
         restrictions: Rules for the next token.
         count: Number of continuations.
@@ -109,8 +109,9 @@ def best_candidates(
     Raises:
         ValueError: A score is NaN.
     """
-    # log_softmax computes more than logsumexp, but is faster on a CPU.
-    steps = logits.log_softmax(-1)  # [N, k, V]
+    # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
+    # hypotheses new memory takes as long as the function itself.
+    steps = torch.log_softmax(logits, -1, out=logits)  # [N, k, V]
     required = _offered_candidates(restrictions.offered, steps, log_probabilities)
     values, tokens = top_tokens(restrictions.apply(steps), count)
     scores = log_probabilities[..., None] + values  # [N, k, count]
