@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import small_model
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from modeling_aiayn import AiaynForSequenceClassification
@@ -27,6 +28,7 @@ from modeling_aiayn.classification.training import (
     ClassifierTrainingArguments,
     build_classifier,
 )
+from modeling_aiayn.loading import find_model
 from modeling_aiayn.training import AiaynTrainer
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
@@ -255,6 +257,16 @@ def test_training_can_start_from_a_translators_encoder(tokenizer, tmp_path, run)
         build_classifier(
             ClassifierArguments(start_from=str(tmp_path / "none")), splits["train"], 64
         )
+
+
+def test_training_can_start_from_a_bundled_model(tmp_path):
+    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
+    model, tokenizer = build_classifier(ClassifierArguments(start_from="aiayn-de-en"), train, 64)
+    folder = find_model("aiayn-de-en")
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        expected = weights.get_tensor("model.encoder.layers.2.fc1.weight").float()
+    assert torch.equal(model.model.encoder.layers[2].fc1.weight, expected)
+    assert len(tokenizer) == 8000
 
 
 def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_length(

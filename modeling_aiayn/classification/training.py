@@ -1,6 +1,7 @@
 """Train a classifier: its arguments, its model and its vocabulary."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
-from ..loading import check_directory, load_checked, load_config, load_tokenizer
+from ..loading import check_directory, find_model, load_checked, load_config, load_tokenizer
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
@@ -48,7 +49,9 @@ class ClassifierArguments(PresetArguments):
     """The model: a new one, or one on the encoder of another model."""
 
     start_from: str | None = HfArg(
-        default=None, help="Folder of a model, such as a translator, whose encoder to fine-tune."
+        default=None,
+        help="Folder of a model, such as a translator, whose encoder to fine-tune, or a bundled "
+        "model: aiayn-en-de or aiayn-de-en.",
     )
     vocabulary: str = HfArg(
         default="bpe",
@@ -67,7 +70,7 @@ class ClassifierArguments(PresetArguments):
                     f"{name} cannot be set with start_from: that model brings its sizes and its "
                     "vocabulary."
                 )
-        check_directory(self.start_from)
+        check_directory(find_model(self.start_from))
 
 
 def build_classifier(
@@ -90,7 +93,8 @@ def build_classifier(
     }
     overrides = read_overrides(arguments, (*classes, "vocab_size", "vocabulary_sha256"))
     if arguments.start_from is not None:
-        return _start_from(arguments.start_from, max_length, **classes, **overrides)
+        folder = find_model(arguments.start_from)
+        return _start_from(folder, max_length, **classes, **overrides)
     tokenizer = train_tokenizer(
         train["text"], arguments.vocabulary, arguments.vocab_size, arguments.min_frequency
     )
@@ -105,7 +109,7 @@ def build_classifier(
 
 
 def _start_from(
-    folder: str, max_length: int, **fields: Any
+    folder: str | Path, max_length: int, **fields: Any
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a classifier in float32 on the encoder of a folder's model."""
     options = {"local_files_only": True, "trust_remote_code": False}
