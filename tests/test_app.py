@@ -15,8 +15,8 @@ from gradio_client.exceptions import AppError
 from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.commands.app import AppFlags, make_page
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.commands.app import EXAMPLES, AppFlags, make_page
+from modeling_aiayn.loading import BUNDLED_MODELS, find_model
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.translation_page import TranslationPage
@@ -29,6 +29,11 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+def test_each_bundled_model_has_examples():
+    assert set(EXAMPLES) == set(BUNDLED_MODELS)
+    assert make_page(AppFlags(model="aiayn-de-en")).title == "aiayn-de-en"
 
 
 def launched(flags):
