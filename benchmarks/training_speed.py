@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -262,7 +263,8 @@ def memory_table(max_tokens: int, vocab_size: int, length: int) -> str:
         for loss in ("none", "model"):
             call = f"peak_megabytes({name!r}, {loss!r}, {max_tokens}, {vocab_size}, {length})"
             code = f"from {__name__} import peak_megabytes\nprint({call})"
-            output = subprocess.check_output([sys.executable, "-c", code], text=True)
+            command = [sys.executable, "-c", code]
+            output = subprocess.check_output(command, text=True, cwd=Path(__file__).parent)
             peaks.append(float(output.splitlines()[-1]))
         label = name if name == "ours" else f"Marian, {name}"
         lines.append(
