@@ -19,7 +19,7 @@ from modeling_aiayn.translation.candidates import (
 from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
-from modeling_aiayn.translation.hypothesis_tree import STEPS, HypothesisTree
+from modeling_aiayn.translation.hypothesis_tree import FIRST_STEPS, STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.required_phrases import Progress
 from modeling_aiayn.translation.torch_engine import TorchEngine
@@ -456,7 +456,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     tree = HypothesisTree(most, [[torch.empty(sentences, heads, 9, size)]])
     past = torch.empty(2, sentences, width, heads, 0, size)
     entries = 0
-    for step in range(3 * STEPS):
+    for step in range(4 * FIRST_STEPS):  # longer than the first memory
         before, width = width, 1 if step in (0, 20) else 2 if step % 7 == 6 else most
         parents = torch.randint(0, before, (sentences, width), generator=generator)
         new = torch.randn(2, sentences, heads, width, size, generator=generator)
@@ -478,7 +478,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
             staying = torch.tensor([0, 2, 4])
             tree.keep(staying)
             past, sentences = past[:, staying], 3
-    assert tree.size < entries * 2 / 3
+    assert FIRST_STEPS * most < tree.size < entries * 2 / 3
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ class HypothesisTree:
             len(first), 1, 0, dtype=torch.bool, device=first.device
         )  # [N, k, size], with k = 1 at the start
         self._identity = torch.eye(width, dtype=torch.bool, device=first.device)  # [k, k]
+        # Size at which to look for dead entries, and the size that fits into memory.
         self._next_look = STEPS * width
-        # For each model, keys and values of each layer, [N, H, 2, room, K].
         self._room = FIRST_STEPS * width
+        # For each model, keys and values of each layer, [N, H, 2, room, K].
         self._storage = [[self._memory(len(like), like) for like in layers] for layers in likes]
 
     def grow(self, parents: Tensor) -> None:
@@ -51,7 +52,7 @@ class HypothesisTree:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
         if self.size + width > self._next_look:
-            self._tidy(torch.arange(sentences, device=parents.device), DEAD_SHARE)
+            self._tidy()
         itself = self._identity[:width, :width].expand(sentences, -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += width
@@ -72,26 +73,28 @@ class HypothesisTree:
     def keep(self, sentences: Tensor) -> None:
         """Keep the sentences at given indices, [M], and remove the others."""
         self.is_ancestor = self.is_ancestor[sentences]
-        self._tidy(sentences, 0.0)
+        self._move(sentences)
 
-    def _tidy(self, sentences: Tensor, dead_share: float) -> None:
-        """Move the entries that have descendants to the front, if enough others are there."""
+    def _tidy(self) -> None:
+        """Remove entries without descendants if they are many, or if memory is full."""
+        living = int(self.is_ancestor.any(1).sum(1).max())
+        self._next_look = self.size + STEPS * self.width
+        if self._next_look > self._room or living <= (1 - DEAD_SHARE) * self.size:
+            self._move(torch.arange(len(self.is_ancestor), device=self.is_ancestor.device))
+
+    def _move(self, sentences: Tensor) -> None:
+        """Move the entries of given sentences that have descendants to the front."""
         has_descendants = self.is_ancestor.any(1)  # [N, size]
         size = int(has_descendants.sum(1).max())
-        is_full = self.size + STEPS * self.width > self._room
-        if is_full or size <= (1 - dead_share) * self.size:
-            self._move(sentences, has_descendants, size)
-        self._next_look = self.size + STEPS * self.width
-
-    def _move(self, sentences: Tensor, is_kept: Tensor, size: int) -> None:
-        """Move the kept entries of given sentences to the front; at most size of each."""
-        order = is_kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :size]
+        order = has_descendants.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+        order = order[:, :size]
         index = order[:, None].expand(-1, self.is_ancestor.size(1), -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
-        is_full = size + STEPS * self.width > self._room
+        self._next_look = size + STEPS * self.width
+        is_full = self._next_look > self._room
         if is_full:
-            self._room = 2 * (size + STEPS * self.width)
+            self._room = 2 * self._next_look
         for layers in self._storage:
             rows = self._rows(layers[0], sentences, order)
             for number, kept in enumerate(layers):
