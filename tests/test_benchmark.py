@@ -1,5 +1,7 @@
 """The benchmark measures what it says; how fast anything is, it does not assert."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import training_speed
@@ -58,7 +60,8 @@ def test_contenders_take_their_updates(tmp_path, encoded, tokenizer):
 def test_memory_is_of_a_process_of_its_own(monkeypatch):
     calls = []
 
-    def measure(command, text):
+    def measure(command, text, cwd):
+        assert (Path(cwd) / "training_speed.py").exists()
         calls.append(command[2].splitlines()[-1])
         return f"noise\n{100.0 * len(calls)}\n"
 
