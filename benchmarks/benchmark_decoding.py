@@ -4,27 +4,30 @@ python benchmarks/benchmark_decoding.py --file data/multi30k/test_2016_flickr --
     data/multi30k/train --model runs/multi30k
 
 The models have the base size and random weights, and generate 32 tokens per sentence. With --model,
-the benchmark also translates the whole file from text to text with that model. All contenders take
-turns in one run; the tables compare medians.
+the benchmark also translates the whole file from text to text with that model. Each contender
+runs in a process of its own. They take turns, and the tables compare medians.
 """
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 
 from decoding_speed import (
-    cast_copy,
     decoding_contenders,
     decoding_table,
     floor_line,
+    generate_file,
     measure,
+    random_model,
+    translate_file,
     whole_file,
 )
+from own_process import OwnProcess
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.translation import Translator
 
 
 @dataclass
@@ -65,14 +68,16 @@ def main() -> None:
             sys.stdout.write(f"\nbatch {batch_size}, beam {num_beams}\n")
             sys.stdout.write(f"{decoding_table(contenders, batch_size)}\n")
             for dtype in arguments.dtypes:
-                model = cast_copy(AiaynForConditionalGeneration(config), dtype)
+                model = random_model(AiaynForConditionalGeneration, config, dtype)
                 sys.stdout.write(f"{floor_line(model, dtype, batch_size, num_beams)}\n")
     if arguments.model is not None:
-        translators = {
-            f"Translator {dtype}": Translator.from_pretrained(arguments.model, dtype=dtype)
-            for dtype in ("float32", "int8")
+        jobs = {
+            "Translator float32": partial(translate_file, arguments.model, "float32", 4),
+            "Translator int8": partial(translate_file, arguments.model, "int8", 4),
+            "generate()": partial(generate_file, arguments.model, "float32", 4),
         }
-        table = whole_file(translators, list(texts), 4, arguments.rounds)
+        running = {name: OwnProcess(job) for name, job in jobs.items()}
+        table = whole_file(running, list(texts), arguments.rounds)
         sys.stdout.write(f"\n{len(texts)} sentences, text to text, beam 4\n{table}\n")
 
 

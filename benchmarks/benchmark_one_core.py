@@ -7,21 +7,21 @@ Texts go in and come out, so tokenization counts. Both engines have the same wei
 --shortlist the same candidates. Each runs in a process of its own, and they take turns.
 """
 
-import multiprocessing
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from own_process import OwnProcess
 from tqdm import tqdm
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
@@ -32,6 +32,8 @@ from modeling_aiayn.translation.shortlist import Shortlist
 
 # CTranslate2's file of candidates: a source token, a tab, and target tokens.
 VMAP = "vmap.txt"
+
+Translate = Callable[[list[str]], list[str]]
 
 
 @dataclass
@@ -93,55 +95,26 @@ def write_vmap(shortlist: Shortlist, translator: Translator, folder: Path) -> No
     (folder / VMAP).write_text(text, "utf-8")
 
 
-def serve(requests: Connection, folder: str, shortlist: str | None, is_ctranslate2: bool) -> None:
-    """Translate texts in one thread until the connection is closed.
-
-    Args:
-        requests: Sends texts each time, and receives their translations.
-        folder: The model.
-        shortlist: A file of make-shortlist; for CTranslate2, whether to use its own.
-        is_ctranslate2: Whether the folder is an export.
-    """
-    torch.set_num_threads(1)
-    if is_ctranslate2:
-        translator = Translator.from_pretrained(folder, engine="ctranslate2")
-        engine: Any = translator.engine
-        engine.translator = engine.translator if shortlist is None else WithVmap(engine.translator)
-    else:
-        translator = Translator.from_pretrained(folder, dtype="int8", shortlist=shortlist)
-    requests.send("ready")
-    while True:
-        try:
-            requests.send(translator(requests.recv(), num_beams=1))
-        except EOFError:
-            return
+def translate_by_us(folder: Path | str, shortlist: str | None) -> Translate:
+    """Translate by our engine, in one thread, with a file of make-shortlist if given."""
+    translator = Translator.from_pretrained(folder, dtype="int8", shortlist=shortlist)
+    return partial(translator, num_beams=1)
 
 
-def start(folder: Path | str, shortlist: str | None, is_ctranslate2: bool) -> Connection:
-    """Start a process that translates; it ends with this one.
-
-    Args:
-        folder: As for `serve`.
-        shortlist: As for `serve`.
-        is_ctranslate2: As for `serve`.
-
-    Returns:
-        The connection to it.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    arguments = (theirs, str(folder), shortlist, is_ctranslate2)
-    context.Process(target=serve, args=arguments, daemon=True).start()
-    theirs.close()
-    ours.recv()  # the process is ready
-    return ours
+def translate_by_ctranslate2(folder: Path, use_vmap: bool) -> Translate:
+    """Translate by CTranslate2, from its export, and with its candidates if use_vmap is true."""
+    translator = Translator.from_pretrained(folder, engine="ctranslate2")
+    engine: Any = translator.engine
+    if use_vmap:
+        engine.translator = WithVmap(engine.translator)
+    return partial(translator, num_beams=1)
 
 
-def measure(contenders: dict[str, Connection], texts: Sequence[str], rounds: int) -> str:
+def measure(contenders: Mapping[str, Translate], texts: list[str], rounds: int) -> str:
     """Let all translate the texts in turn.
 
     Args:
-        contenders: Their processes by name, ours first.
+        contenders: Contenders by name, ours first.
         texts: The texts.
         rounds: Measured rounds, after one to warm up.
 
@@ -151,10 +124,9 @@ def measure(contenders: dict[str, Connection], texts: Sequence[str], rounds: int
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     found: dict[str, list[str]] = {}
     for number in tqdm(range(rounds + 1), unit="round"):
-        for name, process in contenders.items():
+        for name, translate in contenders.items():
             before = time.perf_counter()
-            process.send(list(texts))
-            found[name] = process.recv()
+            found[name] = translate(texts)
             if number:
                 seconds[name].append(time.perf_counter() - before)
     medians = {name: statistics.median(each) for name, each in seconds.items()}
@@ -170,7 +142,9 @@ def measure(contenders: dict[str, Connection], texts: Sequence[str], rounds: int
 def main() -> None:
     """Export, measure, and print a table."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that translate
+    # The processes that translate inherit both.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
     languages = (arguments.source_lang, arguments.target_lang)
     sources = cycle(read_pairs(arguments.file, *languages)["source"])
     texts = [" ".join(islice(sources, arguments.join)) for _ in range(arguments.sentences)]
@@ -178,18 +152,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         export = Path(folder) / "ctranslate2"
         export_ctranslate2(Translator.from_pretrained(arguments.model), export, "int8")
-        contenders = {
-            "Translator int8": start(arguments.model, None, False),
-            "CTranslate2 int8": start(export, None, True),
+        jobs = {
+            "Translator int8": partial(translate_by_us, arguments.model, None),
+            "CTranslate2 int8": partial(translate_by_ctranslate2, export, False),
         }
         if arguments.shortlist is not None:
-            with_vmap = shutil.copytree(export, Path(folder) / "with_vmap")
+            with_vmap = Path(shutil.copytree(export, Path(folder) / "with_vmap"))
             exported = Translator.from_pretrained(export, engine="ctranslate2")
             write_vmap(Shortlist.read(arguments.shortlist), exported, with_vmap)
-            contenders = {
-                "Translator int8, shortlist": start(arguments.model, arguments.shortlist, False),
-                "CTranslate2 int8, vmap": start(with_vmap, arguments.shortlist, True),
-            } | contenders
+            ours = partial(translate_by_us, arguments.model, arguments.shortlist)
+            jobs = {
+                "Translator int8, shortlist": ours,
+                "CTranslate2 int8, vmap": partial(translate_by_ctranslate2, with_vmap, True),
+            } | jobs
+        contenders = {name: OwnProcess(job) for name, job in jobs.items()}
         table = measure(contenders, texts, arguments.rounds)
     heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, one thread"
     sys.stdout.write(f"{heading}\n{table}\n")

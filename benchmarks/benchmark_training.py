@@ -2,8 +2,8 @@
 
     python benchmarks/benchmark_training.py --file data/multi30k/train --rounds 5
 
-All contenders take turns in one process. A rate is that of the median update and does not count
-padding.
+Each contender runs in a process of its own, and they take turns. A rate is that of the median
+update and does not count padding.
 """
 
 import sys
@@ -11,8 +11,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 import torch
-from tqdm import tqdm
-from training_speed import contenders, memory_table, product_rate, speed_table
+from training_speed import contenders, measure, memory_table, speed_table
 
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
@@ -57,20 +56,21 @@ def main() -> None:
     for precision in arguments.precisions:
         with tempfile.TemporaryDirectory() as folder:
             options = {
+                "output_dir": folder,
                 "bf16": precision == "bfloat16",
                 "dataloader_pin_memory": device != "cpu",
                 "disable_tqdm": True,
                 "use_cpu": device == "cpu",
             }
-            found = contenders(config, encoded, tokenizer, arguments.max_tokens, folder, **options)
-            for _ in tqdm(range(arguments.rounds + 1), desc=precision, unit="round"):
-                for contender in found.values():
-                    contender.update()
-        machine = product_rate(getattr(torch, precision), device)
-        sys.stdout.write(f"\n{precision}: 2048^3 products at {machine / 1e9:.0f} GFLOP/s\n")
-        sys.stdout.write(f"{speed_table(found, machine)}\n")
-    sizes = (arguments.max_tokens, arguments.memory_vocab_size, arguments.memory_length)
-    sys.stdout.write(f"\n{memory_table(*sizes)}\n")
+            found = contenders(config, encoded, tokenizer, arguments.max_tokens, options)
+            updates, rate = measure(found, getattr(torch, precision), device, arguments.rounds)
+            for contender in found.values():
+                contender.close()
+        sys.stdout.write(f"\n{precision}: 2048^3 products at {rate / 1e9:.0f} GFLOP/s\n")
+        sys.stdout.write(f"{speed_table(updates, rate)}\n")
+    base = AiaynConfig.from_preset("base", vocab_size=arguments.memory_vocab_size)
+    table = memory_table(base, arguments.max_tokens, arguments.memory_length)
+    sys.stdout.write(f"\n{table}\n")
 
 
 if __name__ == "__main__":

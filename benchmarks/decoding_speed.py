@@ -1,24 +1,21 @@
 """Decoding speed of our engine and of others, at the same sizes and in the same run.
 
 All contenders generate the same number of tokens from the same real sentences, in turn, so that a
-machine's drift affects all of them. CTranslate2 runs in processes of its own: with more threads of
-OpenMP than cores in one process, idle threads sleep at once, and each small product of the others
-waits until they are awake.
+machine's drift affects all of them. Each runs in a process of its own.
 """
 
-import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import ctranslate2
 import torch
+from own_process import OwnProcess
 from peers import marian
 from torch import nn
 from tqdm import tqdm
@@ -39,7 +36,7 @@ NEW_TOKENS = 32
 PAUSE_SECONDS = 0.3
 NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
-Decode = Callable[[Sequence[Sequence[int]], int], object]
+Decode = Callable[[Sequence[Sequence[int]], int], list[list[Any]]]
 
 
 @dataclass
@@ -57,83 +54,80 @@ class DecodingContender:
     seconds: list[float] = field(default_factory=list)
 
 
-def engine_decode(engine: TorchEngine) -> Decode:
-    """Decode by our engine."""
+def random_model(make_model: Callable[[AiaynConfig], Any], config: AiaynConfig, dtype: str) -> Any:
+    """A model with the same random weights in every process, as Translator would load it.
 
-    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
+    Args:
+        make_model: Makes our model or a peer.
+        config: Sizes.
+        dtype: Name of a torch dtype, or "int8", whose products are made of float32.
+
+    Returns:
+        The model.
+    """
+    torch.manual_seed(0)
+    model = make_model(config).eval()
+    return convert_for_cpu(model.to(torch.float32 if dtype == "int8" else getattr(torch, dtype)))
+
+
+def engine_decode(config: AiaynConfig, dtype: str) -> Decode:
+    """Decode by our engine; dtype is as for `random_model`."""
+    model = random_model(AiaynForConditionalGeneration, config, dtype)
+    engine = TorchEngine([model], int8=dtype == "int8")
+
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         options = SearchOptions(
             num_beams=num_beams,
             min_length=NEW_TOKENS - 1,
             max_length_factor=0.0,
             max_length_offset=NEW_TOKENS,
         )
-        return engine.search([SourceSentence(ids) for ids in sources], options)
+        found = engine.search([SourceSentence(ids) for ids in sources], options)
+        return [list(best.token_ids) for (best,) in found]
 
     return decode
 
 
-def generate_decode(model: Any, tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """Decode by the library's generate()."""
+def generate_decode(
+    make_model: Callable[[AiaynConfig], Any],
+    config: AiaynConfig,
+    dtype: str,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Decode:
+    """Decode by the library's generate(); the first arguments are those of `random_model`."""
+    model = random_model(make_model, config, dtype)
 
-    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         batch = tokenizer.pad({"input_ids": list(sources)}, return_tensors="pt")
         with torch.inference_mode():
-            return model.generate(
+            found = model.generate(
                 **batch.to(model.device),
                 num_beams=num_beams,
                 min_new_tokens=NEW_TOKENS,
                 max_new_tokens=NEW_TOKENS,
             )
+        return [ids[1:] for ids in found.tolist()]  # without the start token
 
     return decode
 
 
 def ctranslate2_decode(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, compute_type: str
+    folder: str, tokenizer: PreTrainedTokenizerBase, compute_type: str
 ) -> Decode:
-    """Decode by CTranslate2, in a process that ends with this one."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    server = context.Process(
-        target=serve_ctranslate2,
-        args=(theirs, str(folder), compute_type, torch.get_num_threads()),
-        daemon=True,
-    )
-    server.start()
-    theirs.close()
-    ours.recv()  # the process is ready
-
-    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> object:
-        tokens = [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sources]
-        ours.send((tokens, num_beams))
-        return ours.recv()
-
-    return decode
-
-
-def serve_ctranslate2(requests: Connection, folder: str, compute_type: str, threads: int) -> None:
-    """Translate batches of source tokens until the connection is closed.
-
-    Args:
-        requests: Sends sentences and a number of beams each time, and receives the translations.
-        folder: A folder that `export_ctranslate2` wrote.
-        compute_type: CTranslate2's type of the computation.
-        threads: Number of threads.
-    """
+    """Decode by CTranslate2, from a folder that `export_ctranslate2` wrote."""
+    threads = torch.get_num_threads()
     translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=threads)
-    requests.send("ready")
-    while True:
-        try:
-            sentences, num_beams = requests.recv()
-        except EOFError:
-            return
+
+    def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         results = translator.translate_batch(
-            sentences,
+            [tokenizer.convert_ids_to_tokens(list(ids)) for ids in sources],
             beam_size=num_beams,
             min_decoding_length=NEW_TOKENS,
             max_decoding_length=NEW_TOKENS,
         )
-        requests.send([result.hypotheses[0] for result in results])
+        return [result.hypotheses[0] for result in results]
+
+    return decode
 
 
 def decoding_contenders(
@@ -150,41 +144,24 @@ def decoding_contenders(
     Returns:
         The contenders.
     """
-    model = AiaynForConditionalGeneration(config).eval()
-    peer = marian(config, "sdpa").eval()
-    found = []
+    generating = {
+        "our generate()": AiaynForConditionalGeneration,
+        "Marian generate()": partial(marian, implementation="sdpa"),
+    }
+    jobs: dict[str, Callable[[], Decode]] = {}
     for dtype in dtypes:
-        if dtype == "int8":
-            decode = engine_decode(TorchEngine([model], int8=True))
-            found.append(DecodingContender("Translator int8", decode))
-            continue
-        cast, cast_peer = (cast_copy(each, dtype) for each in (model, peer))
-        found += [
-            DecodingContender(f"Translator {dtype}", engine_decode(TorchEngine([cast]))),
-            DecodingContender(f"our generate() {dtype}", generate_decode(cast, tokenizer)),
-            DecodingContender(f"Marian generate() {dtype}", generate_decode(cast_peer, tokenizer)),
-        ]
+        jobs[f"Translator {dtype}"] = partial(engine_decode, config, dtype)
+        if dtype != "int8":
+            for name, make_model in generating.items():
+                job = partial(generate_decode, make_model, config, dtype, tokenizer)
+                jobs[f"{name} {dtype}"] = job
     with tempfile.TemporaryDirectory() as folder:
+        model = random_model(AiaynForConditionalGeneration, config, "float32")
         export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
         for compute_type in ("float32", "int8"):
-            decode = ctranslate2_decode(Path(folder) / "model", tokenizer, compute_type)
-            found.append(DecodingContender(f"CTranslate2 {compute_type}", decode))
-    return found
-
-
-def cast_copy(model: Any, dtype: str) -> Any:
-    """Copy a model in another dtype, as Translator loads it.
-
-    Args:
-        model: A model, ours or a peer.
-        dtype: Name of a torch dtype, or "int8", which is made of float32.
-
-    Returns:
-        The copy.
-    """
-    copied = type(model)(model.config).eval()
-    copied.load_state_dict(model.state_dict())
-    return convert_for_cpu(copied.to(torch.float32 if dtype == "int8" else getattr(torch, dtype)))
+            job = partial(ctranslate2_decode, f"{folder}/model", tokenizer, compute_type)
+            jobs[f"CTranslate2 {compute_type}"] = job
+        return [DecodingContender(name, OwnProcess(job)) for name, job in jobs.items()]
 
 
 def measure(
@@ -307,59 +284,64 @@ def floor_line(
     return f"{name:<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
 
 
-def whole_file(
-    translators: Mapping[str, Translator], texts: Sequence[str], num_beams: int, rounds: int
-) -> str:
-    """Translate a file from text to text, by Translator and by generate() in the file's order.
+TranslateFile = Callable[[list[str]], list[str]]
+
+
+def translate_file(model: str, dtype: str, num_beams: int) -> TranslateFile:
+    """Translate texts by Translator with a trained model."""
+    translator = Translator.from_pretrained(model, dtype=dtype)
+    return partial(
+        translator, num_beams=num_beams, length_penalty=1.0, length_normalization="power"
+    )
+
+
+def generate_file(model: str, dtype: str, num_beams: int, batch_size: int = 32) -> TranslateFile:
+    """Translate texts by generate() with a trained model, in the order of the texts."""
+    translator = Translator.from_pretrained(model, dtype=dtype)
+    options: dict[str, Any] = {"num_beams": num_beams}
+    if num_beams > 1:
+        options["length_penalty"] = 1.0
+
+    def translate(texts: list[str]) -> list[str]:
+        found: list[str] = []
+        for start in range(0, len(texts), batch_size):
+            batch = translator.source_tokenizer(
+                texts[start : start + batch_size], padding=True, return_tensors="pt"
+            )
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            with torch.inference_mode():
+                output = translator.model.generate(**inputs, **options)
+            found += translator.target_tokenizer.batch_decode(output, skip_special_tokens=True)
+        return found
+
+    return translate
+
+
+def whole_file(jobs: Mapping[str, TranslateFile], texts: list[str], rounds: int) -> str:
+    """Translate a file from text to text.
 
     Args:
-        translators: The same trained model in several types, by their names; generate() computes
-            in the first.
+        jobs: Contenders by name; the last is generate().
         texts: The file's sentences.
-        num_beams: Number of beams.
         rounds: Rounds of each, in turn.
 
     Returns:
-        A line for each: median seconds, and how many times faster than generate() and how often
-        identical it is.
+        A line for each: median seconds, how many times as fast as generate() it is, and how many
+        translations are identical to those of generate().
     """
-    options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": 1.0}
-    options["length_normalization"] = "power"
-    first = next(iter(translators.values()))
-    jobs = {name: partial(each, texts, **options) for name, each in translators.items()}
-    jobs["generate()"] = partial(_generated, first, texts, num_beams)
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     found: dict[str, list[str]] = {}
     for _ in range(rounds):
         for name, job in jobs.items():
+            time.sleep(PAUSE_SECONDS)
             start = time.perf_counter()
-            found[name] = job()
+            found[name] = job(texts)
             seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(each) for name, each in seconds.items()}
-    reference = found["generate()"]
+    last = list(jobs)[-1]
     lines = []
     for name, median in medians.items():
-        identical = sum(a == b for a, b in zip(found[name], reference, strict=True))
-        ratio = medians["generate()"] / median
+        identical = sum(a == b for a, b in zip(found[name], found[last], strict=True))
+        ratio = medians[last] / median
         lines.append(f"{name:<30}{median:>8.1f} s{ratio:>8.2f}x{identical:>8,} identical")
     return "\n".join(lines)
-
-
-def _generated(
-    translator: Translator, texts: Sequence[str], num_beams: int, batch_size: int = 32
-) -> list[str]:
-    found: list[str] = []
-    for start in range(0, len(texts), batch_size):
-        batch = translator.source_tokenizer(
-            list(texts[start : start + batch_size]), padding=True, return_tensors="pt"
-        )
-        penalty: dict[str, Any] = {"length_penalty": 1.0} if num_beams > 1 else {}
-        with torch.inference_mode():
-            output = translator.model.generate(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                num_beams=num_beams,
-                **penalty,
-            )
-        found += translator.target_tokenizer.batch_decode(output, skip_special_tokens=True)
-    return found

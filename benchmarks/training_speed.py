@@ -1,25 +1,28 @@
-"""How fast training is beside what people use: peers at the same sizes, in the same process.
+"""How fast training is beside what people use: peers at the same sizes, in the same run.
 
 Each contender is a model under a trainer, with that trainer's batches of real text, its loss and
-optimiser. They take their updates in turn, so that a machine's drift meets all of them.
+optimiser, in a process of its own. They take their updates in turn, so that a machine's drift
+affects all of them.
 """
 
 import random
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
-from pathlib import Path
+from multiprocessing import get_context
 from typing import Any
 
 import torch
 from datasets import Dataset
+from own_process import OwnProcess
 from peak_memory import process_peak_megabytes
 from peers import TorchTransformer, marian
 from torch import Tensor
+from tqdm import tqdm
 from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedTokenizerBase,
@@ -36,16 +39,31 @@ PEER_BATCH_SIZE = 64
 
 
 @dataclass
+class Update:
+    """What one update took and did.
+
+    Args:
+        seconds: Time, the making of its batch included.
+        tokens: Real source and target tokens.
+        padding: Share of padding in its matrices of ids.
+        flops: Multiplications and additions of the model's products, without padding.
+    """
+
+    seconds: float
+    tokens: int
+    padding: float
+    flops: float
+
+
 class Contender:
-    """A trainer, its batches, and the seconds and real tokens of each of its updates."""
+    """A trainer that takes one update at a time.
 
-    trainer: Seq2SeqTrainer
-    seconds: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    flops: list[float] = field(default_factory=list)
-    padding: list[float] = field(default_factory=list)
+    Args:
+        trainer: The trainer.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, trainer: Seq2SeqTrainer) -> None:
+        self.trainer = trainer
         self.trainer.create_optimizer_and_scheduler(num_training_steps=10_000)
         self.trainer.current_gradient_accumulation_steps = 1
         self.trainer.model.to(self.trainer.args.device)
@@ -62,8 +80,8 @@ class Contender:
         for batch in cycle(batches):
             yield loader.collate_fn(loader.dataset.__getitems__(batch))
 
-    def update(self) -> None:
-        """Take one update, and note how long it took."""
+    def update(self) -> Update:
+        """Take one update, and measure it."""
         wait_for_device()
         start = time.perf_counter()
         batch = next(self.batches)
@@ -78,27 +96,13 @@ class Contender:
         self.trainer.lr_scheduler.step()
         self.model.zero_grad()
         wait_for_device()
-        self.seconds.append(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         sources = batch["attention_mask"].sum(1)
         targets = (batch["labels"] != IGNORED_LABEL).sum(1)
-        self.tokens.append(int(sources.sum() + targets.sum()))
+        tokens = int(sources.sum() + targets.sum())
         padded = batch["input_ids"].numel() + batch["labels"].numel()
-        self.padding.append(1 - self.tokens[-1] / padded)
-        self.flops.append(training_flops(self.trainer.model.config, sources, targets))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Real tokens per second, the median of all updates but the first."""
-        return self._median_rate(self.tokens)
-
-    @property
-    def flops_per_second(self) -> float:
-        """The model's own multiplications and additions, per second; the median as well."""
-        return self._median_rate(self.flops)
-
-    def _median_rate(self, amounts: Sequence[float]) -> float:
-        rates = (amount / time for amount, time in zip(amounts, self.seconds, strict=True))
-        return statistics.median(list(rates)[1:])
+        flops = training_flops(self.trainer.model.config, sources, targets)
+        return Update(seconds, tokens, 1 - tokens / padded, flops)
 
 
 def wait_for_device() -> None:
@@ -130,52 +134,73 @@ def training_flops(config: Any, sources: Tensor, targets: Tensor) -> float:
     return float(3 * 2 * (layers + projection).sum())
 
 
+def our_updates(
+    config: AiaynConfig,
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    options: dict[str, Any],
+) -> Callable[[], Update]:
+    """Our model and trainer; the arguments are those of `contenders`."""
+    trainer = AiaynTrainer(
+        model=AiaynForConditionalGeneration(config),
+        args=AiaynTrainingArguments(max_tokens_per_batch=max_tokens, **options),
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    return Contender(trainer).update
+
+
+def peer_updates(
+    make_model: Callable[[AiaynConfig], Any],
+    config: AiaynConfig,
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+) -> Callable[[], Update]:
+    """A peer in the library's trainer; the other arguments are those of `contenders`."""
+    model = make_model(config)
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=Seq2SeqTrainingArguments(per_device_train_batch_size=PEER_BATCH_SIZE, **options),
+        train_dataset=rows,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    )
+    return Contender(trainer).update
+
+
 def contenders(
     config: AiaynConfig,
     dataset: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
-    output_dir: str,
-    **options: Any,
-) -> dict[str, Contender]:
-    """Ours and its peers, of one size, on one text.
+    options: dict[str, Any],
+) -> dict[str, OwnProcess]:
+    """Ours and its peers, of one size, on one text, each in a process of its own.
 
     Args:
         config: The model's configuration.
         dataset: Encoded pairs.
         tokenizer: Their tokenizer.
         max_tokens: Tokens in a batch of ours.
-        output_dir: Where nothing will be written.
-        **options: For all trainers' arguments.
+        options: Arguments of all trainers; nothing is written to their output_dir.
 
     Returns:
-        Contenders by name; ours comes first.
+        Contenders by name; ours comes first. Each takes one update a call.
     """
     rows = dataset.select_columns(["input_ids", "labels"])
-    ours = AiaynTrainer(
-        model=AiaynForConditionalGeneration(config),
-        args=AiaynTrainingArguments(output_dir, max_tokens_per_batch=max_tokens, **options),
-        train_dataset=rows,
-        processing_class=tokenizer,
-    )
-    found = {"ours, token batches": Contender(ours)}
+    peers: dict[str, Callable[[AiaynConfig], Any]] = {
+        "Marian, eager": partial(marian, implementation="eager"),
+        "Marian, sdpa": partial(marian, implementation="sdpa"),
+        "nn.Transformer": TorchTransformer,
+    }
+    ours = partial(our_updates, config, rows, tokenizer, max_tokens, options)
+    found = {"ours, token batches": OwnProcess(ours)}
     for strategy in ("random", "group_by_length"):
-        models = {f"Marian, {name}": marian(config, name) for name in ("eager", "sdpa")}
-        for name, model in (models | {"nn.Transformer": TorchTransformer(config)}).items():
-            args = Seq2SeqTrainingArguments(
-                output_dir,
-                per_device_train_batch_size=PEER_BATCH_SIZE,
-                train_sampling_strategy=strategy,
-                **options,
-            )
-            found[f"{name}, {strategy}"] = Contender(
-                Seq2SeqTrainer(
-                    model=model,
-                    args=args,
-                    train_dataset=rows,
-                    data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-                )
-            )
+        grouped = options | {"train_sampling_strategy": strategy}
+        for name, make_model in peers.items():
+            peer = partial(peer_updates, make_model, config, rows, tokenizer, grouped)
+            found[f"{name}, {strategy}"] = OwnProcess(peer)
     return found
 
 
@@ -201,22 +226,23 @@ def product_rate(dtype: torch.dtype, device: str, size: int = 2048) -> float:
     return statistics.median(rates[1:])
 
 
-def peak_megabytes(name: str, loss: str, max_tokens: int, vocab_size: int, length: int) -> float:
+def peak_megabytes(
+    name: str, loss: str, config: AiaynConfig, max_tokens: int, length: int
+) -> float:
     """The most memory that this process has had, after a forward and backward; on Linux.
 
     Args:
         name: "ours", "eager" or "sdpa"; the last two are Marian's.
         loss: "none": the hidden states' sum in its place; "model": the model's own.
+        config: Sizes.
         max_tokens: Source plus target tokens of the batch.
-        vocab_size: Entries of the vocabulary.
         length: Tokens of a source and of a target.
 
     Returns:
         Megabytes.
     """
-    config = AiaynConfig.from_preset("base", vocab_size=vocab_size)
     model = AiaynForConditionalGeneration(config) if name == "ours" else marian(config, name)
-    ids = torch.randint(4, vocab_size, (max_tokens // (2 * length), length))
+    ids = torch.randint(4, config.vocab_size, (max_tokens // (2 * length), length))
     model.train()
     if loss == "none":
         output = model.model(ids, decoder_input_ids=ids).last_hidden_state.sum()
@@ -227,31 +253,61 @@ def peak_megabytes(name: str, loss: str, max_tokens: int, vocab_size: int, lengt
     return process_peak_megabytes()
 
 
-def speed_table(contenders_: dict[str, Contender], machine: float) -> str:
+def measure(
+    contenders_: Mapping[str, Callable[[], Update]], dtype: torch.dtype, device: str, rounds: int
+) -> tuple[dict[str, list[Update]], float]:
+    """Let all contenders take their updates in turn.
+
+    Args:
+        contenders_: Contenders by name.
+        dtype: Of the machine's own products.
+        device: Where these run.
+        rounds: Measured updates of each, after one to warm up.
+
+    Returns:
+        The updates of each, and the machine's rate of products, per second.
+    """
+    updates: dict[str, list[Update]] = {name: [] for name in contenders_}
+    machine = []
+    for _ in tqdm(range(rounds + 1), desc=str(dtype).removeprefix("torch."), unit="round"):
+        machine.append(product_rate(dtype, device))
+        for name, update in contenders_.items():
+            updates[name].append(update())
+    return {name: found[1:] for name, found in updates.items()}, statistics.median(machine)
+
+
+def speed_table(updates: Mapping[str, Sequence[Update]], machine: float) -> str:
     """Tokens per second of each, and what the first has of them.
 
     Args:
-        contenders_: Contenders by name, after their updates.
+        updates: Measured updates of each contender, by its name.
         machine: The machine's own rate of products, per second.
 
     Returns:
         A line for each.
     """
-    ours = next(iter(contenders_.values())).tokens_per_second
-    return "\n".join(
-        f"{name:<32} {each.tokens_per_second:>9,.0f} tokens/s "
-        f"{ours / each.tokens_per_second:6.2f}  padding {statistics.mean(each.padding):4.0%}  "
-        f"products {each.flops_per_second / machine:4.0%}"
-        for name, each in contenders_.items()
-    )
+    rates = {
+        name: statistics.median(each.tokens / each.seconds for each in found)
+        for name, found in updates.items()
+    }
+    ours = next(iter(rates.values()))
+    lines = []
+    for name, found in updates.items():
+        padding = statistics.mean(each.padding for each in found)
+        products = statistics.median(each.flops / each.seconds for each in found)
+        lines.append(
+            f"{name:<32} {rates[name]:>9,.0f} tokens/s {ours / rates[name]:6.2f}  "
+            f"padding {padding:4.0%}  products {products / machine:4.0%}"
+        )
+    return "\n".join(lines)
 
 
-def memory_table(max_tokens: int, vocab_size: int, length: int) -> str:
+def memory_table(config: AiaynConfig, max_tokens: int, length: int) -> str:
     """Peaks of ours and Marian with and without their losses, each in a process of its own.
 
     Args:
+        config: Sizes.
         max_tokens: Source plus target tokens of the batch.
-        vocab_size: Entries of the vocabulary.
         length: Tokens of a source and of a target.
 
     Returns:
@@ -261,11 +317,9 @@ def memory_table(max_tokens: int, vocab_size: int, length: int) -> str:
     for name in ("ours", "eager", "sdpa"):
         peaks = []
         for loss in ("none", "model"):
-            call = f"peak_megabytes({name!r}, {loss!r}, {max_tokens}, {vocab_size}, {length})"
-            code = f"from {__name__} import peak_megabytes\nprint({call})"
-            command = [sys.executable, "-c", code]
-            output = subprocess.check_output(command, text=True, cwd=Path(__file__).parent)
-            peaks.append(float(output.splitlines()[-1]))
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                job = process.submit(peak_megabytes, name, loss, config, max_tokens, length)
+                peaks.append(job.result())
         label = name if name == "ours" else f"Marian, {name}"
         lines.append(
             f"{label:<32} peak {peaks[1]:,.0f} MB, of it {peaks[1] - peaks[0]:,.0f} for the loss"

@@ -1,16 +1,20 @@
 """The benchmark measures what it says; how fast anything is, it does not assert."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
-import training_speed
 from conftest import small_config
+from own_process import OwnProcess
+from peers import TorchTransformer, marian
 from torch.utils.flop_counter import FlopCounterMode
 from training_speed import (
+    Update,
     contenders,
+    measure,
     memory_table,
-    product_rate,
+    peak_megabytes,
+    peer_updates,
     speed_table,
     training_flops,
 )
@@ -31,54 +35,82 @@ def test_products_are_those_that_torch_counts():
     assert counter.get_total_flops() == pytest.approx(ours + half_squares, rel=0.01)
 
 
+@pytest.mark.long
 def test_contenders_take_their_updates(tmp_path, encoded, tokenizer):
     config = small_config(
         vocab_size=len(tokenizer),
         decoder_ffn_dim=13,
         encoder_attention_heads=2,
     )
-    found = contenders(
-        config, encoded, tokenizer, 400, str(tmp_path), use_cpu=True, disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )  # fmt: skip
-    before = {name: next(c.trainer.model.parameters()).clone() for name, c in found.items()}
+    options = {
+        "output_dir": str(tmp_path),
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+    found = contenders(config, encoded, tokenizer, 400, options)
+    updates, machine = measure(found, torch.float32, "cpu", rounds=2)
     for contender in found.values():
-        for _ in range(2):
-            contender.update()
-    assert len(found) == 7 and next(iter(found)) == "ours, token batches"
-    for name, contender in found.items():
-        assert not torch.equal(before[name], next(contender.trainer.model.parameters())), name
-        assert len(contender.tokens) == 2 and min(contender.tokens) > 0
-        assert 0 <= min(contender.padding) < 1
-    ours = next(iter(found.values()))
-    assert max(ours.tokens) <= 400
-    lines = speed_table(found, product_rate(torch.float32, "cpu", size=64)).splitlines()
-    assert len(lines) == 7
-    assert " 1.00  padding" in lines[0]
+        contender.close()
+    assert len(updates) == 7 and next(iter(updates)) == "ours, token batches"
+    for measured in updates.values():
+        assert len(measured) == 2 and all(each.tokens > 0 for each in measured)
+    assert all(each.tokens <= 400 for each in updates["ours, token batches"])
+    assert machine > 0
 
 
-def test_memory_is_of_a_process_of_its_own(monkeypatch):
-    calls = []
+@pytest.mark.parametrize("make_model", [TorchTransformer, partial(marian, implementation="eager")])
+def test_an_update_of_a_peer_changes_its_model(tmp_path, encoded, tokenizer, make_model):
+    config = small_config(vocab_size=len(tokenizer), decoder_ffn_dim=13, encoder_attention_heads=2)
+    models = []
 
-    def measure(command, text, cwd):
-        assert (Path(cwd) / "training_speed.py").exists()
-        calls.append(command[2].splitlines()[-1])
-        return f"noise\n{100.0 * len(calls)}\n"
+    def keep(config):
+        models.append(make_model(config))
+        return models[0]
 
-    monkeypatch.setattr(training_speed.subprocess, "check_output", measure)
-    lines = memory_table(16, 50, 4).splitlines()
-    assert calls[0] == "print(peak_megabytes('ours', 'none', 16, 50, 4))"
-    assert calls[-1] == "print(peak_megabytes('sdpa', 'model', 16, 50, 4))"
-    assert " ".join(lines[1].split()) == "Marian, eager peak 400 MB, of it 100 for the loss"
-    assert len(lines) == 3
+    options = {"output_dir": str(tmp_path), "use_cpu": True, "dataloader_pin_memory": False}
+    rows = encoded.select_columns(["input_ids", "labels"])
+    update = peer_updates(keep, config, rows, tokenizer, options)
+    before = next(models[0].parameters()).clone()
+    measured = [update(), update()]
+    assert not torch.equal(before, next(models[0].parameters()))
+    assert all(each.seconds > 0 and 0 <= each.padding < 1 for each in measured)
+
+
+def test_the_table_has_medians_and_ratios():
+    updates = {
+        "ours, token batches": [
+            Update(2.0, 100, 0.0, 30.0),
+            Update(1.0, 100, 0.5, 30.0),
+            Update(4.0, 100, 0.1, 30.0),
+        ],
+        "Marian, eager, random": [Update(4.0, 100, 0.25, 20.0)],
+    }
+    ours, peer = (line.split() for line in speed_table(updates, machine=60.0).splitlines())
+    assert ours[3:] == ["50", "tokens/s", "1.00", "padding", "20%", "products", "25%"]
+    assert peer[3:] == ["25", "tokens/s", "2.00", "padding", "25%", "products", "8%"]
+
+
+@pytest.mark.long
+def test_memory_is_of_a_process_of_its_own():
+    ballast = torch.ones(2**28)  # A gigabyte of this process, which those do not have.
+    table = memory_table(small_config(), max_tokens=16, length=4)
+    lines = [line.replace(",", "").split() for line in table.splitlines()]
+    assert [line[0] for line in lines] == ["ours", "Marian", "Marian"]
+    peaks = [float(line[line.index("peak") + 1]) for line in lines]
+    assert all(100 < peak < ballast.nbytes / 1e6 for peak in peaks)
 
 
 @pytest.mark.parametrize("name", ["ours", "eager"])
 @pytest.mark.parametrize("loss", ["none", "model"])
-def test_the_peak_is_this_process_s(monkeypatch, name, loss):
-    monkeypatch.setattr(
-        training_speed.AiaynConfig,
-        "from_preset",
-        lambda preset, vocab_size: small_config(vocab_size=vocab_size),
-    )
-    assert training_speed.peak_megabytes(name, loss, 16, 50, 4) > 100
+def test_the_peak_is_this_process_s(name, loss):
+    assert peak_megabytes(name, loss, small_config(), 16, 4) > 100
+
+
+@pytest.mark.long
+def test_a_function_in_its_own_process_keeps_state_and_raises():
+    function = OwnProcess(partial(getattr, [3, 5], "pop"))
+    assert (function(), function()) == (5, 3)
+    with pytest.raises(IndexError, match="pop from empty list"):
+        function()
+    function.close()

@@ -7,16 +7,18 @@ from conftest import small_config, small_model
 from decoding_speed import (
     NEW_TOKENS,
     DecodingContender,
-    cast_copy,
     decoding_contenders,
     decoding_table,
     floor_line,
+    generate_file,
     linear_seconds,
     measure,
+    random_model,
+    translate_file,
     whole_file,
 )
 
-from modeling_aiayn.translation import Translator
+from modeling_aiayn import AiaynForConditionalGeneration
 
 
 @pytest.fixture(autouse=True)
@@ -38,19 +40,22 @@ def test_all_contenders_make_as_many_tokens(tokenizer):
         "CTranslate2",
     ]
     sources = [tokenizer(text).input_ids for text in ("The dog sees.", "We see my old friend.")]
-    ours, library, peer, int8, engine, _ = (each.decode(sources, 2) for each in contenders)
-    for found in (ours, int8):
-        assert [len(best.token_ids) for (best,) in found] == [NEW_TOKENS] * 2
-    assert library.shape == peer.shape == (2, 1 + NEW_TOKENS)
-    assert [len(tokens) for tokens in engine] == [NEW_TOKENS] * 2
+    for contender in contenders:
+        found = contender.decode(sources, 2)
+        assert [len(ids) for ids in found] == [NEW_TOKENS] * 2, contender.name
 
 
 def test_a_cpu_computes_with_halves_in_float32():
-    model = small_model()
-    halves = cast_copy(model, "float16").lm_head.weight
+    config = small_config()
+    model, halves, bfloat16, int8 = (
+        random_model(AiaynForConditionalGeneration, config, dtype)
+        for dtype in ("float32", "float16", "bfloat16", "int8")
+    )
+    weight = model.lm_head.weight
     assert halves.dtype == torch.float32
-    torch.testing.assert_close(halves, model.lm_head.weight.half().float(), rtol=0, atol=0)
-    assert cast_copy(model, "bfloat16").dtype == torch.bfloat16
+    torch.testing.assert_close(halves.lm_head.weight, weight.half().float(), rtol=0, atol=0)
+    assert bfloat16.dtype == torch.bfloat16
+    assert torch.equal(int8.lm_head.weight, weight)
 
 
 def test_rounds_are_measured_after_one_to_warm_up():
@@ -85,9 +90,15 @@ def test_the_floor_is_of_the_linear_layers_of_a_step():
         assert floor_line(model, dtype, 3, 2).startswith(f"linear layers {dtype}")
 
 
-def test_a_whole_file_is_translated_by_both(tokenizer):
-    translator = Translator(small_model(vocab_size=len(tokenizer), decoder_layers=1), tokenizer)
-    table = whole_file({"ours": translator}, ["The dog sees.", "We see."], 1, rounds=1)
+def test_a_whole_file_is_translated_by_both(tmp_path, tokenizer):
+    model = small_model(vocab_size=len(tokenizer), decoder_layers=1)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    jobs = {
+        "ours": translate_file(str(tmp_path), "float32", 1),
+        "generate()": generate_file(str(tmp_path), "float32", 1),
+    }
+    table = whole_file(jobs, ["The dog sees.", "We see."], rounds=1)
     ours, theirs = (line.split() for line in table.splitlines())
     assert (ours[0], theirs[0]) == ("ours", "generate()")
     assert ours[-2:] == theirs[-2:] == ["2", "identical"]
