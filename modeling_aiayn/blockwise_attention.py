@@ -34,8 +34,9 @@ def blockwise_attention_forward(
 ) -> tuple[Tensor, None]:
     """Equation 1 under the signature of `eager_attention_forward`; it returns no weights.
 
-    A boolean attention_mask is True at keys that a query attends to, and a query without keys gets
-    zeros; any other mask is added to the scores. Without a mask, module.is_causal decides.
+    A boolean attention_mask is True at keys that a query attends to; any other mask is added to the
+    scores. Without a mask, module.is_causal decides. A query without keys, as of padding, gets
+    zeros, or in the plain form of short inputs the mean of all values.
     """
     queries, keys = query.size(2), key.size(2)
     is_causal = attention_mask is None and queries > 1 and getattr(module, "is_causal", False)

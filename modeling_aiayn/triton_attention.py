@@ -59,7 +59,7 @@ def _scores(
         is_seen = is_seen & (columns[None, :] <= rows[:, None])
     if MASK != "none":
         is_inside = (rows[:, None] < queries) & (columns[None, :] < keys)
-        place = mask + rows[:, None] * row_stride + columns[None, :] * column_stride
+        place = mask + rows.to(tl.int64)[:, None] * row_stride + columns[None, :] * column_stride
         if MASK == "boolean":
             is_seen = is_seen & tl.load(place, mask=is_inside, other=0).to(tl.int1)
         else:
@@ -70,7 +70,7 @@ def _scores(
 @triton.jit
 def _kept(seed, rows, columns, keys, dropout):
     """Factors of a block's weights after dropout, the same at each call."""
-    draws = tl.rand(seed, rows[:, None] * keys + columns[None, :])
+    draws = tl.rand(seed, rows.to(tl.int64)[:, None] * keys + columns[None, :])
     return tl.where(draws < dropout, 0.0, 1.0 / (1.0 - dropout))
 
 
@@ -277,7 +277,8 @@ def backward(
         return blockwise_backward(
             gradient, query, key, value, mask, seed, output, log_sums, dropout, is_causal
         )
-    query, key, value, gradient = (each.contiguous() for each in (query, key, value, gradient))
+    likes = (query, key, value)
+    query, key, value, gradient = (each.contiguous() for each in (*likes, gradient))
     mask, arguments, options = _sizes_and_options(query, value, mask, seed, dropout, is_causal)
     row_sums = (gradient * output).sum(-1, dtype=torch.float32)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
@@ -287,7 +288,10 @@ def backward(
     _of_queries[of_rows](*given, of_query, *arguments, **options)
     of_columns = (triton.cdiv(key.size(2), options["BLOCK"]), heads)
     _of_keys[of_columns](*given, of_key, of_value, *arguments, **options)
-    return of_query, of_key, of_value
+    # Compilers rely on gradients that are laid out as their tensors.
+    found = zip(likes, (of_query, of_key, of_value), strict=True)
+    in_query, in_key, in_value = (torch.empty_like(like).copy_(each) for like, each in found)
+    return in_query, in_key, in_value
 
 
 blockwise_attention.register_kernel("cuda")(forward)
