@@ -320,22 +320,26 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     """
     if not hub:
         check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
-    is_local = options.get("local_files_only", not hub)
+    options = {"local_files_only": not hub} | options
     if (weights := find_int8_weights(path, hub, **options)) is not None:
         return _load_int8(path, weights, hub, **options)
-    base: str | Path | None = _base_of_adapter(
-        path, local_files_only=is_local, revision=options.get("revision")
-    )
+    where = {name: options[name] for name in PLACES if name in options}
+    base: str | Path | None = _base_of_adapter(path, **where)
     if base is None:
         return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
-    # The revision is the adapter's, not the base model's.
-    base_options = {name: value for name, value in options.items() if name != "revision"}
+    # The revision and the subfolder are the adapter's, not the base model's.
+    own = ("revision", "subfolder")
+    base_options = {name: value for name, value in options.items() if name not in own}
     base = find_model(base)
     model = load_model(base, hub and not Path(base).is_dir(), **base_options)
+    if _cached(path, ADAPTER_SAFE_WEIGHTS_NAME, options) is None:
+        raise FileNotFoundError(
+            f"{path}: the adapter must be saved as {ADAPTER_SAFE_WEIGHTS_NAME}. Save it again "
+            "without safe_serialization=False."
+        )
     if not hub:
         check_weight_files(path)
-    where = {name: value for name, value in options.items() if name in ("revision", "token")}
-    return _merge_adapter(model, path, local_files_only=is_local, **where)
+    return _merge_adapter(model, path, **where)
 
 
 def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
@@ -352,10 +356,14 @@ def _load_int8(
     """Load a model whose weights have 8 bits, as floating-point numbers."""
     check_weight_file(weights, (*FLOATS, "I8"))
     where = {name: options[name] for name in PLACES if name in options}
-    config = load_config(path, hub, **where)
+    others = {name: value for name, value in options.items() if name not in PLACES}
+    if others.get("dtype") in (None, "auto"):  # the configuration's is that of the original weights
+        others["dtype"] = torch.float32
+    # from_pretrained sets fields of a configuration that it reads, not of one that it is given.
+    names = others.keys() & load_config(path, hub, **where).to_dict().keys() - {"dtype"}
+    config = load_config(path, hub, **where, **{name: others.pop(name) for name in names})
     with named_load_errors(path), without_load_report():
         state = read_int8_weights(weights)
-        others = {name: value for name, value in options.items() if name not in PLACES}
         model, loading_info = AiaynForConditionalGeneration.from_pretrained(
             None, config=config, state_dict=state, **others | ENFORCED
         )
@@ -429,7 +437,7 @@ def _untie_weights(model: PreTrainedModel) -> None:
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
     """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
 
-    The fast decoder notices that the values fit into float16, and stores them so (fast_model.py).
+    The fast decoder notices that the values fit into float16, and stores them so (fast_linear.py).
     """
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()

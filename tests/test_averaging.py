@@ -120,6 +120,9 @@ def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
         average_weights([tmp_path / "a", tmp_path / "c"])
     with pytest.raises(FileExistsError, match="b exists and is not empty"):
         write_average([tmp_path / "a"], tmp_path / "b")
+    (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "model.int8.safetensors")
+    with pytest.raises(ValueError, match=r"a holds weights in 8 bits\. Average the models"):
+        write_average([tmp_path / "a"], tmp_path / "mean")
 
 
 class Killed(BaseException):

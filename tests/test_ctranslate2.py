@@ -372,5 +372,6 @@ def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, 
     model = small_model(vocab_size=len(tokenizer), norm_first=True)
     translator = exported(Translator(model, tokenizer), tmp_path / "ct2")
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(ValueError, match="threads do not exist in a forked process"):
-        translator(TEXTS)
+    for call in (translator, lambda texts: translator.score(texts, texts)):
+        with pytest.raises(ValueError, match="threads do not exist in a forked process"):
+            call(TEXTS)

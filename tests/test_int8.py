@@ -19,7 +19,7 @@ from modeling_aiayn.int8_weights import (
     save_int8_weights,
 )
 from modeling_aiayn.interop.int8_export import export_int8
-from modeling_aiayn.loading import BUNDLED_MODEL, find_model
+from modeling_aiayn.loading import BUNDLED_MODEL, find_model, load_model
 from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.torch_engine import TorchEngine
@@ -108,6 +108,32 @@ def test_a_repository_of_int8_weights_is_translated_with(int8_folder, hub):
     translator = Translator.from_pretrained("me/int8", hub=True)
     assert translator.engine.int8
     assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_half_precision_gives_a_folder_that_opens(tokenizer, tmp_path, dtype):
+    model = small_model(vocab_size=len(tokenizer)).to(getattr(torch, dtype))
+    model.config.dtype = model.dtype
+    model.save_pretrained(tmp_path / "halves")
+    tokenizer.save_pretrained(tmp_path / "halves")
+    export_int8(Translator.from_pretrained(tmp_path / "halves"), tmp_path / "int8")
+    opened = Translator.from_pretrained(tmp_path / "int8")
+    assert opened.engine.int8 and opened.model.dtype == torch.float32
+    weights = read_int8_weights(tmp_path / "int8" / INT8_WEIGHTS_NAME)
+    for name, weight in opened.model.named_parameters():
+        assert torch.equal(weight, weights[name])
+
+
+def test_a_folder_takes_the_rates_of_a_further_training(int8_folder):
+    model = load_model(int8_folder, False, dropout=0.35)
+    assert model.config.dropout == 0.35
+    with pytest.raises(ValueError, match="dropout must be in"):
+        load_model(int8_folder, False, dropout=1.5)
+
+
+def test_models_on_other_devices_do_not_compute_in_int8(int8_folder):
+    """As with device_map="cuda", which this machine may not have."""
+    assert not Translator.from_pretrained(int8_folder, device_map="meta").engine.int8
 
 
 def test_all_files_of_a_repository_are_of_the_given_revision(int8_folder, hub):

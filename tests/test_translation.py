@@ -13,11 +13,12 @@ import torch
 from accelerate import disk_offload
 from conftest import ROOT, small_model
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
+from modeling_aiayn.loading import load_model
 from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity, score_table
@@ -427,6 +428,36 @@ def test_flags_load_the_model_with_their_dtype(folder):
             TranslatorFlags(model=["x"], **{name: 0})
 
 
+def test_sizes_below_1_are_rejected(tokenizer):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    for name in ("batch_size", "max_tokens_per_batch", "pool_size"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            translator.stream(["We see."], **{name: 0})
+
+
+def test_an_adapter_that_is_a_pickle_is_rejected(tmp_path, folder, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=3))
+    adapted.save_pretrained(tmp_path / "adapter", safe_serialization=False)
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.bin").is_file()
+    with pytest.raises(OSError, match=r"the adapter must be saved as adapter_model\.safetensors"):
+        Translator.from_pretrained(tmp_path / "adapter")
+
+
+def test_an_adapter_is_looked_for_where_the_options_say(monkeypatch, tmp_path, hub):
+    found = {}
+    monkeypatch.setattr(
+        "modeling_aiayn.loading.find_adapter_config_file",
+        lambda path, **where: found.update(where, path=path),
+    )
+    hub.repositories["me/adapter"] = {"main": ("0" * 40, {})}
+    where = {"token": "hf_x", "subfolder": "lora", "cache_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match="Unrecognized model in me/adapter"):
+        load_model("me/adapter", True, **where)
+    assert found == where | {"path": "me/adapter", "local_files_only": False}
+
+
 def test_invalid_unicode_is_replaced_with_a_warning(tokenizer, caplog):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     texts = ["We see.", "a\ud800b", "The dog."]
@@ -443,6 +474,11 @@ def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
             ValueError, match="must be a list or another iterable of str, got a str"
         ):
             call("We see.")
+    for given in (("We.", ["Wir."]), (["We."], "Wir.")):
+        with pytest.raises(ValueError, match="must be a list or another iterable of str"):
+            translator.score(*given)
+    with pytest.raises(ValueError, match="path must name at least one folder, got an empty list"):
+        Translator.from_pretrained([])
     with pytest.raises(ValueError, match="Line 2 must be a str, got NoneType"):
         translator(["We see.", None])
 

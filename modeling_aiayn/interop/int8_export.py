@@ -67,6 +67,7 @@ def export_int8(
         # Without the code that save_pretrained would add: AutoModel cannot read these weights.
         config = model.config.to_dict()
         config.pop("auto_map", None)
+        config["dtype"] = "float32"  # of the scales, and of what the numbers are read as
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
         model.generation_config.save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
+from ..int8_weights import INT8_WEIGHTS_NAME
 from ..loading import check_weight_files, load_config
 from ..parsing import read_json_object
 from ..publishing import MODEL_FILES
@@ -122,12 +123,17 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
 
     Raises:
         OSError: output is not empty, or a file cannot be read or written.
-        ValueError: The models differ, a weight is not finite, or a checkpoint is damaged.
+        ValueError: The models differ or have weights in 8 bits, a weight is not finite, or a
+            checkpoint is damaged.
     """
     check_unused(output)
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such checkpoint: {folder}.")
+        if (folder / INT8_WEIGHTS_NAME).is_file():
+            raise ValueError(
+                f"{folder} holds weights in 8 bits. Average the models from which it was made."
+            )
         if (folder / MANIFEST_FILE).is_file():
             check_checkpoint(folder)
         check_weight_files(folder)

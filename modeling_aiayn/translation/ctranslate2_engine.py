@@ -96,11 +96,7 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
         self.check_options(options, any(sentence.phrases for sentence in sentences))
-        if os.getpid() != self._made_by:
-            raise ValueError(
-                "CTranslate2's threads do not exist in a forked process. Load the translator in "
-                "each process, or start processes by 'spawn'."
-            )
+        self._check_process()
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)
@@ -121,6 +117,13 @@ class CTranslate2Engine:
             self._ranked(sentence, result, options, limit, is_unrestricted and not sentence.prefix)
             for sentence, result, limit in zip(sentences, results, limits, strict=True)
         ]
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._made_by:
+            raise ValueError(
+                "CTranslate2's threads do not exist in a forked process. Load the translator in "
+                "each process, or start processes by 'spawn'."
+            )
 
     def _translated(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, limit: int
@@ -150,6 +153,7 @@ class CTranslate2Engine:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
+        self._check_process()
         results = self.translator.score_batch(
             [_tokens_at(self.source_tokens, source) for source in sources],
             # The engine adds the end itself.

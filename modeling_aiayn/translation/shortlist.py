@@ -73,6 +73,14 @@ class Shortlist:
             ) from error
         return cls(starts, ids, always, vocabularies)
 
+    def check_vocabularies(self, found: Sequence[str], path: str | Path) -> None:
+        """Check that found, as `vocabularies`, belong to the shortlist of the file at path."""
+        if list(self.vocabularies) != found:
+            raise ValueError(
+                f"{path} was made for other tokenizers. Make one for this model with "
+                "aiayn make-shortlist."
+            )
+
     @classmethod
     def from_counts(
         cls,

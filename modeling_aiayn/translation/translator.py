@@ -175,11 +175,11 @@ class Translator:
                 support the options.
         """
         paths = [path] if isinstance(path, (str, Path)) else list(path)
-        is_int8 = dtype in ("int8", torch.int8)
-        if dtype is not None:
-            model_options["dtype"] = torch.float32 if is_int8 else dtype
+        if not paths:
+            raise ValueError("path must name at least one folder, got an empty list.")
         if engine == "ctranslate2":
             rejected = [*(["hub"] if hub else []), *model_options]
+            rejected += ["dtype"] if dtype is not None else []
             rejected += ["several folders"] if len(paths) > 1 else []
             rejected += ["shortlist"] if shortlist is not None else []
             if rejected:
@@ -190,27 +190,39 @@ class Translator:
             return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
         if engine != "torch":
             raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
+        return cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
+
+    @classmethod
+    def _from_torch(
+        cls,
+        paths: Sequence[str | Path],
+        hub: bool,
+        device: str | torch.device | None,
+        dtype: str | torch.dtype | None,
+        shortlist: str | Path | None,
+        model_options: dict[str, Any],
+    ) -> Self:
+        is_int8 = dtype in ("int8", torch.int8)
+        if dtype is not None:
+            model_options["dtype"] = torch.float32 if is_int8 else dtype
         options = {"trust_remote_code": False, "local_files_only": not hub}
         paths = paths if hub else [find_model(each) for each in paths]
         model_options = options | model_options
-        if dtype in (None, "auto") and torch.device(device or "cpu").type == "cpu":
-            is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
         models = [load_model(each, hub, **model_options) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
+        if dtype in (None, "auto") and all(model.device.type == "cpu" for model in models):
+            is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
         models = [convert_for_cpu(model) for model in models]
         places = [name for name in PLACES if name in model_options and name != "subfolder"]
         options |= {name: model_options[name] for name in places}
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
-        offered = None if shortlist is None else Shortlist.read(shortlist)
-        found = [vocabulary_sha256(each) for each in tokenizers]
-        if offered is not None and offered.vocabularies != found:
-            raise ValueError(
-                f"{shortlist} was made for other tokenizers. Make one for this model with "
-                "aiayn make-shortlist."
-            )
-        engine_of = TorchEngine(models, int8=is_int8, shortlist=offered)
-        return cls(None, *tokenizers, engine=engine_of)
+        offered = None
+        if shortlist is not None:
+            offered = Shortlist.read(shortlist)
+            offered.check_vocabularies([vocabulary_sha256(each) for each in tokenizers], shortlist)
+        engine = TorchEngine(models, int8=is_int8, shortlist=offered)
+        return cls(None, *tokenizers, engine=engine)
 
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
@@ -317,6 +329,13 @@ class Translator:
         options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
         _check_several(texts)
+        for name, size in (
+            ("batch_size", batch_size),
+            ("max_tokens_per_batch", max_tokens_per_batch),
+            ("pool_size", pool_size),
+        ):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}.")
         given = source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
         return (
@@ -378,6 +397,8 @@ class Translator:
         Returns:
             The translations with their scores, in the order of the texts.
         """
+        _check_several(texts)
+        _check_several(targets)
         if len(texts) != len(targets):
             raise ValueError(
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
