@@ -1136,6 +1136,24 @@ def test_a_copy_of_a_signal_is_ignored_and_a_second_signal_ends_the_process(tmp_
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_signal_during_a_write_does_not_end_the_run(tmp_path, monkeypatch):
+    """Python raises this error if the stream that a signal interrupted is written to again."""
+
+    def busy(*_):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        callback = InterruptionCallback()
+        callback.on_train_begin(arguments(tmp_path), TrainerState(), TrainerControl())
+        monkeypatch.setattr(interruption.logger, "warning", busy)
+        terminate()
+        assert callback.received == signal.SIGTERM
+    finally:
+        callback.restore()
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_caller_s_own_learning_rates_are_restored(tmp_path, encoded, tokenizer):
     def rates(resume):
         trainer = make_trainer(tmp_path, encoded, tokenizer, **(STEPS | {"max_steps": 5}))

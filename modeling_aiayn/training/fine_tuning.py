@@ -170,7 +170,8 @@ def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArgu
     if args.lr_scheduler_type == "noam":
         raise ValueError(
             "With start_from, lr_scheduler_type must not be noam: it suits only new models. Pass "
-            "the recipe finetune.yaml, or --lr_scheduler_type cosine --learning_rate 0.0003."
+            "the recipe finetune.yaml, or --lr_scheduler_type cosine --learning_rate 0.0003 "
+            "--warmup_steps 100."
         )
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -78,9 +78,10 @@ class InterruptionCallback(TrainerCallback):
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._received_at = number, time.monotonic()
-            logger.warning(
-                "%s: saving at the end of this update, then stopping.", signal.Signals(number).name
-            )
+            name = signal.Signals(number).name
+            # The message is lost if this signal interrupts a write: streams are not reentrant.
+            with suppress(RuntimeError):
+                logger.warning("%s: saving at the end of this update, then stopping.", name)
         elif number == getattr(signal, "SIGXCPU", None):
             return  # the system repeats it for each second of processor time
         elif time.monotonic() - self._received_at > ECHO_SECONDS:
