@@ -70,6 +70,8 @@ def main() -> None:
             for dtype in arguments.dtypes:
                 model = random_model(AiaynForConditionalGeneration, config, dtype)
                 sys.stdout.write(f"{floor_line(model, dtype, batch_size, num_beams)}\n")
+    for contender in contenders:
+        contender.decode.close()
     if arguments.model is not None:
         jobs = {
             "Translator float32": partial(translate_file, arguments.model, "float32", 4),

@@ -7,6 +7,7 @@ all sentences at once before, in the same process.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -62,9 +63,14 @@ def server(arguments: BenchmarkArguments) -> Iterator[None]:
     command = [sys.executable, "-m", "modeling_aiayn", "serve", "--model", arguments.model]
     command += ["--port", str(arguments.port), "--dtype", arguments.dtype]
     command += ["--num_beams", str(arguments.num_beams), "--max_characters", "100000"]
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, arguments.port)) == 0:
+            raise OSError(f"Another program listens on port {arguments.port}. Pass another --port.")
     with subprocess.Popen(command) as process:
         try:
             for _ in range(START_SECONDS * 10):
+                if process.poll() is not None:
+                    raise OSError("The server ended. Its error is above.")
                 try:
                     urllib.request.urlopen(f"http://{HOST}:{arguments.port}/health")
                     break

@@ -12,11 +12,12 @@ import pytest
 from conftest import small_model
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from peft import LoraConfig, get_peft_model
 from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.app import EXAMPLES, AppFlags, make_page
-from modeling_aiayn.loading import BUNDLED_MODELS, find_model
+from modeling_aiayn.loading import BUNDLED_MODELS, find_model, load_model
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.translation_page import TranslationPage
@@ -34,6 +35,14 @@ pytestmark = [
 def test_each_bundled_model_has_examples():
     assert set(EXAMPLES) == set(BUNDLED_MODELS)
     assert make_page(AppFlags(model="aiayn-de-en")).title == "aiayn-de-en"
+
+
+def test_an_adapter_is_shown_with_its_base_model(tmp_path):
+    base = find_model(BUNDLED_MODELS[0])
+    adapted = get_peft_model(load_model(base, False), LoraConfig(target_modules=["q_proj"], r=3))
+    adapted.save_pretrained(tmp_path / "adapter")
+    Translator.from_pretrained(base).source_tokenizer.save_pretrained(tmp_path / "adapter")
+    assert make_page(AppFlags(model=str(tmp_path / "adapter"))).title == "adapter"
 
 
 def launched(flags):

@@ -373,6 +373,7 @@ def test_a_killed_run_resumes_exactly(run, text, tmp_path, monkeypatch):
         (("--temperature", "nan"), "error: temperature must be 0 or in [0.01, 100], got nan."),
         (("--temperature", "inf"), "error: temperature must be 0 or in [0.01, 100], got inf."),
         (("--device", "foo", "--model", "model"), "error: device must be a device of torch"),
+        (("--device", "cuda:97", "--model", "model"), "error: device must be a device of torch"),
         (("--top_k", -1), "error: top_k must be at least 0, got -1."),
         (("--model", "none"), "error: No such directory: none."),
         (("--model", "."), "error: . holds no model: there is no config.json in it."),

@@ -494,6 +494,11 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     assert code == 1 and "Each pair needs a translation, got 1 of 2 pairs" in err
     code, _, err = run("evaluate_translation.py", "--file", tmp_path / "pairs.tsv")
     assert code == 1 and "Give either --model or --hypotheses" in err
+    for flag, value in (("dtype", "int8"), ("num_beams", 8)):
+        code, _, err = run("evaluate_translation.py", *files, f"--{flag}", value)
+        assert code == 1 and f"error: --{flag} is for --model. Leave it out." in err
+    code, _, err = run("evaluate_translation.py", "--model", "m", *files[2:], "--nbest", 3)
+    assert code == 1 and "error: nbest must be 1 here: only the best is used, got 3." in err
 
 
 def test_attention_is_drawn(run, model_folder, tmp_path):

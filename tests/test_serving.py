@@ -187,6 +187,9 @@ def test_long_sentences_are_counted_in_tokens():
     assert not is_too_long(translator, "a " * 200)
     assert not is_too_long(translator, "A dog runs. " * 50)
     assert is_too_long(translator, "a " * 520)
+    # A character may be four tokens, its bytes.
+    assert is_too_long(translator, f"The {'𓀀' * 200} end.")
+    assert not is_too_long(translator, "The \ud800 end.")
 
 
 @pytest.fixture(scope="module")

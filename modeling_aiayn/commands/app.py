@@ -13,10 +13,10 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
-from ..loading import BUNDLED_MODEL, check_package, find_model, load_config
+from ..loading import BUNDLED_MODEL, check_package, find_model
 from ..translation.translator import Translator
 from .command_line import parse_arguments
-from .saved_model import load_with_tokenizer
+from .saved_model import load_with_tokenizer, saved_architecture
 from .server_flags import ServerFlags
 from .source_flags import SourceFlags
 
@@ -74,7 +74,7 @@ def make_page(flags: AppFlags) -> Any:
 
     thread = ModelThread()
     path = flags.model if flags.hub else find_model(flags.model)
-    head = next(iter(load_config(path, hub=flags.hub).architectures or []), "none")
+    head = saved_architecture(path, flags.hub)
     title = flags.model.rstrip("/").rsplit("/", 1)[-1]
     if head not in HEADS:
         translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub)

@@ -30,7 +30,7 @@ from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import SearchFlags, TranslatorFlags
+from .translator_flags import SearchFlags, TranslatorFlags, given_flags
 
 
 @dataclass(kw_only=True)
@@ -63,6 +63,13 @@ class EvaluationFlags(PairFlags, TranslatorFlags):
         }
         check_outputs({"--scores": self.scores, "--translations": self.translations}, inputs)
 
+    def check_search(self, search: SearchFlags) -> None:
+        """Check that flags of a model and its search come with a model."""
+        search.check_one_best()
+        unused = given_flags(self, TranslatorFlags) | search.given
+        if self.hypotheses is not None and unused:
+            raise ValueError(f"--{next(iter(unused))} is for --model. Leave it out.")
+
     def write(self, scores: dict[str, Any], lines: Sequence[str]) -> None:
         """Write the scores, and the translations of all lines, to the files that flags name."""
         if self.translations is not None:
@@ -74,6 +81,7 @@ class EvaluationFlags(PairFlags, TranslatorFlags):
 def main() -> None:
     """Read, translate, score, report."""
     flags, search = parse_arguments(__doc__, EvaluationFlags, SearchFlags)
+    flags.check_search(search)
     rows = flags.read_rows(flags.file)
     if flags.hypotheses is not None:
         rows = with_translations(rows, read_lines(flags.hypotheses))

@@ -6,11 +6,11 @@ from transformers.hf_argparser import HfArg
 
 from ..corpus import read_lines
 from ..embedded_corpus import generate_pairs
-from .translator_flags import TranslatorFlags
+from .translator_flags import ModelFlags
 
 
 @dataclass(kw_only=True)
-class ExportFlags(TranslatorFlags):
+class ExportFlags(ModelFlags):
     """The folder to write, and the sentences to compare on."""
 
     output: str = HfArg(help="Folder to write.")

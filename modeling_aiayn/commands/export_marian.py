@@ -11,11 +11,11 @@ from transformers.hf_argparser import HfArg
 from ..interop.marian_export import export_marian
 from ..interop.parity import SOURCES
 from .command_line import parse_arguments
-from .translator_flags import TranslatorFlags
+from .translator_flags import ModelFlags
 
 
 @dataclass(kw_only=True)
-class MarianFlags(TranslatorFlags):
+class MarianFlags(ModelFlags):
     """The folder to write, and the size of the comparison."""
 
     output: str = HfArg(help="Folder to write.")

@@ -19,11 +19,11 @@ from ..whole_files import new_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import TranslatorFlags
+from .translator_flags import BatchFlags
 
 
 @dataclass(kw_only=True)
-class ShortlistFlags(PairFlags, TranslatorFlags):
+class ShortlistFlags(PairFlags, BatchFlags):
     """The sentence pairs, the file to write, and its size."""
 
     file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")

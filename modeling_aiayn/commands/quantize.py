@@ -19,11 +19,11 @@ from ..translation.evaluation import score_translations
 from ..whole_files import check_unused
 from .command_line import parse_arguments
 from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import SearchFlags, TranslatorFlags
+from .translator_flags import BatchFlags, SearchFlags
 
 
 @dataclass(kw_only=True)
-class QuantizeFlags(PairFlags, TranslatorFlags):
+class QuantizeFlags(PairFlags, BatchFlags):
     """The folder to write, and sentence pairs to compare on."""
 
     output: str = HfArg(help="Folder to write.")
@@ -57,6 +57,7 @@ def compare(flags: QuantizeFlags, search: SearchFlags, translators: dict[str, Tr
 def main() -> None:
     """Round, write, compare, report."""
     flags, search = parse_arguments(__doc__, QuantizeFlags, SearchFlags)
+    search.check_one_best()
     before = flags.load()
     card = None if flags.hub else Path(find_model(flags.model[0]), "README.md")
     written = export_int8(before, flags.output, card)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
 
 from ..loading import load_checked, load_config, load_tokenizer
 
@@ -21,11 +22,19 @@ def default_device(device: str | None) -> str:
     if device is None:
         return "cpu"
     try:
-        return str(torch.device(device))
-    except RuntimeError as error:
+        return str(torch.empty(0, device=device).device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
         raise ValueError(
-            f"device must be a device of torch such as cpu or cuda:0, got {device!r}."
+            "device must be a device of torch that this machine has, such as cpu or cuda:0, got "
+            f"{device!r}."
         ) from error
+
+
+def saved_architecture(path: str | Path, hub: bool = False) -> str:
+    """The class that a model was saved as; "" for a folder without one, such as an adapter's."""
+    if not (hub or Path(path, CONFIG_NAME).is_file()):
+        return ""
+    return next(iter(load_config(path, hub=hub).architectures or []), "")
 
 
 def check_head(folder: str, head: str) -> None:

@@ -24,13 +24,13 @@ from ..inspection.alignment_scores import (
 from ..inspection.pictures import check_ending
 from .command_line import parse_arguments
 from .output_files import check_outputs
-from .translator_flags import TranslatorFlags
+from .translator_flags import ModelFlags
 
 EMBEDDED_PAIRS = 500
 
 
 @dataclass(kw_only=True)
-class AlignmentFlags(TranslatorFlags):
+class AlignmentFlags(ModelFlags):
     """Sentence pairs with gold links, and a picture to draw."""
 
     source: str | None = HfArg(default=None, help="File of tokenized sentences.")

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..loading import BUNDLED_MODEL, check_package
+from ..tokenization import clean_text
 from ..translation.translator import Translator
 from .command_line import parse_arguments
 from .server_flags import ServerFlags
@@ -51,13 +52,14 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
 
 def is_too_long(translator: Translator, sentence: str) -> bool:
     """Whether a sentence has more tokens than the model takes."""
-    limit = translator.max_source_tokens
-    return len(sentence) >= limit and len(translator.source_tokenizer(sentence).input_ids) > limit
+    ids = translator.source_tokenizer(clean_text(sentence)).input_ids
+    return len(ids) > translator.max_source_tokens
 
 
 def main() -> None:
     """Load, try, listen."""
     flags, search = parse_arguments(__doc__, ServeFlags, SearchFlags)
+    search.check_one_best()
     import uvicorn
 
     from ..documents.word_attention import word_attention

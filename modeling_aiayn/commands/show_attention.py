@@ -8,7 +8,6 @@ aiayn show-attention --model runs/imdb --text "Not bad at all." --output attenti
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -24,12 +23,12 @@ from ..inspection.attention_weights import (
 )
 from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
-from ..loading import find_model, load_config
+from ..loading import find_model
 from ..modeling_aiayn import AiaynEncoderModel
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
-from .saved_model import default_device, load_with_tokenizer
-from .translator_flags import SearchFlags, TranslatorFlags
+from .saved_model import default_device, load_with_tokenizer, saved_architecture
+from .translator_flags import ModelFlags, SearchFlags
 
 PAGE_ENDING = ".html"
 # Models that read one text, by the class that they were saved as.
@@ -88,18 +87,17 @@ class PictureFlags:
 
 
 def load_maps(
-    flags: TranslatorFlags, search: SearchFlags, text: str, target: str | None
+    flags: ModelFlags, search: SearchFlags, text: str, target: str | None
 ) -> AttentionMaps:
     """Run the model on the text and record its attention."""
-    architecture = _architecture(flags)
+    path = flags.model[0] if flags.hub else find_model(flags.model[0])
+    architecture = saved_architecture(path, flags.hub) if flags.engine == "torch" else ""
     if architecture not in TEXT_MODELS:
         return attention_maps(flags.load(), text, target, **search.given)
-    loading = {name: getattr(flags, name) for name in ("model", "hub", "dtype", "device")}
-    has_batch_flags = flags != TranslatorFlags(**loading) or len(flags.model) > 1
-    if target is not None or search.given or has_batch_flags:
+    if target is not None or search.given or len(flags.model) > 1:
         raise ValueError(
             f"{flags.model[0]} is an {architecture}, which does not translate. Give one model and "
-            "one text, and no flags for targets, search or batches."
+            "one text, and no flags for targets or search."
         )
     model, tokenizer = load_with_tokenizer(
         TEXT_MODELS[architecture], flags.model[0], flags.hub, dtype=flags.dtype
@@ -107,18 +105,9 @@ def load_maps(
     return text_attention_maps(model.to(default_device(flags.device)), tokenizer, text)
 
 
-def _architecture(flags: TranslatorFlags) -> str:
-    """The class that the model was saved as; "" if loading a translator gives the error."""
-    path = flags.model[0] if flags.hub else find_model(flags.model[0])
-    if flags.engine != "torch" or not (flags.hub or Path(path, "config.json").is_file()):
-        return ""
-    config = load_config(path, hub=flags.hub)
-    return next(iter(config.architectures or []), "")
-
-
 def main() -> None:
     """Load, draw, and print the name of the file."""
-    flags, search, picture = parse_arguments(__doc__, TranslatorFlags, SearchFlags, PictureFlags)
+    flags, search, picture = parse_arguments(__doc__, ModelFlags, SearchFlags, PictureFlags)
     inputs = {"--model": [] if flags.hub else files_of_models(flags.model)}
     check_outputs({"--output": picture.output}, inputs)
     maps = load_maps(flags, search, picture.text, picture.target)

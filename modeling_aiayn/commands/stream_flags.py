@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import tee
+from typing import Any
 
 import torch
 from transformers.hf_argparser import HfArg
@@ -70,11 +71,11 @@ class StreamFlags(TranslatorFlags):
             needs = "--resume needs" if self.resume else "Several launched processes need"
             raise ValueError(f"{needs} --nbest 1: one line for each text.")
 
-    def load(self) -> Translator:
+    def load(self, **options: Any) -> Translator:
         """Set the number of threads, and load the translator."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        return super().load()
+        return super().load(**options)
 
     def write(
         self,

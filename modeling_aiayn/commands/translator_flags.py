@@ -1,6 +1,6 @@
 """Flags of all jobs that use a translation model."""
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from transformers.hf_argparser import HfArg
@@ -12,20 +12,24 @@ from .saved_model import default_device
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
+def given_flags(flags: Any, kind: type) -> dict[str, Any]:
+    """The flags of a kind, a dataclass that flags is of, that differ from their defaults."""
+    return {
+        each.name: getattr(flags, each.name)
+        for each in fields(kind)
+        if each.default is not MISSING and getattr(flags, each.name) != each.default
+    }
+
+
 @dataclass
-class TranslatorFlags:
-    """Which model to load, and the size of batches."""
+class ModelFlags:
+    """Which model to load."""
 
     model: list[str] = HfArg(
         help="Folder of a trained model; with --hub, a repository. Several models with the same "
         "vocabulary form an ensemble."
     )
     hub: bool = HfArg(default=False, help="Load the model from the Hub.")
-    batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
-    max_tokens_per_batch: int = HfArg(
-        default=MAX_TOKENS_PER_BATCH,
-        help="Maximum number of source tokens in a batch, padding included.",
-    )
     engine: str = HfArg(
         default="torch",
         help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
@@ -37,36 +41,19 @@ class TranslatorFlags:
         help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 weights are stored in "
         "float16 and computed with in float32; int8 is the fastest there.",
     )
-    shortlist: str | None = HfArg(
-        default=None,
-        help="File of make-shortlist: compute only the target tokens that the words of a batch can "
-        "become. Default: the whole vocabulary.",
-    )
     device: str | None = HfArg(
         default=None,
         help="cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU.",
     )
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_tokens_per_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.engine == "torch" and self.dtype not in DTYPES:
             raise ValueError(f"dtype must be {', '.join(DTYPES)}, got {self.dtype!r}.")
 
-    @property
-    def batch_options(self) -> dict[str, int]:
-        """The size of batches, as arguments of a `Translator`."""
-        return {
-            "batch_size": self.batch_size,
-            "max_tokens_per_batch": self.max_tokens_per_batch,
-        }
-
-    def load(self) -> Translator:
-        """Load the translator."""
+    def load(self, **options: Any) -> Translator:
+        """Load the translator; options are further ones of `Translator.from_pretrained`."""
         if self.engine == "ctranslate2":
-            options: dict[str, Any] = {"dtype": self.dtype} if self.dtype != "auto" else {}
-            options |= {} if self.shortlist is None else {"shortlist": self.shortlist}
+            options |= {} if self.dtype == "auto" else {"dtype": self.dtype}
             return Translator.from_pretrained(
                 self.model,
                 engine="ctranslate2",
@@ -79,8 +66,48 @@ class TranslatorFlags:
             hub=self.hub,
             dtype=self.dtype,
             device=default_device(self.device),
-            shortlist=self.shortlist,
+            **options,
         )
+
+
+@dataclass
+class BatchFlags(ModelFlags):
+    """Which model to load, and the size of batches."""
+
+    batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
+    max_tokens_per_batch: int = HfArg(
+        default=MAX_TOKENS_PER_BATCH,
+        help="Maximum number of source tokens in a batch, padding included.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batch_size", "max_tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @property
+    def batch_options(self) -> dict[str, int]:
+        """The size of batches, as arguments of a `Translator`."""
+        return {
+            "batch_size": self.batch_size,
+            "max_tokens_per_batch": self.max_tokens_per_batch,
+        }
+
+
+@dataclass
+class TranslatorFlags(BatchFlags):
+    """Which model to load to translate with, and the size of batches."""
+
+    shortlist: str | None = HfArg(
+        default=None,
+        help="File of make-shortlist: compute only the target tokens that the words of a batch can "
+        "become. Default: the whole vocabulary.",
+    )
+
+    def load(self, **options: Any) -> Translator:
+        """Load the translator with its shortlist."""
+        return super().load(shortlist=self.shortlist, **options)
 
 
 @dataclass(frozen=True)
@@ -117,8 +144,12 @@ class SearchFlags(SearchOptions):
     @property
     def given(self) -> dict[str, Any]:
         """The flags that differ from their defaults."""
-        defaults = {each.name: each.default for each in fields(self)}
-        return {name: v for name, v in vars(self).items() if v != defaults[name]}
+        return given_flags(self, SearchFlags)
+
+    def check_one_best(self) -> None:
+        """Check that no more than one translation of a sentence is asked for."""
+        if self.nbest > 1:
+            raise ValueError(f"nbest must be 1 here: only the best is used, got {self.nbest}.")
 
     def options_for(self, translator: Translator) -> SearchOptions:
         """The options of a search with a translator."""

@@ -40,7 +40,8 @@ class Batcher:
         """Translate the sentences of a request.
 
         Raises:
-            QueueFullError: More than max_waiting sentences would wait.
+            QueueFullError: Other sentences wait already, and with these they would be more than
+                max_waiting.
             Exception: Whatever translate raises.
         """
         if self._waiting and len(self._waiting) + len(sentences) > self.max_waiting:
