@@ -18,8 +18,8 @@ from ..translation.translator import SourceText, Translation, source_texts
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models, partial_path
 from .pair_flags import PAIRS_HELP, PairFlags
+from .search_flags import SearchFlags
 from .stream_flags import StreamFlags
-from .translator_flags import SearchFlags
 
 
 @dataclass(kw_only=True)

@@ -30,7 +30,8 @@ from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import SearchFlags, TranslatorFlags, given_flags
+from .search_flags import SearchFlags, given_flags
+from .translator_flags import TranslatorFlags
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from ..loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
 from .export_flags import ExportFlags
-from .translator_flags import SearchFlags
+from .search_flags import SearchFlags
 
 
 @dataclass(kw_only=True)

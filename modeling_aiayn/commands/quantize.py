@@ -19,7 +19,8 @@ from ..translation.evaluation import score_translations
 from ..whole_files import check_unused
 from .command_line import parse_arguments
 from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import BatchFlags, SearchFlags
+from .search_flags import SearchFlags
+from .translator_flags import BatchFlags
 
 
 @dataclass(kw_only=True)

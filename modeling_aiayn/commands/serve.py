@@ -18,9 +18,10 @@ from ..loading import BUNDLED_MODEL, check_package
 from ..tokenization import clean_text
 from ..translation.translator import Translator
 from .command_line import parse_arguments
+from .search_flags import SearchFlags
 from .server_flags import ServerFlags
 from .source_flags import SourceFlags
-from .translator_flags import SearchFlags, TranslatorFlags
+from .translator_flags import TranslatorFlags
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from ..modeling_aiayn import AiaynEncoderModel
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .saved_model import default_device, load_with_tokenizer, saved_architecture
-from .translator_flags import ModelFlags, SearchFlags
+from .search_flags import SearchFlags
+from .translator_flags import ModelFlags
 
 PAGE_ENDING = ".html"
 # Models that read one text, by the class that they were saved as.

@@ -22,8 +22,8 @@ from ..translation.translation_lines import translation_lines
 from ..translation.translator import SourceText, Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
+from .search_flags import SearchFlags
 from .translate_flags import TranslateFlags
-from .translator_flags import SearchFlags
 
 
 def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | DocumentLines | None:
