@@ -21,7 +21,7 @@ from .command_line import parse_arguments
 from .search_flags import SearchFlags
 from .server_flags import ServerFlags
 from .source_flags import SourceFlags
-from .translator_flags import TranslatorFlags
+from .translator_flags import MODEL_OR_BUNDLED, TranslatorFlags
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,7 @@ logger = logging.getLogger(__name__)
 class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
     """The address, the languages, and the bounds of a server."""
 
-    model: list[str] = HfArg(
-        default_factory=lambda: [BUNDLED_MODEL],
-        help="Folder of a trained model, or a bundled model: aiayn-en-de (the default) or "
-        "aiayn-de-en. With --hub, a repository. Several models with the same vocabulary form an "
-        "ensemble.",
-    )
+    model: list[str] = HfArg(default_factory=lambda: [BUNDLED_MODEL], help=MODEL_OR_BUNDLED)
     target_lang: str = HfArg(default="de", help="Target language.")
     max_waiting: int = HfArg(
         default=2000, help="Sentences that may wait at most; further requests are refused."

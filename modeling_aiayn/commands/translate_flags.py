@@ -13,18 +13,14 @@ from ..translation.translator import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of
 from .source_flags import SourceFlags
 from .stream_flags import StreamFlags
+from .translator_flags import MODEL_OR_BUNDLED
 
 
 @dataclass(kw_only=True)
 class TranslateFlags(SourceFlags, StreamFlags):
     """Input and columns of a translation."""
 
-    model: list[str] = HfArg(
-        default_factory=lambda: [BUNDLED_MODEL],
-        help="Folder of a trained model, or a bundled model: aiayn-en-de (the default) or "
-        "aiayn-de-en. With --hub, a repository. Several models with the same vocabulary form an "
-        "ensemble.",
-    )
+    model: list[str] = HfArg(default_factory=lambda: [BUNDLED_MODEL], help=MODEL_OR_BUNDLED)
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
     input: str | None = HfArg(
         default=None, help="File of sentences to translate, plain or .gz. Default: stdin."

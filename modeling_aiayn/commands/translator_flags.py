@@ -8,6 +8,11 @@ from transformers.hf_argparser import HfArg
 from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
 from .saved_model import default_device
 
+# Help of --model where the bundled model is the default.
+MODEL_OR_BUNDLED = (
+    "Folder of a trained model, or a bundled model: aiayn-en-de (the default) or aiayn-de-en. With "
+    "--hub, a repository. Several models with the same vocabulary form an ensemble."
+)
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
