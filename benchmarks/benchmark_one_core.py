@@ -9,10 +9,8 @@ Texts go in and come out, so tokenization counts. Both engines have the same wei
 
 import os
 import shutil
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from own_process import OwnProcess
-from tqdm import tqdm
+from own_process import OwnProcess, translate_in_turn
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
@@ -110,7 +107,7 @@ def translate_by_ctranslate2(folder: Path, use_vmap: bool) -> Translate:
     return partial(translator, num_beams=1)
 
 
-def measure(contenders: Mapping[str, Translate], texts: list[str], rounds: int) -> str:
+def one_core_table(contenders: Mapping[str, Translate], texts: list[str], rounds: int) -> str:
     """Let all translate the texts in turn.
 
     Args:
@@ -121,15 +118,7 @@ def measure(contenders: Mapping[str, Translate], texts: list[str], rounds: int) 
     Returns:
         A line for each: sentences per second, the ratio to ours, and identical translations.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    found: dict[str, list[str]] = {}
-    for number in tqdm(range(rounds + 1), unit="round"):
-        for name, translate in contenders.items():
-            before = time.perf_counter()
-            found[name] = translate(texts)
-            if number:
-                seconds[name].append(time.perf_counter() - before)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    medians, found = translate_in_turn(contenders, texts, rounds)
     ours = next(iter(medians))
     lines = [f"{'':<28}{'sentences/s':>12}{'ours':>8}{'identical':>11}"]
     for name, median in medians.items():
@@ -166,7 +155,7 @@ def main() -> None:
                 "CTranslate2 int8, vmap": partial(translate_by_ctranslate2, with_vmap, True),
             } | jobs
         contenders = {name: OwnProcess(job) for name, job in jobs.items()}
-        table = measure(contenders, texts, arguments.rounds)
+        table = one_core_table(contenders, texts, arguments.rounds)
     heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, one thread"
     sys.stdout.write(f"{heading}\n{table}\n")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import ctranslate2
 import torch
-from own_process import OwnProcess
+from own_process import OwnProcess, pause, translate_in_turn
 from peers import marian
 from torch import nn
 from tqdm import tqdm
@@ -32,8 +32,6 @@ from modeling_aiayn.translation.torch_engine import TorchEngine
 
 # Target tokens of each sentence, whatever the weights.
 NEW_TOKENS = 32
-# Idle threads of an engine keep a core busy for a moment, which would slow the next contender.
-PAUSE_SECONDS = 0.3
 NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
 Decode = Callable[[Sequence[Sequence[int]], int], list[list[Any]]]
@@ -194,7 +192,7 @@ def measure(
         start = number * batch_size % (len(sources) - batch_size + 1)
         batch = sources[start : start + batch_size]
         for contender in contenders:
-            time.sleep(PAUSE_SECONDS)
+            pause()
             before = time.perf_counter()
             contender.decode(batch, num_beams)
             if number:
@@ -323,21 +321,13 @@ def whole_file(jobs: Mapping[str, TranslateFile], texts: list[str], rounds: int)
     Args:
         jobs: Contenders by name; the last is generate().
         texts: The file's sentences.
-        rounds: Rounds of each, in turn.
+        rounds: Measured rounds, after one to warm up.
 
     Returns:
         A line for each: median seconds, how many times as fast as generate() it is, and how many
         translations are identical to those of generate().
     """
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    found: dict[str, list[str]] = {}
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            time.sleep(PAUSE_SECONDS)
-            start = time.perf_counter()
-            found[name] = job(texts)
-            seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    medians, found = translate_in_turn(jobs, texts, rounds)
     last = list(jobs)[-1]
     lines = []
     for name, median in medians.items():

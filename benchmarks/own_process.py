@@ -4,12 +4,18 @@ In one process, contenders would share a heap and pools of threads, and some wou
 users see them.
 """
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
 import torch
+from tqdm import tqdm
+
+# Idle threads keep a core busy for a moment.
+PAUSE_SECONDS = 0.3
 
 
 class OwnProcess:
@@ -51,3 +57,32 @@ def _make_function(make: Callable[[], Callable[..., Any]], threads: int) -> None
 
 def _call_function(*arguments: Any) -> Any:
     return _functions[0](*arguments)
+
+
+def pause() -> None:
+    """Wait until the threads of the last contender sleep."""
+    time.sleep(PAUSE_SECONDS)
+
+
+def translate_in_turn(
+    contenders: Mapping[str, Callable[[list[str]], list[str]]], texts: list[str], rounds: int
+) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """Let all contenders translate the same texts in turn.
+
+    Args:
+        contenders: Functions that translate, by name.
+        texts: The texts.
+        rounds: Measured rounds, after one to warm up.
+
+    Returns:
+        The median seconds of each, and its translations.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    found: dict[str, list[str]] = {}
+    for _ in tqdm(range(rounds + 1), unit="round"):
+        for name, translate in contenders.items():
+            pause()
+            start = time.perf_counter()
+            found[name] = translate(texts)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each[1:]) for name, each in seconds.items()}, found

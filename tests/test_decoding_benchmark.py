@@ -1,6 +1,6 @@
 """The decoding benchmark measures the same work for all; no test asserts a speed."""
 
-import decoding_speed
+import own_process
 import pytest
 import torch
 from conftest import small_config, small_model
@@ -23,7 +23,7 @@ from modeling_aiayn import AiaynForConditionalGeneration
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    monkeypatch.setattr(decoding_speed, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(own_process, "PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.long
