@@ -68,7 +68,7 @@ def test_each_process_of_a_machine_gets_its_own_gpu(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     assert default_device(None) == "cuda"
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert (default_device(None), default_device("cuda:0")) == ("cuda:1", "cuda:0")
+    assert (default_device(None), default_device("meta")) == ("cuda:1", "meta")
 
 
 @pytest.mark.parametrize(
