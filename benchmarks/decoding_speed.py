@@ -159,7 +159,10 @@ def decoding_contenders(
         for compute_type in ("float32", "int8"):
             job = partial(ctranslate2_decode, f"{folder}/model", tokenizer, compute_type)
             jobs[f"CTranslate2 {compute_type}"] = job
-        return [DecodingContender(name, OwnProcess(job)) for name, job in jobs.items()]
+        processes = {name: OwnProcess(job) for name, job in jobs.items()}
+        for process in processes.values():
+            process.wait()  # until it has read the folder
+    return [DecodingContender(name, process) for name, process in processes.items()]
 
 
 def measure(

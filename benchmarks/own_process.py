@@ -29,7 +29,7 @@ class OwnProcess:
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
         arguments = (make, torch.get_num_threads())
         self._process = ProcessPoolExecutor(1, get_context("spawn"), _make_function, arguments)
-        self._process.submit(int).result()  # Wait until the function is ready.
+        self._start = self._process.submit(int)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function.
@@ -41,6 +41,10 @@ class OwnProcess:
             Its result.
         """
         return self._process.submit(_call_function, *arguments).result()
+
+    def wait(self) -> None:
+        """Wait until the function is made; several processes make theirs at the same time."""
+        self._start.result()
 
     def close(self) -> None:
         """End the process, which frees its memory."""
