@@ -70,7 +70,7 @@ def _scores(
 @triton.jit
 def _kept(seed, rows, columns, keys, dropout):
     """Factors of a block's weights after dropout, the same at each call."""
-    draws = tl.rand(seed, rows.to(tl.int64)[:, None] * keys + columns[None, :])
+    draws = tl.rand(seed, rows[:, None] * keys + columns[None, :])
     return tl.where(draws < dropout, 0.0, 1.0 / (1.0 - dropout))
 
 

@@ -93,7 +93,7 @@ def test_the_table_has_medians_and_ratios():
 
 @pytest.mark.long
 def test_memory_is_of_a_process_of_its_own():
-    ballast = torch.ones(2**28)  # A gigabyte of this process, which those do not have.
+    ballast = torch.ones(2**28)  # A gigabyte that only this process has.
     table = memory_table(small_config(), max_tokens=16, length=4)
     lines = [line.replace(",", "").split() for line in table.splitlines()]
     assert [line[0] for line in lines] == ["ours", "Marian", "Marian"]
