@@ -296,10 +296,10 @@ def load_checked(
 
 def _find_index(path: str | Path, options: dict[str, Any]) -> Path | None:
     """The index of a repository's weights, which might name files of another format."""
-    return _cached(path, SAFE_WEIGHTS_INDEX_NAME, options)
+    return find_file(path, SAFE_WEIGHTS_INDEX_NAME, options)
 
 
-def _cached(path: str | Path, name: str, options: dict[str, Any]) -> Path | None:
+def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | None:
     """A file of a repository, downloaded if needed; None if there is no such file."""
     found = cached_file(
         path,
@@ -332,7 +332,7 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     base_options = {name: value for name, value in options.items() if name not in own}
     base = find_model(base)
     model = load_model(base, hub and not Path(base).is_dir(), **base_options)
-    if _cached(path, ADAPTER_SAFE_WEIGHTS_NAME, options) is None:
+    if find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, options) is None:
         raise FileNotFoundError(
             f"{path}: the adapter must be saved as {ADAPTER_SAFE_WEIGHTS_NAME}. Save it again "
             "without safe_serialization=False."
@@ -347,7 +347,7 @@ def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | Non
     if not hub:
         weights = Path(path, INT8_WEIGHTS_NAME)
         return weights if weights.is_file() else None
-    return _cached(path, INT8_WEIGHTS_NAME, options)
+    return find_file(path, INT8_WEIGHTS_NAME, options)
 
 
 def _load_int8(

@@ -22,6 +22,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 # In the order of their ids. If padding had the id 0, generate() would pad beams with eos.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# Subfolder of the source's tokenizer in the folder of an exported model.
+SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000

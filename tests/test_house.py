@@ -33,6 +33,7 @@ BASE_MODULES = {
     "triton_attention": set(),
     "corpus": {"embedded_corpus", "parsing"},
     "loading": {"tokenization", "memory", "parsing", "int8_weights"},
+    "languages": {"tokenization", "loading", "parsing"},
     "publishing": {"tokenization", "loading", "int8_weights"},
 }
 # Rooms of the workshop, each with the rooms that it may import besides.

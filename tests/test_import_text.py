@@ -71,6 +71,7 @@ from modeling_aiayn.interop.vocabularies import (
     read_fairseq_dictionary,
     tokenizer_of_pieces,
 )
+from modeling_aiayn.languages import saved_languages
 from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.tokenization import decode_lines
 from modeling_aiayn.translation import Translator
@@ -388,6 +389,7 @@ def fsmt_folder(tmp_path):
 def test_fsmt_folder_is_imported_with_its_tokenizer(fsmt_folder, tmp_path):
     import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5)
     translator = Translator.from_pretrained(tmp_path / "imported")
+    assert saved_languages(tmp_path / "imported") == ("en", "de")
     whole = FSMTTokenizer.from_pretrained(fsmt_folder)
     text = "the dog sees x3"
     assert translator.source_tokenizer(text).input_ids == whole(text).input_ids
@@ -432,8 +434,13 @@ def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path, run, mon
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\nt h\nth e</w>\no g</w>\n")
     import_model(
-        read_fairseq(path, FairseqText(dictionary, bpe_codes=codes)), tmp_path / "out", sources=4
+        read_fairseq(
+            path, FairseqText(dictionary, bpe_codes=codes, source_lang="de", target_lang="en")
+        ),
+        tmp_path / "out",
+        sources=4,
     )
+    assert saved_languages(tmp_path / "out") == ("de", "en")
     translator = Translator.from_pretrained(tmp_path / "out")
     # Moses splits off the full stop, and the codes split dog.
     assert translator.source_tokenizer("the dog.").input_ids == [4, 5, 6, 3, 2]

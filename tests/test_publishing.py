@@ -27,7 +27,6 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
-from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
 from modeling_aiayn.translation.options import SearchOptions
 
@@ -395,7 +394,6 @@ def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(fo
     assert given == {
         "model": "models/dogs",
         "host": "0.0.0.0",
-        "source_lang": "en",
         "examples": examples,
     }
     assert {name for name in files if name.startswith("models/")} == {
@@ -414,12 +412,3 @@ def test_examples_without_a_space_are_refused(folder, run):
     flags = ("--model", folder, "--repo_id", "me/dogs", "--examples", "The dog sees.")
     code, _, err = run("push_to_hub.py", *flags)
     assert code == 1 and "--examples needs --space true." in err
-
-
-def test_a_card_with_one_language_gives_the_language_of_a_space(folder, tmp_path):
-    run = shutil.copytree(folder, tmp_path / "dogs")
-    card = run / "README.md"
-    kept = [line for line in card.read_text().splitlines() if line not in ("- en", "- de")]
-    card.write_text("\n".join(kept).replace("language:", "language: fr"))
-    operations = {each.path_in_repo: each for each in space_operations(run, "me/x", [])}
-    assert b"source_lang='fr'" in operations["app.py"].path_or_fileobj

@@ -64,6 +64,7 @@ class AppFlags(SourceFlags, ServerFlags):
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         check_package("gradio", "app")
         check_package("sentencex", "documents")
+        self.choose_source(self.model, self.hub)
 
 
 def make_page(flags: AppFlags) -> Any:

@@ -7,6 +7,8 @@ from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..corpus import files_of, parse_columns, read_pairs, read_rows
+from ..languages import choose_languages
+from .translator_flags import ModelFlags
 
 PAIRS_HELP = (
     "Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned files "
@@ -15,16 +17,23 @@ PAIRS_HELP = (
 
 
 @dataclass(kw_only=True)
-class PairFlags:
-    """The languages of the pairs."""
+class PairFlags(ModelFlags):
+    """Which model to load, and the languages of the pairs."""
 
-    source_lang: str = HfArg(default="en", help="Source language.")
-    target_lang: str = HfArg(default="de", help="Target language.")
+    source_lang: str = HfArg(default=None, help="Source language. Default: the model's, or en.")
+    target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
     columns: str | None = HfArg(
         default=None,
         help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
         "language, then the target language.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model = next(iter(self.model), None)
+        self.source_lang, self.target_lang = choose_languages(
+            self.source_lang, self.target_lang, model, self.hub
+        )
 
     def files_of_pairs(self, path: str) -> list[Path]:
         """The files of a path with pairs."""

@@ -14,6 +14,7 @@ from functools import partial
 from torch import Tensor
 from transformers.hf_argparser import HfArg
 
+from ..languages import choose_languages
 from ..loading import BUNDLED_MODEL, check_package
 from ..tokenization import clean_text
 from ..translation.translator import Translator
@@ -31,7 +32,7 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
     """The address, the languages, and the bounds of a server."""
 
     model: list[str] = HfArg(default_factory=lambda: [BUNDLED_MODEL], help=MODEL_OR_BUNDLED)
-    target_lang: str = HfArg(default="de", help="Target language.")
+    target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
     max_waiting: int = HfArg(
         default=2000, help="Sentences that may wait at most; further requests are refused."
     )
@@ -39,6 +40,9 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
     def __post_init__(self) -> None:
         ServerFlags.__post_init__(self)
         TranslatorFlags.__post_init__(self)
+        self.source_lang, self.target_lang = choose_languages(
+            self.source_lang, self.target_lang, self.model[0], self.hub
+        )
         if self.max_waiting < 1:
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         check_package("sentencex", "documents")

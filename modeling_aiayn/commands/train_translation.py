@@ -15,6 +15,7 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import set_seed
 
+from ..languages import set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments
@@ -40,19 +41,23 @@ def main() -> None:
     data, model_arguments, fine_tuning, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
+    languages = data.languages(fine_tuning.start_from, fine_tuning.hub)
+    data.source_lang, data.target_lang = languages
     run = Run(args, data, model_arguments, fine_tuning)
     if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
         return
     set_seed(args.seed)
-    is_new = fine_tuning.start_from is None
     start: NewModel | SavedModel = (
-        NewModel(model_arguments) if is_new else SavedModel(fine_tuning, model_arguments, args)
+        SavedModel(fine_tuning, model_arguments, args)
+        if fine_tuning.start_from
+        else NewModel(model_arguments)
     )
     run.check_model(start.config)
     prepared = prepare_data_once(args, data, start.tokenizers)
     splits = prepared.splits
     source, target = prepared.source_tokenizer, prepared.target_tokenizer
+    set_languages(source, *languages)
     metrics = translation_metrics(target, list(splits["validation"]["target"]))
     trainer = AiaynTrainer(
         model=start.build(source, target),

@@ -49,6 +49,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.choose_source(self.model[0], self.hub)
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
         if self.destination.is_shared and self.text is None and self.input is None:

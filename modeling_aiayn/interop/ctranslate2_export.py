@@ -17,13 +17,13 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
-from ..tokenization import TARGET_TOKENIZER_FOLDER, vocabulary_sha256
-from ..translation import Translator
-from ..translation.ctranslate2_engine import (
-    POSITIONS_FIELD,
+from ..tokenization import (
     SOURCE_TOKENIZER_FOLDER,
-    VOCABULARIES_FIELD,
+    TARGET_TOKENIZER_FOLDER,
+    vocabulary_sha256,
 )
+from ..translation import Translator
+from ..translation.ctranslate2_engine import POSITIONS_FIELD, VOCABULARIES_FIELD
 from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
 from ..whole_files import check_unused, new_folder

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..languages import set_languages
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
 from .layout import RECOGNISED_BY
 from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
@@ -110,6 +111,8 @@ class FairseqText:
                 made.append(tokenizer_of_pieces(tokens, SPECIAL_TOKENS))
             else:
                 made.append(moses_tokenizer(tokens, self.bpe_codes, language))
+        if self.bpe_codes is not None:
+            set_languages(made[0], *languages)
         return tuple(made)
 
 

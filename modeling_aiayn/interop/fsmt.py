@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
 
+from ..languages import set_languages
 from .foreign_model import ForeignModel
 from .library_models import Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
@@ -57,7 +58,6 @@ def fsmt_tokenizers(folder: Path) -> Tokenizers:
             local_files_only=True,
         )
 
-    return (
-        for_language(whole.src_lang, "vocab-src.json"),
-        for_language(whole.tgt_lang, "vocab-tgt.json"),
-    )
+    source = for_language(whole.src_lang, "vocab-src.json")
+    set_languages(source, whole.src_lang, whole.tgt_lang)
+    return source, for_language(whole.tgt_lang, "vocab-tgt.json")

@@ -31,7 +31,6 @@ listen(
     AppFlags(
         model={model!r},
         host="0.0.0.0",
-        source_lang={language!r},
         examples={examples!r},
     )
 )
@@ -59,13 +58,10 @@ def space_operations(
     operations = model_operations(folder, Path(folder).resolve().name)
     for operation in operations:
         operation.path_in_repo = f"{model}/{operation.path_in_repo}"
-    card = ModelCard.load(Path(folder, "README.md")).data.to_dict()
-    languages = card.get("language") or ["en"]
+    license = ModelCard.load(Path(folder, "README.md")).data.license
     texts = {
-        "README.md": CARD.format(
-            metadata=_metadata(name, str(card["license"])), title=name, model=model
-        ),
-        "app.py": APP.format(model=model, language=_first(languages), examples=list(examples)),
+        "README.md": CARD.format(metadata=_metadata(name, str(license)), title=name, model=model),
+        "app.py": APP.format(model=model, examples=list(examples)),
         "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements()),
     }
     operations += [CommitOperationAdd(path, text.encode()) for path, text in texts.items()]
@@ -76,11 +72,6 @@ def space_operations(
         if path.is_file() and not set(LEFT_OUT) & set(path.relative_to(package).parts)
     ]
     return operations
-
-
-def _first(languages: str | Sequence[str]) -> str:
-    """The first of a card's languages; cards may give one without a list."""
-    return languages if isinstance(languages, str) else languages[0]
 
 
 def _metadata(title: str, license: str) -> str:

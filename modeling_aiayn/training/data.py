@@ -17,6 +17,7 @@ from datasets import (
 from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
+from ..languages import Languages, choose_languages
 from .augmentation import with_noisy_sources, with_reversed_pairs
 from .suspicious_pairs import report_suspicious
 
@@ -38,8 +39,14 @@ NEEDS = {
 class DataArguments:
     """Sentence pairs: from files, from a dataset on the Hub, or else from the embedded grammar."""
 
-    source_lang: str = field(default="en", metadata={"help": "Language to translate from."})
-    target_lang: str = field(default="de", metadata={"help": "Language to translate to."})
+    source_lang: str | None = field(
+        default=None,
+        metadata={"help": "Language to translate from. Default: that of start_from, or en."},
+    )
+    target_lang: str | None = field(
+        default=None,
+        metadata={"help": "Language to translate to. Default: that of start_from, or de."},
+    )
     train_file: list[str] | None = field(
         default=None,
         metadata={
@@ -93,6 +100,10 @@ class DataArguments:
         metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
     )
 
+    def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
+        """The languages; those that were not given are the ones of the model to start from."""
+        return choose_languages(self.source_lang, self.target_lang, start_from, hub)
+
 
 def load_splits(data: DataArguments) -> DatasetDict:
     """Read the pairs that data names.
@@ -105,12 +116,13 @@ def load_splits(data: DataArguments) -> DatasetDict:
         ValueError: A file or dataset has the wrong format, or arguments contradict each other.
     """
     _check_arguments(data)
+    languages = data.languages()
     if data.dataset_name is not None:
-        splits = _hub_splits(data, data.dataset_name)
+        splits = _hub_splits(data, data.dataset_name, languages)
     elif data.train_file is not None:
-        splits = _file_splits(data)
+        splits = _file_splits(data, languages)
     else:
-        splits = _embedded_splits(data)
+        splits = _embedded_splits(data, languages)
     splits["train"] = report_suspicious(splits["train"], data.clean)
     warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
     splits["train"] = _augmented(splits["train"], data)
@@ -135,19 +147,19 @@ def _augmented(train: Dataset, data: DataArguments) -> Dataset:
     return train
 
 
-def _file_splits(data: DataArguments) -> dict[str, Dataset]:
+def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset]:
     if data.validation_file is None:
         raise ValueError("train_file needs a validation_file, to evaluate on during training.")
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
-    languages = (data.source_lang, data.target_lang, parse_columns(data.columns))
+    columns = parse_columns(data.columns)
     return {
-        split: concatenate_datasets([read_pairs(path, *languages) for path in files])
+        split: concatenate_datasets([read_pairs(path, *languages, columns) for path in files])
         for split, files in paths.items()
         if files is not None
     }
 
 
-def _hub_splits(data: DataArguments, name: str) -> dict[str, Dataset]:
+def _hub_splits(data: DataArguments, name: str, languages: Languages) -> dict[str, Dataset]:
     found = get_dataset_split_names(name, data.dataset_config)
     for split in ("train", "validation"):
         if split not in found:
@@ -156,23 +168,20 @@ def _hub_splits(data: DataArguments, name: str) -> dict[str, Dataset]:
                 "files, and give these as train_file and validation_file."
             )
     return {
-        split: read_hub(name, data.dataset_config, split, data.source_lang, data.target_lang)
+        split: read_hub(name, data.dataset_config, split, *languages)
         for split in ("train", "validation", "test")
         if split in found
     }
 
 
-def _embedded_splits(data: DataArguments) -> dict[str, Dataset]:
+def _embedded_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset]:
     logger.info("No train_file and no dataset_name: training on the built-in grammar.")
     sizes = {
         "train": data.embedded_train_size,
         "validation": EMBEDDED_HELD_OUT_SIZE,
         "test": EMBEDDED_HELD_OUT_SIZE,
     }
-    return {
-        split: embedded_pairs(split, size, data.source_lang, data.target_lang)
-        for split, size in sizes.items()
-    }
+    return {split: embedded_pairs(split, size, *languages) for split, size in sizes.items()}
 
 
 def encode_pairs(

@@ -16,7 +16,6 @@ from .engine import SourceSentence
 from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions, search_defaults
 
-SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Fields of the exported config.json: positions of the encoder and of the decoder, and the
 # fingerprints of the vocabularies.
 POSITIONS_FIELD = "{half}_positions"

@@ -25,6 +25,7 @@ from ..loading import (
 )
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import (
+    SOURCE_TOKENIZER_FOLDER,
     TARGET_TOKENIZER_FOLDER,
     clean_text,
     decode_lines,
@@ -227,7 +228,7 @@ class Translator:
     @classmethod
     def _from_ctranslate2(cls, folder: Path, device: str) -> Self:
         check_package("ctranslate2", "ctranslate2")
-        from .ctranslate2_engine import SOURCE_TOKENIZER_FOLDER, CTranslate2Engine
+        from .ctranslate2_engine import CTranslate2Engine
 
         check_directory(folder, HUB_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():

@@ -1,0 +1,80 @@
+"""The languages that a translation model was trained for, saved with its source tokenizer."""
+
+import logging
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from .loading import find_file, find_model
+from .parsing import read_json_object
+from .tokenization import SOURCE_TOKENIZER_FOLDER
+
+logger = logging.getLogger(__name__)
+
+# The source and the target, as codes of ISO 639: ("en", "de").
+Languages = tuple[str, str]
+SETTINGS_FILE = "tokenizer_config.json"
+# MarianTokenizer has the same settings, so OPUS-MT models have them, too.
+SETTINGS = ("source_lang", "target_lang")
+DEFAULT_LANGUAGES: Languages = ("en", "de")
+
+
+def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_lang: str) -> None:
+    """Add a model's languages to the settings that its source tokenizer saves."""
+    tokenizer.init_kwargs |= dict(zip(SETTINGS, (source_lang, target_lang), strict=True))
+
+
+def saved_languages(path: str | Path, hub: bool = False) -> Languages | None:
+    """The languages of a saved model, source and target; None if it was saved without them.
+
+    Args:
+        path: A folder, the name of a bundled model, or with hub the name of a repository. If there
+            is no such folder, the languages are None.
+        hub: Whether path is a repository on the Hub.
+
+    Raises:
+        OSError: The Hub could not be reached.
+        ValueError: The tokenizer's settings are damaged.
+    """
+    path = find_model(path)
+    places = [Path(path), Path(path, SOURCE_TOKENIZER_FOLDER)]  # the latter: exported models
+    files = [place / SETTINGS_FILE for place in places]
+    found = find_file(path, SETTINGS_FILE, {}) if hub else None
+    for file in [found] if found else files:
+        settings = read_json_object(file) if file.is_file() else {}
+        languages = [settings.get(name) for name in SETTINGS]
+        if all(isinstance(each, str) and each for each in languages):
+            return str(languages[0]), str(languages[1])
+    return None
+
+
+def choose_languages(
+    source_lang: str | None, target_lang: str | None, model: str | None = None, hub: bool = False
+) -> Languages:
+    """Complete the languages that flags give with those of a saved model, or English and German.
+
+    Args:
+        source_lang: Source language, if it was given.
+        target_lang: Target language, if it was given.
+        model: A saved model, as for `saved_languages`. None: there is none.
+        hub: Whether the model is a repository on the Hub.
+
+    Raises:
+        OSError: The Hub could not be reached.
+        ValueError: One language was given and the other one would be the same, or the tokenizer's
+            settings are damaged.
+    """
+    saved = None if model is None else saved_languages(model, hub)
+    source_default, target_default = saved or DEFAULT_LANGUAGES
+    chosen = (source_lang or source_default, target_lang or target_default)
+    if chosen[0] == chosen[1] and None in (source_lang, target_lang):
+        raise ValueError(
+            f"source_lang and target_lang are both {chosen[0]!r}. Pass both --source_lang and "
+            "--target_lang."
+        )
+    if saved not in (None, chosen):
+        logger.warning(
+            "%s was saved as a model from %s to %s. The flags say from %s to %s.",
+            *(model, *(saved or ()), *chosen),
+        )
+    return chosen
