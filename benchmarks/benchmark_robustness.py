@@ -42,7 +42,7 @@ def main() -> None:
     texts = {"as it is": list(pairs["source"])}
     for name, noise in NOISES.items():
         generator = random.Random(arguments.seed)
-        texts[name] = [noise(text, generator) for text in pairs["source"]]
+        texts[name.replace("_", " ")] = [noise(text, generator) for text in pairs["source"]]
     if arguments.restore_case:
         texts = {
             name: [natural_case(text, arguments.source_lang) for text in sources]

@@ -35,9 +35,9 @@ def test_each_kind_of_noise():
     generator = random.Random(0)
     found = {name: noise("We don't see Anna's cat.", generator) for name, noise in NOISES.items()}
     assert found["capitals"] == "WE DON'T SEE ANNA'S CAT."
-    assert found["title case"] == "We Don't See Anna's Cat."
-    assert found["no final punctuation"] == "We don't see Anna's cat"
-    assert NOISES["no final punctuation"]("...", generator) == "..."
+    assert found["title_case"] == "We Don't See Anna's Cat."
+    assert found["no_final_punctuation"] == "We don't see Anna's cat"
+    assert NOISES["no_final_punctuation"]("...", generator) == "..."
 
 
 def test_typing_errors_hit_letters_at_their_rate_and_are_of_each_kind():
@@ -58,13 +58,20 @@ def test_typing_errors_hit_letters_at_their_rate_and_are_of_each_kind():
 
 @pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 2), (1.0, 4)])
 def test_a_share_of_the_pairs_comes_again_with_noise(share, copies):
-    found = with_noisy_sources(PAIRS, share, 3)
+    found = with_noisy_sources(PAIRS, share, [*NOISES], 3)
     assert found[:4] == PAIRS[:]
     assert len(found) == 4 + copies
     targets = Counter(found["target"][4:])
     assert set(targets) <= set(PAIRS["target"]) and all(count == 1 for count in targets.values())
     assert not set(found["source"][4:]) & set(PAIRS["source"]) or copies == 4
-    assert with_noisy_sources(PAIRS, share, 3)[:] == found[:]
+    assert with_noisy_sources(PAIRS, share, [*NOISES], 3)[:] == found[:]
+
+
+def test_only_the_given_kinds_of_noise_are_used():
+    found = with_noisy_sources(PAIRS, 1.0, ["no_final_punctuation", "capitals"], 3)
+    sources = Counter(found["source"][4:])
+    assert sum(source.isupper() for source in sources) == 2
+    assert sum(source.endswith("my black cat") for source in sources) == 2
 
 
 def test_flags_change_the_training_pairs_alone(tmp_path):
@@ -79,6 +86,13 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     assert {*splits["train"]["target"]} == {*PAIRS["source"], *PAIRS["target"]}
     with pytest.raises(ValueError, match=r"noisy_sources must be in \[0, 1\], got 1.5"):
         load_splits(DataArguments(**files, noisy_sources=1.5))
+    kinds = {"noise_kinds": ["capitals"]}
+    found = load_splits(DataArguments(**files, noisy_sources=1.0, **kinds))["train"]
+    assert all(source.isupper() for source in found["source"][4:])
+    with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):
+        load_splits(DataArguments(**files, **kinds))
+    with pytest.raises(ValueError, match=r"some of capitals, title_case, .*, got 'capital'"):
+        load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=["capital"]))
 
 
 def test_the_benchmark_scores_each_kind_of_noise(run, tmp_path):
@@ -89,7 +103,9 @@ def test_the_benchmark_scores_each_kind_of_noise(run, tmp_path):
     code, out, err = run("../benchmarks/benchmark_robustness.py", "--file", tmp_path / "a")
     assert code == 0, err
     rows = [line.rsplit(maxsplit=3) for line in out.splitlines()[1:]]
-    assert [name.strip() for name, *_ in rows] == ["as it is", *NOISES]
+    assert [name.strip() for name, *_ in rows] == [
+        *("as it is", "capitals", "title case", "no final punctuation", "typing errors")
+    ]
     scores = [float(score) for _, score, *_ in rows]
     assert scores[0] == 100.0 and scores[1] < 50.0
     assert [float(loss) for *_, loss in rows] == [

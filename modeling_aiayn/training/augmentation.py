@@ -1,7 +1,7 @@
 """More training pairs, made of those that there are."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from datasets import Dataset, concatenate_datasets
 
@@ -19,18 +19,18 @@ def with_reversed_pairs(pairs: Dataset) -> Dataset:
     return concatenate_datasets([pairs.select_columns(COLUMNS), swapped])
 
 
-def with_noisy_sources(pairs: Dataset, share: float, seed: int) -> Dataset:
+def with_noisy_sources(pairs: Dataset, share: float, kinds: Sequence[str], seed: int) -> Dataset:
     """The pairs, and a share of them again, with sources as careless people write them.
 
-    Each copy has one of four kinds of noise, see `NOISES`; targets stay as they are.
+    Each copy has one of the given kinds of `NOISES`; targets stay as they are.
     """
     generator = random.Random(seed)
-    kinds = list(NOISES.values())
+    noises = [NOISES[kind] for kind in kinds]
     chosen = generator.sample(range(len(pairs)), round(share * len(pairs)))
     rows: dict[str, list[str]] = {name: [] for name in COLUMNS}
     for place, index in enumerate(chosen):
         pair = pairs[index]
-        rows["source"].append(kinds[place % len(kinds)](pair["source"], generator))
+        rows["source"].append(noises[place % len(noises)](pair["source"], generator))
         rows["target"].append(pair["target"])
     return concatenate_datasets([pairs.select_columns(COLUMNS), Dataset.from_dict(rows)])
 
@@ -54,7 +54,7 @@ def with_typing_errors(text: str, generator: random.Random) -> str:
 Noise = Callable[[str, random.Random], str]
 NOISES: dict[str, Noise] = {
     "capitals": lambda text, _: text.upper(),
-    "title case": lambda text, _: " ".join(word[:1].upper() + word[1:] for word in text.split(" ")),
-    "no final punctuation": lambda text, _: text.rstrip(FINAL).rstrip() or text,
-    "typing errors": with_typing_errors,
+    "title_case": lambda text, _: " ".join(word[:1].upper() + word[1:] for word in text.split(" ")),
+    "no_final_punctuation": lambda text, _: text.rstrip(FINAL).rstrip() or text,
+    "typing_errors": with_typing_errors,
 }

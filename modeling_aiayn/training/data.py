@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..languages import Languages, choose_languages
-from .augmentation import with_noisy_sources, with_reversed_pairs
+from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
 from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
@@ -91,9 +91,13 @@ class DataArguments:
     noisy_sources: float = field(
         default=0.0,
         metadata={
-            "help": "Add a copy of this share of the training pairs with sources in capitals, in "
-            "title case, without final punctuation, or with typing errors. 0: none."
+            "help": "Add a copy of this share of the training pairs with sources as careless "
+            "people write them: see noise_kinds. 0: none."
         },
+    )
+    noise_kinds: list[str] = field(
+        default_factory=lambda: list(NOISES),
+        metadata={"help": f"Kinds of noise for noisy_sources: {', '.join(NOISES)}. Default: all."},
     )
     max_length: int = field(
         default=256,
@@ -137,13 +141,18 @@ def _check_arguments(data: DataArguments) -> None:
             raise ValueError(f"{name} needs {needed}. Give that too.")
     if not 0 <= data.noisy_sources <= 1:
         raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
+    for kind in data.noise_kinds:
+        if kind not in NOISES:
+            raise ValueError(f"noise_kinds must be some of {', '.join(NOISES)}, got {kind!r}.")
+    if data.noise_kinds != list(NOISES) and not data.noisy_sources:
+        raise ValueError("noise_kinds needs noisy_sources. Give that too.")
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:
     if data.both_directions:
         train = with_reversed_pairs(train)
     if data.noisy_sources:  # last: a reversed pair would have its noise in the target
-        train = with_noisy_sources(train, data.noisy_sources, NOISE_SEED)
+        train = with_noisy_sources(train, data.noisy_sources, data.noise_kinds, NOISE_SEED)
     return train
 
 
