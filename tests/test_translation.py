@@ -64,7 +64,7 @@ def test_odd_characters_are_translated(translator):
 def test_a_very_long_text_is_cut_with_a_warning(translator, caplog):
     with caplog.at_level(logging.WARNING):
         translator(["fine", "the dog " * 400], max_length_factor=0.0, max_length_offset=2)
-    assert "Line 2: cut from 801 to 512 tokens" in caplog.text
+    assert "Sentence 2: cut from 801 to 512 tokens" in caplog.text
 
 
 def test_a_text_longer_than_the_position_table_is_cut_and_changes_no_other(tokenizer, caplog):
@@ -74,7 +74,7 @@ def test_a_text_longer_than_the_position_table_is_cut_and_changes_no_other(token
     translator = Translator(model, tokenizer)
     with caplog.at_level(logging.WARNING):
         first, long = translator(["We see.", "the dog " * 9])
-    assert "Line 2: cut from 19 to 9 tokens" in caplog.text
+    assert "Sentence 2: cut from 19 to 9 tokens" in caplog.text
     assert [first] == translator(["We see."]) and long
 
 
@@ -89,7 +89,7 @@ def test_rejects_models_of_different_vocabularies(tokenizer):
 def test_a_line_of_a_megabyte_is_cut_and_changes_no_other(translator, caplog):
     with caplog.at_level(logging.WARNING):
         first, _ = translator(["The dog sees.", "a" * 10**6], num_beams=1, max_length_factor=0)
-    assert "Line 2: cut from" in caplog.text
+    assert "Sentence 2: cut from" in caplog.text
     assert first == translator(["The dog sees."], num_beams=1, max_length_factor=0)[0]
 
 
@@ -144,7 +144,7 @@ def test_phrases_that_do_not_fit_leave_other_lines_alone(tokenizer, caplog):
     phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
     (first,), (second,) = translator.stream(["We see.", "We see."], phrases=phrases)
     assert first.text and second.text == ""
-    assert "Line 2: not translated. Its phrases have 15 tokens, but t" in caplog.text
+    assert "Sentence 2: not translated. Its phrases have 15 tokens, but t" in caplog.text
 
 
 def test_rejects_fewer_or_more_prefixes_or_phrases_than_texts(translator):
@@ -331,7 +331,7 @@ def test_a_target_longer_than_the_position_table_is_cut(tokenizer, caplog):
     caplog.clear()
     first, second = translator.score(pairs["source"], pairs["target"])
     assert len(second.token_ids) == 9 and second.token_ids[-1] == tokenizer.eos_token_id
-    assert re.fullmatch(r"Line 2: cut from \d+ to 9 tokens\.", caplog.messages[-1])
+    assert re.fullmatch(r"Sentence 2: cut from \d+ to 9 tokens\.", caplog.messages[-1])
     nats = first.log_probability + second.log_probability
     expected = math.exp(-nats / (len(first.token_ids) + 9))
     assert perplexity(translator, pairs, batch_size=1) == pytest.approx(expected, rel=1e-5)
@@ -464,7 +464,7 @@ def test_invalid_unicode_is_replaced_with_a_warning(tokenizer, caplog):
     found = translator(texts, num_beams=2)
     assert found == translator(["We see.", "a\ufffdb", "The dog."], num_beams=2)
     assert caplog.text.count("replaced invalid Unicode with U+FFFD") == 1
-    assert "Line 2: replaced invalid" in caplog.text
+    assert "Sentence 2: replaced invalid" in caplog.text
 
 
 def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
@@ -479,7 +479,7 @@ def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
             translator.score(*given)
     with pytest.raises(ValueError, match="path must name at least one folder, got an empty list"):
         Translator.from_pretrained([])
-    with pytest.raises(ValueError, match="Line 2 must be a str, got NoneType"):
+    with pytest.raises(ValueError, match="Sentence 2 must be a str, got NoneType"):
         translator(["We see.", None])
 
 
@@ -490,7 +490,7 @@ def test_a_prefix_of_a_megabyte_is_cut(tokenizer, caplog, monkeypatch):
     prefixes = ["ja " * 300, ""]
     (first,), (second,) = translator.stream(["We see.", "We."], options, prefixes=prefixes)
     assert (len(first.token_ids), len(second.token_ids)) == (9, 1)
-    assert "Line 1, prefix: cut from" in caplog.text and "to 8 tokens" in caplog.text
+    assert "Sentence 1, prefix: cut from" in caplog.text and "to 8 tokens" in caplog.text
 
 
 def test_a_source_without_an_end_is_cut_where_it_is_too_long(tokenizer):

@@ -372,8 +372,10 @@ class Translator:
                 if best:
                     found[index] = self._decoded(pool[index].text, best)
                 else:
-                    line = pool[index].number + 1
-                    logger.warning("Line %d: no translation contains all of its phrases.", line)
+                    number = pool[index].number + 1
+                    logger.warning(
+                        "Sentence %d: no translation contains all of its phrases.", number
+                    )
             report(len(indices), sum(len(found[index][0].token_ids) for index in indices))
         return found
 
@@ -405,7 +407,7 @@ class Translator:
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
             )
         options = options or self.search_options()
-        names = [f"Line {number}" for number in range(1, len(texts) + 1)]
+        names = [f"Sentence {number}" for number in range(1, len(texts) + 1)]
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
         ids = [self.encode_target(text, name) for text, name in zip(targets, names, strict=True)]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
@@ -451,15 +453,15 @@ class Translator:
             encoded_texts = self.source_tokenizer(texts).input_ids
         sentences = []
         for given, text, ids in zip(pool, texts, encoded_texts, strict=True):
-            line = f"Line {given.number + 1}"
+            name = f"Sentence {given.number + 1}"
             if given.text.strip() != text:
-                logger.warning("%s: replaced invalid Unicode with U+FFFD.", line)
+                logger.warning("%s: replaced invalid Unicode with U+FFFD.", name)
             # Leave room for the end.
             room = self.max_target_tokens - 1
-            prefix = self._cut(self._target_ids(given.prefix, True), f"{line}, prefix", room)
+            prefix = self._cut(self._target_ids(given.prefix, True), f"{name}, prefix", room)
             encoded = (self._target_ids(each, True) for each in given.phrases)
             phrases = [each for each in encoded if each]
-            source = self._cut(ids, line, self.max_source_tokens)
+            source = self._cut(ids, name, self.max_source_tokens)
             sentences.append(SourceSentence(source, prefix, phrases, given.number))
         return sentences
 
@@ -476,7 +478,7 @@ class Translator:
         if tokens < self.max_target_tokens:
             return True
         logger.warning(
-            "Line %d: not translated. Its phrases have %d tokens, but translations at most %d.",
+            "Sentence %d: not translated. Its phrases have %d tokens, but translations at most %d.",
             *(sentence.number + 1, tokens, self.max_target_tokens),
         )
         return False
@@ -522,7 +524,7 @@ def source_texts(
                 "prefix or phrases."
             )
         if not isinstance(text, str):
-            raise ValueError(f"Line {number + 1} must be a str, got {type(text).__name__}.")
+            raise ValueError(f"Sentence {number + 1} must be a str, got {type(text).__name__}.")
         prefix = "" if prefixes is None else rest.pop(0)
         yield SourceText(number, text, prefix, rest.pop() if rest else ())
 
