@@ -1,13 +1,14 @@
 """A Space of the Hugging Face Hub: a trained model with its page, run by the Hub."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import requires, version
 from importlib.resources import files
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, ModelCard, SpaceCardData
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ..publishing import model_operations
 
@@ -90,11 +91,18 @@ def _metadata(title: str, license: str) -> str:
 
 def pinned_requirements() -> list[str]:
     """The requirements of the page, each pinned to the installed version. The Hub adds Gradio."""
-    pins = []
-    for text in requires(PACKAGE) or []:
-        requirement = Requirement(text)
-        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": "app"})
-        if is_needed and requirement.name != SPACE_SDK:
-            # A local version, as in 2.13.0+cpu, is on no public index.
-            pins.append(f"{requirement.name}=={version(requirement.name).partition('+')[0]}")
-    return sorted(pins)
+    names = set(_required_packages("app")) - {SPACE_SDK}
+    # A local version, as in 2.13.0+cpu, is on no public index.
+    return sorted(f"{name}=={version(name).partition('+')[0]}" for name in names)
+
+
+def _required_packages(extra: str) -> Iterator[str]:
+    """Packages that this one needs with an extra, which may include other extras."""
+    for requirement in map(Requirement, requires(PACKAGE) or []):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if canonicalize_name(requirement.name) == canonicalize_name(PACKAGE):
+            for other in requirement.extras:
+                yield from _required_packages(other)
+        else:
+            yield requirement.name
