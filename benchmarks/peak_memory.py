@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def process_peak_megabytes() -> float:
-    """Megabytes that this process has had at most; on Linux.
+    """Peak memory of this process, in megabytes; on Linux.
 
-    Of this process alone: what getrusage gives begins with its parent's.
+    getrusage would not do: its peak starts at that of the parent process.
     """
     status = Path("/proc/self/status").read_text("utf-8")
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 1024

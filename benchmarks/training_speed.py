@@ -1,4 +1,4 @@
-"""How fast training is beside what people use: peers at the same sizes, in the same run.
+"""Training speed of our trainer and of others, at the same sizes and in the same run.
 
 Each contender is a model under a trainer, with that trainer's batches of real text, its loss and
 optimiser, in a process of its own. They take their updates in turn, so that a machine's drift
@@ -34,16 +34,16 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.losses import IGNORED_LABEL
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 
-# What people begin with: the examples of the library, and its length-grouped batches.
+# Batch size of the peers in sentences, a common starting value.
 PEER_BATCH_SIZE = 64
 
 
 @dataclass
 class Update:
-    """What one update took and did.
+    """Time and size of one update.
 
     Args:
-        seconds: Time, the making of its batch included.
+        seconds: Time, including the time to make the batch.
         tokens: Real source and target tokens.
         padding: Share of padding in its matrices of ids.
         flops: Multiplications and additions of the model's products, without padding.
@@ -73,7 +73,7 @@ class Contender:
         self.batches = self._batches()
 
     def _batches(self) -> Iterator[dict[str, Tensor]]:
-        """An epoch's batches in random order: the library's of like length come longest first."""
+        """An epoch's batches in random order: grouped by length, long ones would come first."""
         loader = self.trainer.get_train_dataloader()
         batches = list(loader.batch_sampler)
         random.Random(self.trainer.args.seed).shuffle(batches)
@@ -87,7 +87,7 @@ class Contender:
         batch = next(self.batches)
         items = (batch["labels"] != IGNORED_LABEL).sum()
         self.trainer.training_step(self.model, batch, items)
-        # Between a backward and its update, as the library's loop.
+        # Measure the gradient norm between backward and update, as the loop of transformers does.
         norm = None
         if self.trainer.args.max_grad_norm > 0:
             norm = self.trainer._clip_grad_norm(self.model)
@@ -233,7 +233,7 @@ def peak_megabytes(
 
     Args:
         name: "ours", "eager" or "sdpa"; the last two are Marian's.
-        loss: "none": the hidden states' sum in its place; "model": the model's own.
+        loss: "model": the model's own loss; "none": the sum of the hidden states instead.
         config: Sizes.
         max_tokens: Source plus target tokens of the batch.
         length: Tokens of a source and of a target.
@@ -279,7 +279,7 @@ def measure(
 
 
 def speed_table(updates: Mapping[str, Sequence[Update]], machine: float) -> str:
-    """Tokens per second of each, and what the first has of them.
+    """Tokens per second of each contender, and how many times as fast the first one is.
 
     Args:
         updates: Measured updates of each contender, by its name.
@@ -305,7 +305,7 @@ def speed_table(updates: Mapping[str, Sequence[Update]], machine: float) -> str:
 
 
 def memory_table(config: AiaynConfig, max_tokens: int, length: int) -> str:
-    """Peaks of ours and Marian with and without their losses, each in a process of its own.
+    """Peak memory of our model and of Marian, with and without the loss, each in its own process.
 
     Args:
         config: Sizes.

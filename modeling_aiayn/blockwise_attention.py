@@ -43,7 +43,7 @@ def blockwise_attention_forward(
     # Sizes of an exported program may be symbols.
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
     if is_exporting or queries * keys >= FEWEST_SCORES:
-        # Of the default generator: checkpointing restores it.
+        # Draw the seed from torch's default generator: gradient checkpointing restores its state.
         seed = torch.randint(2**62, ()) if dropout else torch.tensor(0)
         inputs = (query, key, value, attention_mask, seed, dropout, is_causal)
         return blockwise_attention(*inputs)[0].transpose(1, 2), None

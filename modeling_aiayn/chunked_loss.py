@@ -149,7 +149,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
             logits = wide_products[: len(inputs)].copy_(narrow)  # [C, V]
             if bias is not None:
                 logits += bias
-            total += _loss_and_gradient(logits, labels[chunk], label_smoothing_factor)
+            total += _loss_in_place(logits, labels[chunk], label_smoothing_factor)
             logits_grad = narrow.copy_(logits)  # [C, V]
             if states_grad is not None:
                 states_grad[chunk] = logits_grad @ projection
@@ -183,7 +183,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, buffer: Tensor) -> 
         total += buffer.copy_(left @ right)
 
 
-def _loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing_factor: float) -> Tensor:
+def _loss_in_place(logits: Tensor, labels: Tensor, label_smoothing_factor: float) -> Tensor:
     """Return the summed loss of logits, [C, V], and overwrite the logits with its gradient."""
     picked = logits.gather(-1, labels[:, None])  # [C, 1]
     target = (1 - label_smoothing_factor) * picked  # [C, 1]

@@ -44,8 +44,8 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_aiayn.AiaynEncoderModel",
 }
 
-# The class that AutoModel opens for a saved class, if it is not AiaynModel.
-BASE_MODELS = {
+# By saved class, the class that AutoModel loads. All other saved classes load as AiaynModel.
+AUTO_MODEL_CLASSES = {
     "AiaynForSequenceClassification": "modeling_aiayn.AiaynEncoderModel",
     "AiaynEncoderModel": "modeling_aiayn.AiaynEncoderModel",
     "AiaynForCausalLM": "modeling_aiayn.AiaynDecoderModel",
@@ -189,8 +189,8 @@ class AiaynConfig(PreTrainedConfig):
         self.auto_map = AUTO_MAP | {name: at for name, at in own.items() if "--" not in at}
         self.architectures = self.architectures or []
         head = next(iter(self.architectures), "AiaynModel")
-        base = self.auto_map["AutoModel"] = BASE_MODELS.get(head, AUTO_MAP["AutoModel"])
-        if head in BASE_MODELS:  # AutoModel chooses by this list if the package is installed
+        base = self.auto_map["AutoModel"] = AUTO_MODEL_CLASSES.get(head, AUTO_MAP["AutoModel"])
+        if head in AUTO_MODEL_CLASSES:  # AutoModel chooses by this list if the package is installed
             self.architectures = list(dict.fromkeys((head, base.split(".")[1])))
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 

@@ -148,7 +148,8 @@ class AiaynGenerationMixin(GenerationMixin):
         if positions is not None and max_length > positions + 1:
             raise ValueError(
                 f"The learned position table has max_position_embeddings={positions} positions, "
-                f"got max_length={max_length}. Ask for at most {positions + 1}."
+                f"got max_length={max_length} (with max_new_tokens: prompt plus new tokens). Pass "
+                f"max_length={positions + 1} or less."
             )
 
 

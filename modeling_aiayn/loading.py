@@ -46,15 +46,18 @@ ENFORCED = {
     "ignore_mismatched_sizes": True,
 }
 # Libraries raise these errors for files with unexpected content.
-OF_CONTENT = (TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+CONTENT_ERRORS = (
+    *(TypeError, LookupError, AttributeError),
+    *(RuntimeError, ArithmeticError, AssertionError),
+)
 # safetensors' names of the types that weights may have.
 FLOATS = ("F64", "F32", "F16", "BF16")
 SETTINGS_FILES = (
     *(CONFIG_NAME, GENERATION_CONFIG_NAME, ADAPTER_CONFIG_NAME),
     *("tokenizer_config.json", "tokenizer.json"),
 )
-# Options that say where a repository's files are.
-PLACES = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
+# Options of from_pretrained that locate a repository's files.
+LOCATION_OPTIONS = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 # The models that are part of the package, the default first, and the folder that holds them.
 BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
 BUNDLED_MODEL = BUNDLED_MODELS[0]
@@ -78,7 +81,7 @@ def named_load_errors(path: str | Path) -> Iterator[None]:
 
     Raises:
         OSError: The weights are corrupt, or a library failed for another reason.
-        ValueError: An error came that a damaged file, or one of another kind, may have caused.
+        ValueError: A library failed in a way that a damaged or wrong file may have caused.
     """
     try:
         yield
@@ -91,7 +94,7 @@ def named_load_errors(path: str | Path) -> Iterator[None]:
         if is_out_of_memory(error) or not (is_failure or isinstance(error, Exception)):
             raise
         reason = f"{path} cannot be loaded ({type(error).__name__}: {error})."
-        if not is_failure and not isinstance(error, OF_CONTENT):  # of the network, for example
+        if not is_failure and not isinstance(error, CONTENT_ERRORS):  # a network error, for example
             raise OSError(reason) from error
         raise ValueError(
             f"{reason} If the options are right, a file in it is damaged or of another kind: copy "
@@ -164,20 +167,21 @@ def check_model_folder(
         raise FileNotFoundError(f"{folder} holds no model: there is no {CONFIG_NAME} in it.")
 
 
-def check_weight_file(path: Path, kinds: Sequence[str] = FLOATS) -> None:
+def check_weight_file(path: Path, dtypes: Sequence[str] = FLOATS) -> None:
     """Check that a file is a complete safetensors file of numbers; only its header is read.
 
     Raises:
         OSError: The file is missing, a Git LFS pointer, truncated or corrupt.
-        ValueError: A weight is of another type than kinds, safetensors' names of types.
+        ValueError: A weight has a type that is not in dtypes (safetensors' names of types).
     """
     try:
         with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118
-                kind = weights.get_slice(name).get_dtype()
-                if kind not in kinds:
+                dtype = weights.get_slice(name).get_dtype()
+                if dtype not in dtypes:
                     raise ValueError(
-                        f"{path}: the weight {name} must hold floating-point numbers, got {kind}."
+                        f"{path}: the weight {name} must have one of the types "
+                        f"{', '.join(dtypes)}, got {dtype}. Save the model without quantization."
                     )
             return
     except SafetensorError as error:  # names neither the file nor a remedy
@@ -258,7 +262,12 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
 
 
 def load_checked(
-    auto_class: Any, path: str | Path, *, hub: bool = False, new: str | None = None, **options: Any
+    auto_class: Any,
+    path: str | Path,
+    *,
+    hub: bool = False,
+    new_prefix: str | None = None,
+    **options: Any,
 ) -> Any:
     """Load a model, and check its files and its weights.
 
@@ -268,8 +277,8 @@ def load_checked(
         auto_class: The class that loads the model: AutoModelForCausalLM, ...
         path: A folder, or with hub the name of a repository.
         hub: Whether path is a repository on the Hub.
-        new: Prefix of the weights that may be missing from path; they are initialised. Weights
-            that the model does not need are then ignored.
+        new_prefix: Prefix of the names of weights that may be missing, such as a new head's. They
+            are initialised, and weights that the model does not need are ignored.
         **options: Passed to auto_class.from_pretrained.
 
     Raises:
@@ -278,7 +287,10 @@ def load_checked(
             shape or not finite.
     """
     if fixed := sorted(options.keys() & ENFORCED.keys()):
-        raise ValueError(f"{fixed[0]} cannot be set: all weights are checked safetensors.")
+        raise ValueError(
+            f"{fixed[0]} cannot be set: only safetensors files are loaded, and all weights are "
+            "checked. Leave it out."
+        )
     options = {"trust_remote_code": False, "local_files_only": not hub} | options
     if not hub:
         check_settings_files(path)
@@ -287,8 +299,9 @@ def load_checked(
         shards_in(index)
     with named_load_errors(path), without_load_report():
         model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
-    if new is not None:
-        missing = [name for name in loading_info["missing_keys"] if not name.startswith(new)]
+    if new_prefix is not None:
+        keys = loading_info["missing_keys"]
+        missing = [name for name in keys if not name.startswith(new_prefix)]
         loading_info = loading_info | {"missing_keys": missing, "unexpected_keys": set()}
     check_weights(path, model, loading_info)
     return model
@@ -305,7 +318,7 @@ def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | No
         path,
         name,
         _raise_exceptions_for_missing_entries=False,
-        **{name: options[name] for name in PLACES if name in options},
+        **{name: options[name] for name in LOCATION_OPTIONS if name in options},
     )
     return None if found is None else Path(found)
 
@@ -323,7 +336,7 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     options = {"local_files_only": not hub} | options
     if (weights := find_int8_weights(path, hub, **options)) is not None:
         return _load_int8(path, weights, hub, **options)
-    where = {name: options[name] for name in PLACES if name in options}
+    where = {name: options[name] for name in LOCATION_OPTIONS if name in options}
     base: str | Path | None = _base_of_adapter(path, **where)
     if base is None:
         return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
@@ -355,8 +368,8 @@ def _load_int8(
 ) -> AiaynForConditionalGeneration:
     """Load a model whose weights have 8 bits, as floating-point numbers."""
     check_weight_file(weights, (*FLOATS, "I8"))
-    where = {name: options[name] for name in PLACES if name in options}
-    others = {name: value for name, value in options.items() if name not in PLACES}
+    where = {name: options[name] for name in LOCATION_OPTIONS if name in options}
+    others = {name: value for name, value in options.items() if name not in LOCATION_OPTIONS}
     if others.get("dtype") in (None, "auto"):  # the configuration's is that of the original weights
         others["dtype"] = torch.float32
     # from_pretrained sets fields of a configuration that it reads, not of one that it is given.
@@ -448,7 +461,7 @@ def check_package(name: str, extra: str) -> None:
     """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
     if find_spec(name) is None:
         raise ModuleNotFoundError(
-            f"This needs the package {name}. Install it, or modeling_aiayn[{extra}]."
+            f"The package {name} is not installed. Install it, or modeling_aiayn[{extra}]."
         )
 
 

@@ -89,10 +89,11 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
     is_ignored = labels == IGNORED_LABEL  # [...]
     is_invalid = ((labels < 0) | (labels >= num_scores)) & ~is_ignored  # [...]
     if is_invalid.any():
-        place = is_invalid.nonzero()[0].tolist()
+        index = is_invalid.nonzero()[0].tolist()
         raise ValueError(
             f"Each label must be in [0, {num_scores}) or {IGNORED_LABEL}, got "
-            f"{labels[tuple(place)].item()} at {place}. Check that the data belongs to this model."
+            f"{labels[tuple(index)].item()} at index {index}. Check that the data "
+            "belongs to this model."
         )
     if is_ignored.all():
         logger.warning_once(

@@ -34,7 +34,7 @@ from .losses import (
     shift_left,
     shift_right,
 )
-from .stacks import AiaynDecoder, AiaynEncoder, AiaynPreTrainedModel, source_mask, with_halves
+from .stacks import AiaynDecoder, AiaynEncoder, AiaynPreTrainedModel, config_for_class, source_mask
 
 
 class AiaynModel(AiaynPreTrainedModel):
@@ -44,7 +44,7 @@ class AiaynModel(AiaynPreTrainedModel):
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, True))
+        super().__init__(config_for_class(config, True))
         self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {}
@@ -124,7 +124,7 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^(lm_head|classifier)\."]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, False))
+        super().__init__(config_for_class(config, False))
         self.encoder = AiaynEncoder(self.config)
         self.post_init()
 
@@ -148,7 +148,7 @@ class AiaynDecoderModel(AiaynPreTrainedModel):
     _input_half = "decoder"
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, False, config.decoder_vocab_size))
+        super().__init__(config_for_class(config, False, config.decoder_vocab_size))
         self.decoder = AiaynDecoder(self.config)
         self.post_init()
 
@@ -166,7 +166,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, True))
+        super().__init__(config_for_class(config, True))
         self.loss_type = "ForMaskedLM"  # labels are not shifted: a trainer must count all of them
         if config.decoder_vocab_size is not None:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
@@ -263,7 +263,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, False))
+        super().__init__(config_for_class(config, False))
         self.num_labels = config.num_labels
         self.model = AiaynEncoderModel(self.config)
         self.classifier = nn.Linear(config.d_model, config.num_labels)
@@ -329,7 +329,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     ]
 
     def __init__(self, config: AiaynConfig) -> None:
-        super().__init__(with_halves(config, False, config.decoder_vocab_size))
+        super().__init__(config_for_class(config, False, config.decoder_vocab_size))
         self.model = AiaynDecoderModel(self.config)
         self.lm_head = nn.Linear(config.d_model, self.config.vocab_size, bias=config.lm_head_bias)
         self.post_init()

@@ -21,7 +21,8 @@ def parse_json(text: str, where: str) -> Any:
     except RecursionError as error:
         raise ValueError(f"{where}: the JSON is nested too deeply.") from error
     except ValueError as error:
-        reason = str(error).partition(";")[0]  # of numbers with thousands of digits
+        # For a number with thousands of digits, Python adds its own advice after ";".
+        reason = str(error).partition(";")[0]
         raise ValueError(f"{where}: not valid JSON ({reason}).") from error
     if SURROGATE.search(text):
         try:

@@ -1,4 +1,4 @@
-"""Upload to the Hub: of a trained model's folder, only the files that belong there."""
+"""Upload a trained model's folder to the Hub, without files that must not be public."""
 
 import importlib
 import logging
@@ -96,7 +96,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
         if not any(path.match(pattern) for path in files for pattern in patterns):
             raise ValueError(
                 f"{folder} has no {patterns[0]}: a model on the Hub needs a card, a configuration, "
-                "weights and a tokenizer. scripts/train_translation.py writes all of them."
+                "weights and a tokenizer. aiayn train-translation writes all of them."
             )
     check_weight_files(folder)
     check_base(folder)
@@ -122,7 +122,7 @@ def check_base(folder: Path) -> None:
     """Check that the base model of an adapter is not a folder of this machine.
 
     Raises:
-        ValueError: It is one.
+        ValueError: The base model is a local folder.
     """
     path = folder / ADAPTER_CONFIG_NAME
     if not path.is_file() or (folder / CONFIG_NAME).is_file():

@@ -222,7 +222,7 @@ class AiaynStack(AiaynPreTrainedModel):
         """Check that the implementation computes attention weights if they are asked for.
 
         Raises:
-            ValueError: It computes none.
+            ValueError: Weights are asked for, and the implementation is not "eager".
         """
         if output_attentions is None:
             output_attentions = self.config.output_attentions
@@ -406,10 +406,10 @@ def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)
 
 
-def with_halves(
+def config_for_class(
     config: AiaynConfig, is_encoder_decoder: bool, vocab_size: int | None = None
 ) -> AiaynConfig:
-    """Return config, or a copy with these values; generate() reads if the model has both halves."""
+    """Return config, or a copy with these values; generate() reads is_encoder_decoder."""
     vocab_size = vocab_size or config.vocab_size
     if (config.is_encoder_decoder, config.vocab_size) != (is_encoder_decoder, vocab_size):
         config = copy.deepcopy(config)
@@ -454,10 +454,10 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
         return
     is_invalid = (input_ids < 0) | (input_ids >= vocab_size)  # [...]
     if is_invalid.any():
-        place = is_invalid.nonzero()[0].tolist()
+        index = is_invalid.nonzero()[0].tolist()
         raise ValueError(
-            f"Each input id must be in [0, {vocab_size}), got {input_ids[tuple(place)].item()} at "
-            f"{place}. Check that the tokenizer belongs to this model."
+            f"Each input id must be in [0, {vocab_size}), got {input_ids[tuple(index)].item()} at "
+            f"index {index}. Check that the tokenizer belongs to this model."
         )
 
 
@@ -472,7 +472,10 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
         )
     is_readable = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if is_readable and not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(f"The attention mask must hold 1 for real {name}s and 0 for padding.")
+        raise ValueError(
+            f"The attention mask must hold 1 for real {name}s and 0 for padding, got the values "
+            f"{mask.unique()[:5].tolist()}."
+        )
 
 
 def check_source(

@@ -53,10 +53,13 @@ def portable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenize
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Train a "bpe" vocabulary of vocab_size, or one of "word" or "token" with min_frequency.
+    """Train a tokenizer; kind is "bpe", "word" or "token".
+
+    vocab_size is for "bpe"; min_frequency is for "word" and "token". "word" always lower-cases
+    text and ignores lowercase.
 
     Raises:
-        ValueError: There is no such kind, or the sizes do not fit the texts.
+        ValueError: kind is unknown, or vocab_size or min_frequency does not fit the texts.
     """
     if kind == "bpe":
         return train_bpe_tokenizer(texts, vocab_size, lowercase)
@@ -204,7 +207,9 @@ def is_tokenizer_failure(error: BaseException) -> bool:
 
 @contextmanager
 def named_tokenizer_errors(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Name the tokenizer that fails, as one with a regular expression that never ends does.
+    """Name the tokenizer in errors of the package tokenizers.
+
+    One cause is a regular expression in the tokenizer that never ends.
 
     Raises:
         ValueError: The package tokenizers failed in the block.

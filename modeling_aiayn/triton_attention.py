@@ -3,8 +3,8 @@
     import modeling_aiayn.triton_attention
 
 registers the kernels: CUDA tensors then take them under `attn_implementation="aiayn_blockwise"`.
-A program computes a block of queries of one head; in `_of_keys`, a block of keys. Matrices are
-those of one head, contiguous: queries are [T, K], keys [S, K].
+A program computes a block of queries of one head; in `_key_gradients`, a block of keys. Matrices
+are those of one head, contiguous: queries are [T, K], keys [S, K].
 """
 
 import math
@@ -43,8 +43,8 @@ def _load(matrix, rows, columns, height, width):
 @triton.jit
 def _store(matrix, block, rows, columns, height, width):
     is_inside = (rows[:, None] < height) & (columns[None, :] < width)
-    place = matrix + rows[:, None] * width + columns[None, :]
-    tl.store(place, block.to(matrix.dtype.element_ty), mask=is_inside)
+    pointers = matrix + rows[:, None] * width + columns[None, :]
+    tl.store(pointers, block.to(matrix.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit
@@ -59,11 +59,11 @@ def _scores(
         is_seen = is_seen & (columns[None, :] <= rows[:, None])
     if MASK != "none":
         is_inside = (rows[:, None] < queries) & (columns[None, :] < keys)
-        place = mask + rows.to(tl.int64)[:, None] * row_stride + columns[None, :] * column_stride
+        pointers = mask + rows.to(tl.int64)[:, None] * row_stride + columns[None, :] * column_stride
         if MASK == "boolean":
-            is_seen = is_seen & tl.load(place, mask=is_inside, other=0).to(tl.int1)
+            is_seen = is_seen & tl.load(pointers, mask=is_inside, other=0).to(tl.int1)
         else:
-            scores += tl.load(place, mask=is_inside, other=0.0).to(tl.float32) * LOG2_E
+            scores += tl.load(pointers, mask=is_inside, other=0.0).to(tl.float32) * LOG2_E
     return tl.where(is_seen, scores, float("-inf"))
 
 
@@ -84,17 +84,17 @@ def _attend(
     """Algorithm 1 for a block of queries."""
     head = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_key, of_value = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
     mask += head // heads * sentence_stride + head % heads * head_stride
-    q = _load(query + head * queries * width, rows, of_key, queries, width)
+    q = _load(query + head * queries * width, rows, key_dims, queries, width)
     largest = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     attended = tl.zeros((BLOCK, VALUE_WIDTH), tl.float32)
     end = tl.minimum(keys, (tl.program_id(0) + 1) * BLOCK) if IS_CAUSAL else keys
     for start in range(0, end, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        k = _load(key + head * keys * width, columns, of_key, keys, width)
-        v = _load(value + head * keys * value_width, columns, of_value, keys, value_width)
+        k = _load(key + head * keys * width, columns, key_dims, keys, width)
+        v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
         scores = _scores(
             q, k, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
             IS_CAUSAL, MASK, PRECISION,
@@ -110,7 +110,7 @@ def _attend(
         attended = attended * rescaling[:, None] + product
     total = tl.where(total == 0, 1.0, total)  # of rows without keys
     attended /= total[:, None]
-    _store(output + head * queries * value_width, attended, rows, of_value, queries, value_width)
+    _store(output + head * queries * value_width, attended, rows, value_dims, queries, value_width)
     log_sum = (largest + tl.log2(total)) / LOG2_E
     tl.store(log_sums + head * queries + rows, log_sum, mask=rows < queries)
 
@@ -121,13 +121,13 @@ def _weights_and_gradients(
 ):  # fmt: skip
     """A block's weights after dropout, and the gradients of its scores."""
     weights = tl.exp2(scores - log_sum[:, None] * LOG2_E)
-    of_weights = tl.dot(gradient, tl.trans(value), input_precision=PRECISION) * kept
-    return weights * kept, weights * (of_weights - row_sum[:, None])
+    weights_grad = tl.dot(gradient, tl.trans(value), input_precision=PRECISION) * kept
+    return weights * kept, weights * (weights_grad - row_sum[:, None])
 
 
 @triton.jit
-def _of_queries(
-    query, key, value, mask, gradient, log_sums, row_sums, of_query, seed, dropout, scale, heads,
+def _query_gradients(
+    query, key, value, mask, gradient, log_sums, row_sums, query_grad, seed, dropout, scale, heads,
     queries, keys, width, value_width, sentence_stride, head_stride, row_stride, column_stride,
     IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -135,32 +135,32 @@ def _of_queries(
     """Algorithm 2: the gradients of a block of queries."""
     head = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_key, of_value = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
     mask += head // heads * sentence_stride + head % heads * head_stride
-    q = _load(query + head * queries * width, rows, of_key, queries, width)
-    g = _load(gradient + head * queries * value_width, rows, of_value, queries, value_width)
+    q = _load(query + head * queries * width, rows, key_dims, queries, width)
+    g = _load(gradient + head * queries * value_width, rows, value_dims, queries, value_width)
     log_sum = tl.load(log_sums + head * queries + rows, mask=rows < queries, other=0.0)
     row_sum = tl.load(row_sums + head * queries + rows, mask=rows < queries, other=0.0)
-    found = tl.zeros((BLOCK, WIDTH), tl.float32)
+    grad_sum = tl.zeros((BLOCK, WIDTH), tl.float32)
     end = tl.minimum(keys, (tl.program_id(0) + 1) * BLOCK) if IS_CAUSAL else keys
     for start in range(0, end, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        k = _load(key + head * keys * width, columns, of_key, keys, width)
-        v = _load(value + head * keys * value_width, columns, of_value, keys, value_width)
+        k = _load(key + head * keys * width, columns, key_dims, keys, width)
+        v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
         scores = _scores(
             q, k, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
             IS_CAUSAL, MASK, PRECISION,
         )  # fmt: skip
         kept = _kept(seed + head, rows, columns, keys, dropout) if HAS_DROPOUT else 1.0
-        _, of_scores = _weights_and_gradients(scores, g, v, log_sum, row_sum, kept, PRECISION)
-        found += tl.dot(of_scores.to(k.dtype), k, input_precision=PRECISION)
-    _store(of_query + head * queries * width, found * scale, rows, of_key, queries, width)
+        _, scores_grad = _weights_and_gradients(scores, g, v, log_sum, row_sum, kept, PRECISION)
+        grad_sum += tl.dot(scores_grad.to(k.dtype), k, input_precision=PRECISION)
+    _store(query_grad + head * queries * width, grad_sum * scale, rows, key_dims, queries, width)
 
 
 @triton.jit
-def _of_keys(
-    query, key, value, mask, gradient, log_sums, row_sums, of_keys, of_values, seed, dropout, scale,
-    heads, queries, keys, width, value_width,
+def _key_gradients(
+    query, key, value, mask, gradient, log_sums, row_sums, key_grad, value_grad, seed, dropout,
+    scale, heads, queries, keys, width, value_width,
     sentence_stride, head_stride, row_stride, column_stride,
     IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -168,17 +168,17 @@ def _of_keys(
     """Algorithm 2: the gradients of a block of keys and of its values."""
     head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_key, of_value = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
     mask += head // heads * sentence_stride + head % heads * head_stride
-    k = _load(key + head * keys * width, columns, of_key, keys, width)
-    v = _load(value + head * keys * value_width, columns, of_value, keys, value_width)
-    found = tl.zeros((BLOCK, WIDTH), tl.float32)
-    found_values = tl.zeros((BLOCK, VALUE_WIDTH), tl.float32)
+    k = _load(key + head * keys * width, columns, key_dims, keys, width)
+    v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
+    grad_sum = tl.zeros((BLOCK, WIDTH), tl.float32)
+    value_sum = tl.zeros((BLOCK, VALUE_WIDTH), tl.float32)
     first = tl.program_id(0) * BLOCK if IS_CAUSAL else 0
     for start in range(first, queries, BLOCK):
         rows = start + tl.arange(0, BLOCK)
-        q = _load(query + head * queries * width, rows, of_key, queries, width)
-        g = _load(gradient + head * queries * value_width, rows, of_value, queries, value_width)
+        q = _load(query + head * queries * width, rows, key_dims, queries, width)
+        g = _load(gradient + head * queries * value_width, rows, value_dims, queries, value_width)
         log_sum = tl.load(log_sums + head * queries + rows, mask=rows < queries, other=0.0)
         row_sum = tl.load(row_sums + head * queries + rows, mask=rows < queries, other=0.0)
         scores = _scores(
@@ -186,12 +186,14 @@ def _of_keys(
             IS_CAUSAL, MASK, PRECISION,
         )  # fmt: skip
         kept = _kept(seed + head, rows, columns, keys, dropout) if HAS_DROPOUT else 1.0
-        dropped, of_scores = _weights_and_gradients(scores, g, v, log_sum, row_sum, kept, PRECISION)
-        found_values += tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision=PRECISION)
-        found += tl.dot(tl.trans(of_scores.to(q.dtype)), q, input_precision=PRECISION)
-    _store(of_keys + head * keys * width, found * scale, columns, of_key, keys, width)
+        dropped, scores_grad = _weights_and_gradients(
+            scores, g, v, log_sum, row_sum, kept, PRECISION
+        )
+        value_sum += tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision=PRECISION)
+        grad_sum += tl.dot(tl.trans(scores_grad.to(q.dtype)), q, input_precision=PRECISION)
+    _store(key_grad + head * keys * width, grad_sum * scale, columns, key_dims, keys, width)
     _store(
-        of_values + head * keys * value_width, found_values, columns, of_value, keys, value_width
+        value_grad + head * keys * value_width, value_sum, columns, value_dims, keys, value_width
     )
 
 
@@ -281,16 +283,16 @@ def backward(
     query, key, value, gradient = (each.contiguous() for each in (*likes, gradient))
     mask, arguments, options = _sizes_and_options(query, value, mask, seed, dropout, is_causal)
     row_sums = (gradient * output).sum(-1, dtype=torch.float32)
-    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    given = (query, key, value, mask, gradient, log_sums, row_sums)
+    query_grad, key_grad, value_grad = (torch.empty_like(each) for each in (query, key, value))
+    kernel_inputs = (query, key, value, mask, gradient, log_sums, row_sums)
     heads = query.size(0) * query.size(1)
-    of_rows = (triton.cdiv(query.size(2), options["BLOCK"]), heads)
-    _of_queries[of_rows](*given, of_query, *arguments, **options)
-    of_columns = (triton.cdiv(key.size(2), options["BLOCK"]), heads)
-    _of_keys[of_columns](*given, of_key, of_value, *arguments, **options)
+    query_grid = (triton.cdiv(query.size(2), options["BLOCK"]), heads)
+    _query_gradients[query_grid](*kernel_inputs, query_grad, *arguments, **options)
+    key_grid = (triton.cdiv(key.size(2), options["BLOCK"]), heads)
+    _key_gradients[key_grid](*kernel_inputs, key_grad, value_grad, *arguments, **options)
     # Compilers rely on gradients that are laid out as their tensors.
-    found = zip(likes, (of_query, of_key, of_value), strict=True)
-    in_query, in_key, in_value = (torch.empty_like(like).copy_(each) for like, each in found)
+    pairs = zip(likes, (query_grad, key_grad, value_grad), strict=True)
+    in_query, in_key, in_value = (torch.empty_like(like).copy_(each) for like, each in pairs)
     return in_query, in_key, in_value
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 # A full disk, a quota and a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Of a mounted file, and of another user's file in a folder such as /tmp.
+# Errors of a rename onto a mounted file, or onto another user's file in a folder such as /tmp.
 NOT_RENAMED = (errno.EACCES, errno.EPERM, errno.EBUSY)
 # Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"

@@ -39,7 +39,7 @@ for capability, dtype, width, mask, is_causal in (
         "VALUE_WIDTH": width,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
     }
-    for kernel in (kernels._attend, kernels._of_queries, kernels._of_keys):
+    for kernel in (kernels._attend, kernels._query_gradients, kernels._key_gradients):
         signature = signature_of(kernel, constants, NAMES[dtype], mask)
         places = {(kernel.arg_names.index(each),): value for each, value in constants.items()}
         source = ASTSource(fn=kernel, signature=signature, constexprs=places)

@@ -93,7 +93,7 @@ def test_a_visitor_translates_and_sees_where_the_model_looks(page):
     page.locator("#best").get_by_text(expected, exact=True).filter(visible=True).first.wait_for()
     frame = page.frame_locator("#attention iframe")
     frame.locator("#row-strip button").first.hover()
-    assert "looks at" in frame.locator("#shown").text_content()
+    assert "attends to" in frame.locator("#shown").text_content()
     before = frame.locator("#shown").text_content()
     frame.locator("#head").select_option("1")
     frame.locator("#row-strip button").first.hover()
@@ -222,7 +222,7 @@ def test_flags_that_cannot_be_are_refused(run, tmp_path):
 
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
-    written = AppFlags(restore_case=True).written
+    written = AppFlags(restore_case=True).prepare_sentence
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], written)
     *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))

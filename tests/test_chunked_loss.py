@@ -190,7 +190,7 @@ def test_labels_outside_the_vocabulary_raise_an_error(batch):
     batch["labels"] = batch["labels"].clone()
     batch["labels"][0, 1] = 31
     with pytest.raises(
-        ValueError, match=r"Each label must be in \[0, 31\) or -100, got 31 at \[0, 1\]"
+        ValueError, match=r"Each label must be in \[0, 31\) or -100, got 31 at index \[0, 1\]"
     ):
         small_model()(**batch, skip_logits=True)
 

@@ -89,7 +89,7 @@ def test_an_index_on_the_hub_names_no_pickle(hub, damaged, monkeypatch):
     ("name", "field", "value", "reason"),
     [
         ("generation_config.json", "eos_token_id", None, "eos_token_id must be in [0, 600)"),
-        ("generation_config.json", "eos_token_id", -1, "it ends a translation; got -1"),
+        ("generation_config.json", "eos_token_id", -1, "eos_token_id must be in [0, 600), got -1"),
         ("generation_config.json", "eos_token_id", [2, 600], "got [2, 600]"),
         ("generation_config.json", "eos_token_id", "2", "got '2'"),
         ("generation_config.json", "max_tokens_beyond_source", 10**9, "must be in [0, 100000]"),
@@ -128,7 +128,7 @@ def test_integer_weights_are_rejected(run, damaged):
     weights = load_file(damaged / "model.safetensors")
     name = next(iter(weights))
     save_file(weights | {name: weights[name].long()}, damaged / "model.safetensors")
-    reason = f"the weight {name} must hold floating-point numbers, got I64."
+    reason = f"the weight {name} must have one of the types F64, F32, F16, BF16, got I64."
     assert reason in translate_error(run, damaged)
 
 

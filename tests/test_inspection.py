@@ -532,13 +532,13 @@ def test_page_shows_all_weights_of_a_token(page, hostile_maps):
     page.locator("#row-strip button").nth(2).hover()
     says = page.locator("#shown").text_content()
     best = int(weights[2].argmax())
-    assert f"looks at {visible(hostile_maps.source.tokens[best])} {weights[2, best]:.4f}" in says
+    assert f"attends to {visible(hostile_maps.source.tokens[best])} {weights[2, best]:.4f}" in says
     titles = page.locator("#column-strip button").evaluate_all("all => all.map(one => one.title)")
     assert [float(title) for title in titles] == pytest.approx(weights[2].tolist(), abs=1e-4)
     page.locator("#column-strip button").nth(5).click()
-    assert "is looked at by" in page.locator("#shown").text_content()
+    assert "gets attention from" in page.locator("#shown").text_content()
     page.locator("#row-title").hover()
-    assert "is looked at by" in page.locator("#shown").text_content()
+    assert "gets attention from" in page.locator("#shown").text_content()
 
 
 def test_page_works_by_keyboard(page, hostile_maps):
@@ -551,7 +551,7 @@ def test_page_works_by_keyboard(page, hostile_maps):
     assert page.locator("#shown").text_content().startswith(f"{name} (target predicted)")
     page.keyboard.press("Tab")
     page.keyboard.press("End")
-    assert page.locator("#shown").text_content().startswith("</s> (source looked at)")
+    assert page.locator("#shown").text_content().startswith("</s> (source attended to)")
     page.keyboard.press("Tab")
     for key in ("ArrowUp", "ArrowDown", "ArrowDown", "ArrowLeft"):
         page.keyboard.press(key)

@@ -475,11 +475,11 @@ def test_empty_batch_gives_an_empty_result(model):
         ),
         (
             {"input_ids": torch.tensor([[5, 6], [7, 31]]), "labels": torch.tensor([[7], [2]])},
-            r"input id must be in \[0, 31\), got 31 at \[1, 1\]",
+            r"input id must be in \[0, 31\), got 31 at index \[1, 1\]",
         ),
         (
             {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[0, -100]])},
-            r"input id must be in \[0, 31\), got -100 at \[0, 1\]",
+            r"input id must be in \[0, 31\), got -100 at index \[0, 1\]",
         ),
         (
             {
@@ -487,7 +487,7 @@ def test_empty_batch_gives_an_empty_result(model):
                 "labels": torch.tensor([[7, -100, 31]]),
                 "decoder_input_ids": torch.tensor([[0, 7, 8]]),
             },
-            r"label must be in \[0, 31\) or -100, got 31 at \[0, 2\]",
+            r"label must be in \[0, 31\) or -100, got 31 at index \[0, 2\]",
         ),
     ],
 )  # fmt: skip

@@ -602,8 +602,8 @@ def test_a_finished_run_with_other_data_or_sizes_is_rejected(tmp_path):
     run_of(resume=None).finish()
     assert run_of().is_finished
     for other, message in (
-        ({"text": "a\tc\n"}, "--train_file had another content then"),
-        ({"de": "b"}, "--validation_file had another content then"),
+        ({"text": "a\tc\n"}, "--train_file had other content when the run was made"),
+        ({"de": "b"}, "--validation_file had other content when the run was made"),
         ({"test_file": [f"{tmp_path}/train.tsv"]}, "test_file was None then, and is 'sha256:"),
         ({"source_lang": "fr"}, "source_lang was 'en' then, and is 'fr' now"),
         ({"model": {"vocab_size": 9}}, "vocab_size was 10000 then, and is 9 now"),
@@ -621,7 +621,7 @@ def test_a_run_is_finished_with_the_data_that_it_began_with(tmp_path):
     run = Run(arguments(tmp_path / "run"), data)
     (tmp_path / "train.tsv").write_text("a\tc\n")
     run.finish()
-    with pytest.raises(ValueError, match="--train_file had another content then"):
+    with pytest.raises(ValueError, match="--train_file had other content when the run was made"):
         Run(arguments(tmp_path / "run", resume="auto"), data)
 
 

@@ -19,7 +19,7 @@ from modeling_aiayn.translation.candidates import (
 from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
-from modeling_aiayn.translation.hypothesis_tree import FIRST_STEPS, STEPS, HypothesisTree
+from modeling_aiayn.translation.hypothesis_tree import CHECK_STEPS, FIRST_STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.required_phrases import Progress
 from modeling_aiayn.translation.torch_engine import TorchEngine
@@ -474,7 +474,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
                 seen = allowed[sentence, 0, hypothesis]
                 expected = past[:, sentence, hypothesis]
                 torch.testing.assert_close(kept[:, sentence, :, seen], expected, rtol=0, atol=0)
-        if step == STEPS + 2:
+        if step == CHECK_STEPS + 2:
             staying = torch.tensor([0, 2, 4])
             tree.keep(staying)
             past, sentences = past[:, staying], 3

@@ -108,7 +108,7 @@ def test_the_ids_of_a_batch_are_those_of_its_sources():
 
 
 def test_links_are_added_up_by_pair_of_ids(monkeypatch):
-    monkeypatch.setattr(LinkCounts, "MOST_APART", 2)
+    monkeypatch.setattr(LinkCounts, "MAX_STORED_LINKS", 2)
     counts = LinkCounts(5, 7)
     attention = torch.tensor([[[0.8, 0.2], [0.05, 0.95]], [[1.0, 0.0], [0.0, 0.0]]])
     for _ in range(2):

@@ -118,7 +118,7 @@ def _start_from(
     model = load_checked(
         AutoModelForSequenceClassification,
         folder,
-        new="classifier.",
+        new_prefix="classifier.",
         config=AiaynConfig.from_dict(config.to_dict() | fields),
         dtype=torch.float32,
     )

@@ -1,4 +1,4 @@
-"""Try a model in the browser: translate, classify or complete, and see where the model looks.
+"""Try a model in the browser: translate, classify or complete a text, and see the attention.
 
 aiayn app
 aiayn app --model runs/imdb --port 7861
@@ -26,7 +26,7 @@ HEADS = {
     "AiaynForSequenceClassification": AutoModelForSequenceClassification,
     "AiaynForCausalLM": AutoModelForCausalLM,
 }
-# Of the bundled models.
+# Example texts for the bundled models.
 EXAMPLES = {
     "aiayn-en-de": [
         "A man rides a bicycle.",
@@ -64,7 +64,7 @@ class AppFlags(SourceFlags, ServerFlags):
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         check_package("gradio", "app")
         check_package("sentencex", "documents")
-        self.choose_source(self.model, self.hub)
+        self.set_source_lang(self.model, self.hub)
 
 
 def make_page(flags: AppFlags) -> Any:
@@ -87,7 +87,7 @@ def make_page(flags: AppFlags) -> Any:
             flags.source_lang,
             flags.max_characters,
             examples,
-            flags.written,
+            flags.prepare_sentence,
         ).build()
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage

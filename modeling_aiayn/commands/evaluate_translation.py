@@ -30,7 +30,7 @@ from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import SearchFlags, given_flags
+from .search_flags import SearchFlags, changed_flags
 from .translator_flags import TranslatorFlags
 
 
@@ -67,7 +67,7 @@ class EvaluationFlags(PairFlags, TranslatorFlags):
     def check_search(self, search: SearchFlags) -> None:
         """Check that flags of a model and its search come with a model."""
         search.check_one_best()
-        unused = given_flags(self, TranslatorFlags) | search.given
+        unused = changed_flags(self, TranslatorFlags) | search.given
         if self.hypotheses is not None and unused:
             raise ValueError(f"--{next(iter(unused))} is for --model. Leave it out.")
 

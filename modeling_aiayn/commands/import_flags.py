@@ -74,7 +74,7 @@ class ImportFlags:
     check: str | None = HfArg(
         default=None,
         help="File of torch.save with input_ids, decoder_input_ids, and the logits that the "
-        "original module computed for them: proves what no tensor shows.",
+        "original module computed for them. The import checks that it computes the same logits.",
     )
     license: str = HfArg(default="other", help="Licence of the weights, for the model card.")
 
@@ -92,4 +92,4 @@ class ImportFlags:
             raise ValueError(f"--{name} is not for --system {self.system}. Leave it out.")
         needed = SYSTEM_FLAGS[self.system][name]
         if needed is not None and not getattr(self, needed):
-            raise ValueError(f"--{name} needs --{needed}: give that too.")
+            raise ValueError(f"--{name} needs --{needed}. Pass both.")

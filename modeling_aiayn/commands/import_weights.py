@@ -81,7 +81,7 @@ def main() -> None:
     for name, why in foreign.taken.left_out.items():
         sys.stdout.write(f"left out                {name}: {why}\n")
     for name in foreign.taken.absent_biases:
-        sys.stdout.write(f"0, as {foreign.system} has none: {name}\n")
+        sys.stdout.write(f"set to 0                {name}: {foreign.system} has no such bias\n")
     if foreign.source_tokenizer is None:
         sys.stdout.write(
             "tokenizer               none was given: save one into the folder to translate text\n"

@@ -30,7 +30,7 @@ class ShortlistFlags(PairFlags, BatchFlags):
     output: str = HfArg(help="File to write, .safetensors.")
     per_token: int = HfArg(default=100, help="Target tokens of each source token, at most.")
     frequent: int = HfArg(
-        default=100, help="Number of the most frequent target tokens, which are always offered."
+        default=100, help="Number of the most frequent target tokens, which every batch may use."
     )
 
     def __post_init__(self) -> None:
@@ -39,7 +39,10 @@ class ShortlistFlags(PairFlags, BatchFlags):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.engine != "torch" or len(self.model) > 1:
-            raise ValueError("make-shortlist needs one model, and the engine torch.")
+            raise ValueError(
+                "make-shortlist needs one model, and the engine torch, got "
+                f"{len(self.model)} models and --engine {self.engine}."
+            )
         inputs = {
             "--file": self.files_of_pairs(self.file),
             "--model": [] if self.hub else files_of_models(self.model),

@@ -104,5 +104,5 @@ def status_of(stream: IO[Any]) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
-    """What all names of a file share, hard links among them."""
+    """Device and inode, which are equal for all names of one file, hard links included."""
     return status.st_dev, status.st_ino

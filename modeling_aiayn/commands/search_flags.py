@@ -9,11 +9,11 @@ from ..translation.options import LENGTH_NORMALIZATIONS, SearchOptions
 from ..translation.translator import Translator
 
 
-def given_flags(flags: Any, kind: type) -> dict[str, Any]:
-    """The flags of a kind, a dataclass that flags is of, that differ from their defaults."""
+def changed_flags(flags: Any, dataclass_type: type) -> dict[str, Any]:
+    """The flags that differ from their defaults; only the fields of dataclass_type are compared."""
     return {
         each.name: getattr(flags, each.name)
-        for each in fields(kind)
+        for each in fields(dataclass_type)
         if each.default is not MISSING and getattr(flags, each.name) != each.default
     }
 
@@ -52,7 +52,7 @@ class SearchFlags(SearchOptions):
     @property
     def given(self) -> dict[str, Any]:
         """The flags that differ from their defaults."""
-        return given_flags(self, SearchFlags)
+        return changed_flags(self, SearchFlags)
 
     def check_one_best(self) -> None:
         """Check that no more than one translation of a sentence is asked for."""

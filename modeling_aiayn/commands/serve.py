@@ -72,10 +72,10 @@ def main() -> None:
     options = flags.batch_options | vars(search.options_for(translator))
 
     def translate(sentences: list[str]) -> list[str]:
-        return translator([*map(flags.written, sentences)], **options)
+        return translator([*map(flags.prepare_sentence, sentences)], **options)
 
     def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, flags.written(source), target)
+        return word_attention(translator, flags.prepare_sentence(source), target)
 
     # An unusable model shows here, and the first request is not slow.
     thread(translate, ["A test."])

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Share:
-    """The pools of one process: of several processes, each takes the pool after the one before it.
+    """The pools of one process: process r of P takes pools r, r + P, r + 2 P, and so on.
 
     Args:
         rank: Number of the process, counted from 0.
@@ -40,7 +40,7 @@ class Share:
         """Read the variables RANK and WORLD_SIZE, which launchers set.
 
         Raises:
-            ValueError: They do not fit each other.
+            ValueError: RANK is not a number below WORLD_SIZE.
         """
         rank, processes = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
@@ -51,7 +51,7 @@ class Share:
         return cls(int(rank), int(processes))
 
     def of(self, texts: Iterable[Item]) -> Iterator[Item]:
-        """The texts of this process, in their order; alone, it reads none ahead."""
+        """The texts of this process, in their order. A single process reads no text ahead."""
         if self.processes == 1:
             return iter(texts)
         pools = islice(read_pools(texts, POOL_SIZE), self.rank, None, self.processes)

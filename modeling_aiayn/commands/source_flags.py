@@ -19,15 +19,15 @@ class SourceFlags:
     )
     restore_case: bool = HfArg(
         default=False,
-        help="Translate a sentence in capitals, or In Title Case, as if it had a capital at its "
-        "beginning alone.",
+        help="Translate a sentence IN CAPITALS or In Title Case as if only its first letter were a "
+        "capital.",
     )
 
-    def choose_source(self, model: str, hub: bool) -> None:
-        """Set the language to that of a saved model, unless its flag was given."""
+    def set_source_lang(self, model: str, hub: bool) -> None:
+        """Set source_lang to the saved model's language, unless --source_lang was passed."""
         saved = saved_languages(model, hub) or DEFAULT_LANGUAGES
         self.source_lang = self.source_lang or saved[0]
 
-    def written(self, sentence: str) -> str:
-        """A sentence as the model gets it."""
+    def prepare_sentence(self, sentence: str) -> str:
+        """Return a sentence as the model gets it, with --restore_case in natural case."""
         return natural_case(sentence, self.source_lang) if self.restore_case else sentence

@@ -27,7 +27,7 @@ from .translate_flags import TranslateFlags
 
 
 def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | DocumentLines | None:
-    """What splits texts or documents into sentences; None if each line is a sentence.
+    """Return the object that splits the input into sentences; None if each line is a sentence.
 
     Raises:
         ValueError: The format needs attention, and the model is an exported one.
@@ -39,7 +39,7 @@ def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | D
     _ = translator.model
 
     def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, flags.written(source), target)
+        return word_attention(translator, flags.prepare_sentence(source), target)
 
     return DocumentLines(flags.texts(), flags.format, flags.source_lang, attention)
 

@@ -49,11 +49,11 @@ class TranslateFlags(SourceFlags, StreamFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose_source(self.model[0], self.hub)
+        self.set_source_lang(self.model[0], self.hub)
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
         if self.destination.is_shared and self.text is None and self.input is None:
-            raise ValueError("Several launched processes need --input or --text: stdin has one.")
+            raise ValueError("Several processes cannot share stdin: they need --input or --text.")
         if self.format != "lines":
             self._check_format()
         self._check_files()
@@ -94,7 +94,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
 
     def source_texts(self, texts: Iterable[str]) -> Iterator[SourceText]:
         """Add prefixes and phrases to texts."""
-        texts = map(self.written, texts)
+        texts = map(self.prepare_sentence, texts)
         prefixes = None if self.prefixes is None else stream_lines(self.prefixes)
         phrases = None
         if self.phrases is not None:

@@ -96,8 +96,8 @@ class TranslatorFlags(BatchFlags):
 
     shortlist: str | None = HfArg(
         default=None,
-        help="File of make-shortlist: compute only the target tokens that the words of a batch can "
-        "become. Default: the whole vocabulary.",
+        help="File of make-shortlist: compute only likely translations of the source tokens in a "
+        "batch. Default: the whole vocabulary.",
     )
 
     def load(self, **options: Any) -> Translator:

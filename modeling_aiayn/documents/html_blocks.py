@@ -77,7 +77,7 @@ class _Reader:
         self.text = text
         self.parts: list[str | Block] = []
         self._builder = BlockBuilder()
-        self._begin = 0  # of the block
+        self._begin = 0  # first character of the block
         self._fixed: tuple[str, int, int] | None = None  # element, its begin, its depth
 
     def read(self) -> list[str | Block]:

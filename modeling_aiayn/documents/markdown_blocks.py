@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 TASK = re.compile(r"\[[ xX]\][ \t]+")
-# Signs that Markdown reads as markup, anywhere and at the beginning of a line.
+# Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
 SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")
 LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
 NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
-# Rules whose tokens are single signs.
-SIGNS = ("emphasis", "strikethrough")
+# Rules whose tokens are single delimiters, such as * or ~~.
+DELIMITER_RULES = ("emphasis", "strikethrough")
 
 Rule = Callable[[Any, bool], bool]
 
@@ -39,7 +39,7 @@ def escape_markdown(text: str, following: str = "") -> str:
 
 
 def escape_cell(text: str, following: str = "") -> str:
-    """The same in a table."""
+    """Escape text for a table cell: as `escape_markdown` does, and | as well."""
     return escape_markdown(text, following).replace("|", r"\|")
 
 
@@ -52,8 +52,8 @@ def _noting(rule: Rule, name: str) -> Rule:
         is_match = rule(state, silent)
         if is_match and not silent:
             new = [token for token in state.tokens[count:] if "span" not in token.meta]
-            if name in SIGNS:
-                _note_signs(new, start, state.pos)
+            if name in DELIMITER_RULES:
+                _note_delimiters(new, start, state.pos)
             else:
                 _note_marks(new, start, label_end, state.pos)
         return is_match
@@ -61,8 +61,8 @@ def _noting(rule: Rule, name: str) -> Rule:
     return note
 
 
-def _note_signs(tokens: list[Any], start: int, end: int) -> None:
-    """Each token of a run of signs is a sign, which may begin or end a mark."""
+def _note_delimiters(tokens: list[Any], start: int, end: int) -> None:
+    """Note the span of each delimiter in a run of them, such as * twice in **."""
     for token in reversed(tokens):
         first = end - len(token.content)
         if first < start:  # the text before the run
@@ -123,7 +123,7 @@ def _located(
         stripped = line.strip()
         start = max(begin, starts[number])
         whole = document[start : starts[number + 1]].rstrip()
-        # Only a cell, or the signs that may close a heading, stand after it.
+        # Only another cell, or the # that may close a heading, can follow this text in its line.
         ended = [each for each in (whole, whole.rstrip("#").rstrip()) if each.endswith(stripped)]
         found = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
         if found < 0:

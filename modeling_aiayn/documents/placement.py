@@ -1,7 +1,7 @@
 """Where the marks of a sentence stand in its translation: found by the attention.
 
-A mark is set around the run of target words that look most at its source words. Marks within a mark
-stay within it, marks side by side stay apart, so markup that was well-formed still is.
+A mark is set around the run of target words that attend most to its source words. Marks within a
+mark stay within it, and marks side by side stay apart. So well-formed markup stays well-formed.
 """
 
 import re
@@ -54,8 +54,9 @@ class PlacedSentence:
         text: The text of the block.
         start: The sentence's first character in the block.
         end: The character after its last.
-        reach: The characters of the block at which atoms belong to it: from its first one to the
-            next sentence's, of the first sentence from 0 on, of the last one to the end.
+        atom_range: Characters of the block. An atom that starts there belongs to this sentence. The
+            range goes from the start of this sentence to the start of the next one. It begins at 0
+            for the first sentence, and ends at the block's end for the last one.
         target: Its translation.
         attention: Returns the attention of a translation to its source.
     """
@@ -63,7 +64,7 @@ class PlacedSentence:
     text: str
     start: int
     end: int
-    reach: range
+    atom_range: range
     target: str
     attention: Attention
 
@@ -97,7 +98,7 @@ class PlacedSentence:
 
     def _contains(self, mark: Mark) -> bool:
         if mark.is_atom:
-            return mark.start in self.reach
+            return mark.start in self.atom_range
         return mark.start < self.end and mark.end > self.start
 
     def _covered(self, start: int, end: int) -> list[int]:
@@ -139,7 +140,8 @@ class PlacedSentence:
         owned = {id(mark): self._covered(mark.start, mark.end) for mark in marks}
         if len(marks) == 1 and owned[id(marks[0])] == covered:
             return {id(marks[0]): window}
-        # A mark that began in an earlier sentence begins this one, and so on: these come first.
+        # A mark that comes from an earlier sentence must start at the first word, and one that
+        # continues in the next sentence must end at the last word. So these marks choose first.
         bound = [mark.start < self.start or mark.end > self.end for mark in marks]
         runs = [self._best_run(mark, owned[id(mark)], window, []) for mark in marks]
         order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
@@ -154,7 +156,7 @@ class PlacedSentence:
     def _best_run(
         self, mark: Mark, own: list[int], window: Span, taken: list[Span]
     ) -> tuple[float, Span]:
-        """The run of target words that look most at a mark's words, outside of other marks' runs.
+        """The run of target words that attend most to a mark's words, outside other marks' runs.
 
         Returns:
             By how much their attention exceeds the threshold, and the run; an empty one at the end
@@ -169,7 +171,7 @@ class PlacedSentence:
         options: list[tuple[float, Span]] = []
         edges = [first, *(edge for span in taken for edge in span), last]
         for left, right in zip(edges[::2], edges[1::2], strict=True):
-            # Of all starts up to here, the one from which the sum is largest.
+            # best: the negative total before the best start so far, and this start.
             total, best = 0.0, (-inf, left)
             for unit in range(left, right):
                 if unit in starts:
@@ -198,7 +200,7 @@ class PlacedSentence:
         return starts, ends
 
     def _atom(self, mark: Mark, window: Span, covered: list[int], taken: list[Span]) -> Place:
-        """The place of an atom: after the word before it, or before the word it leans on."""
+        """Place an atom after the word before it, or before the word that it touches."""
         before = [word for word in covered if self.source_units[word][1] <= mark.start]
         after = [word for word in covered if self.source_units[word][0] >= mark.start]
         first, last = self._characters(*window)
@@ -208,12 +210,12 @@ class PlacedSentence:
             return Place(first, first, after=" " if mark.has_space_after or is_glued else "")
         if not after or window[0] == window[1]:
             return Place(last, last, before=blank)
-        leans_right = mark.has_space_before and not mark.has_space_after
-        if leans_right and self._is_word(after[0]):
-            unit = self._gap(self._looker(after[0], window), taken, 0)
+        touches_next_word = mark.has_space_before and not mark.has_space_after
+        if touches_next_word and self._is_word(after[0]):
+            unit = self._gap(self._most_attending(after[0], window), taken, 0)
             here = self.target_units[unit][0]
             return Place(here, here)
-        unit = self._gap(self._looker(before[-1], window) + 1, taken, 1)
+        unit = self._gap(self._most_attending(before[-1], window) + 1, taken, 1)
         here = self.target_units[unit - 1][1]
         return Place(here, here, before=blank)
 
@@ -224,8 +226,8 @@ class PlacedSentence:
     def _is_word(self, unit: int) -> bool:
         return self.text[self.source_units[unit][0]].isalnum()
 
-    def _looker(self, word: int, window: Span) -> int:
-        """The target word that looks most at a source word."""
+    def _most_attending(self, word: int, window: Span) -> int:
+        """The target word that attends most to a source word."""
         return max(range(*window), key=lambda unit: self.weights[unit][word])
 
     @staticmethod

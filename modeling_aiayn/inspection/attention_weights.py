@@ -139,11 +139,11 @@ class AttentionMaps:
                 f"kind must be {' or '.join(self.kinds)} for this model, got {kind!r}."
             )
         rows, row_title = self.target, "target predicted"
-        columns, column_title = self.source, "source looked at"
+        columns, column_title = self.source, "source attended to"
         if kind == "encoder":
             rows, row_title = self.source, "source"
         if kind == "decoder":
-            columns, column_title = self.inputs, "target looked at"
+            columns, column_title = self.inputs, "target attended to"
         weights = getattr(self, kind)
         return AttentionView(weights, rows.tokens, columns.tokens, row_title, column_title)
 

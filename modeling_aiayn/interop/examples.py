@@ -1,4 +1,7 @@
-"""Outputs that the original module computed: the only proof of what no tensor shows."""
+"""Outputs of the original module, to check an import.
+
+Weights do not show fields such as norm_first or the number of heads. Only outputs prove them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

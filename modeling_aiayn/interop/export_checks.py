@@ -1,14 +1,14 @@
-"""What every export to another system requires of a model."""
+"""Checks that every export to another system makes."""
 
 from ..configuration_aiayn import AiaynConfig
 from ..translation import Translator
 
 
 def check_single_model(translator: Translator) -> None:
-    """Check that a translator has one model.
+    """Check that a translator is not an ensemble.
 
     Raises:
-        ValueError: It is an ensemble.
+        ValueError: The translator has several models.
     """
     if len(translator.models) > 1:
         raise ValueError(

@@ -113,7 +113,7 @@ def check_examples(
     """Check that a converted model gives the original's outputs; return the report's line.
 
     Raises:
-        ValueError: It does not; the message lists what was assumed.
+        ValueError: The outputs differ. The message lists the assumed configuration values.
     """
     difference = examples.difference(model)
     if not difference <= examples.tolerance:  # also for NaN

@@ -11,6 +11,7 @@ from ..int8_weights import INT8_WEIGHTS_NAME, save_int8_weights
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
 from ..whole_files import new_folder, write_file
+from .export_checks import check_single_model
 
 CARD = """\
 ---
@@ -54,20 +55,17 @@ def export_int8(
         card: The model's own card. The new one has its languages, licence, data and base model.
 
     Raises:
-        ValueError: The translator is an ensemble.
+        ValueError: The translator is an ensemble, or runs an exported model.
         OSError: The folder is not empty, or cannot be written.
     """
-    if len(translator.models) != 1:
-        raise ValueError(
-            f"The export needs a translator of one model, got {len(translator.models)}."
-        )
+    check_single_model(translator)
     model = translator.model
     with new_folder(Path(folder)) as unfinished:
         save_int8_weights(model, unfinished / INT8_WEIGHTS_NAME)
         # Without the code that save_pretrained would add: AutoModel cannot read these weights.
         config = model.config.to_dict()
         config.pop("auto_map", None)
-        config["dtype"] = "float32"  # of the scales, and of what the numbers are read as
+        config["dtype"] = "float32"  # weights are loaded in this type
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
         model.generation_config.save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished)

@@ -109,7 +109,7 @@ class CacheHalf:
 
     Args:
         tensors: The cache of all layers, four tensors for each.
-        first: Place of this half's keys among a layer's four.
+        first: Index of this half's keys among a layer's four tensors.
     """
 
     def __init__(self, tensors: list[Tensor], first: int) -> None:
@@ -124,7 +124,7 @@ class CacheHalf:
 
 
 class GraphCache(CacheHalf):
-    """What decoder layers read of the library's EncoderDecoderCache, over a graph's tensors."""
+    """The part of EncoderDecoderCache that decoder layers use, stored in a graph's tensors."""
 
     def __init__(self, past: Sequence[Tensor]) -> None:
         super().__init__(list(past), 0)
@@ -134,7 +134,7 @@ class GraphCache(CacheHalf):
 
 
 def hide_padding(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores, [B, 1, 1, S], for a mask that is 1 for real tokens, [B, S]."""
+    """Make a mask to add to scores, [B, 1, 1, S], from one that is 1 for real tokens, [B, S]."""
     return (1 - attention_mask[:, None, None].to(dtype)) * torch.finfo(dtype).min
 
 
@@ -302,6 +302,6 @@ def write_int8(path: Path, output: Path) -> None:
     with TemporaryDirectory() as folder, _without_messages():
         with_shapes = Path(folder, path.name)
         quant_pre_process(path, with_shapes, skip_optimization=True, skip_symbolic_shape=True)
-        # Of the range, 7 bits: without VNNI, a sum of two products overflows 16 bits otherwise.
+        # reduce_range keeps weights in 7 bits: without VNNI, two 8-bit products overflow 16 bits.
         options = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
         quantize_dynamic(with_shapes, output, **options)

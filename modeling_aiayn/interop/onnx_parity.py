@@ -15,7 +15,7 @@ from .onnx_export import DECODER, ENCODER, FOLDER, SUFFIXES
 
 # Sentences decoded at a time.
 BATCH_SIZE = 50
-# Of an output, in tokens.
+# Maximum length of an output, in tokens.
 LONGEST = 128
 
 Ids = NDArray[np.int64]

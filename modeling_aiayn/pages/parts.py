@@ -13,7 +13,7 @@ from ..inspection.attention_weights import AttentionMaps
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
 # Fonts of the visitor's computer: the page loads nothing from other hosts.
 THEME = Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-# Of a part of a row, in pixels; on a telephone the parts stand one below the other.
+# Minimum width of a column, in pixels. On a narrow screen, columns stand below each other.
 WIDTH = 280
 FRAME = (
     '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
@@ -39,7 +39,7 @@ def check_length(text: str, max_characters: int) -> None:
     """Check that a visitor's text has words and is not too long.
 
     Raises:
-        gradio.Error: It is; the page shows the message.
+        gradio.Error: The text is empty or too long. The page shows the message.
     """
     if not text.strip():
         raise gradio.Error("Write a text first.")

@@ -1,4 +1,4 @@
-"""A page to try a translator: the best translations of a text, and where the model looks."""
+"""A page to try a translator: the best translations of a text, and the attention."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class TranslationPage:
         source_lang: Language of the texts, an ISO 639 code, by which they are split into sentences.
         max_characters: Characters of a text at most.
         examples: Texts to begin with.
-        written: Returns a sentence as the model gets it.
+        prepare_sentence: Returns a sentence as the model gets it.
     """
 
     translator: Translator
@@ -38,7 +38,7 @@ class TranslationPage:
     source_lang: str
     max_characters: int
     examples: list[str]
-    written: Callable[[str], str] = str
+    prepare_sentence: Callable[[str], str] = str
 
     def translate(
         self, text: str, num_beams: int, length_penalty: float
@@ -69,7 +69,7 @@ class TranslationPage:
             nbest=min(int(num_beams), SHOWN),
             length_penalty=length_penalty,
         )
-        (found,) = self.translator.stream([self.written(sentence)], options)
+        (found,) = self.translator.stream([self.prepare_sentence(sentence)], options)
         return found
 
     def details(self, found: list[list[Translation]], chosen: int) -> tuple[list[list[str]], str]:

@@ -122,7 +122,7 @@ class RunArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 "push_to_hub and hub_token are not supported in training: transformers would "
                 "upload the whole output folder, with training_args.bin and the token in it. "
-                "Train first, then run scripts/push_to_hub.py."
+                "Train first, then run: aiayn push-to-hub."
             )
         if self.resume_from_checkpoint is not None:
             raise ValueError(
@@ -184,8 +184,8 @@ class RunArguments(Seq2SeqTrainingArguments):
         missing = sorted({*self.report_to} - {*installed, "flyte"})  # flyte is not in that list
         if missing:
             raise ValueError(
-                f"report_to needs packages that are installed, got {', '.join(missing)}. Install "
-                "the package, for tensorboard by the extra of that name, or leave report_to out."
+                f"report_to names packages that are not installed: {', '.join(missing)}. Install "
+                "them (modeling_aiayn[tensorboard] for tensorboard), or leave report_to out."
             )
 
 
@@ -253,7 +253,7 @@ class AiaynTrainingArguments(RunArguments):
         if not 0 <= self.bpe_dropout < 1:
             raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
         if self.bpe_dropout and self.max_tokens_per_batch is None:
-            raise ValueError("bpe_dropout needs max_tokens_per_batch. Give that too.")
+            raise ValueError("bpe_dropout needs max_tokens_per_batch. Pass both.")
         is_noam = self.lr_scheduler_type == "noam"
         if is_noam and self.lr_scheduler_kwargs:
             raise ValueError(f"noam has no lr_scheduler_kwargs, got {self.lr_scheduler_kwargs!r}.")

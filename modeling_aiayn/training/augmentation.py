@@ -1,4 +1,4 @@
-"""More training pairs, made of those that there are."""
+"""Data augmentation: make more training pairs from the given ones."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def with_reversed_pairs(pairs: Dataset) -> Dataset:
 
 
 def with_noisy_sources(pairs: Dataset, share: float, kinds: Sequence[str], seed: int) -> Dataset:
-    """The pairs, and a share of them again, with sources as careless people write them.
+    """The pairs, and a copy of a share of them with noise in the sources, such as typing errors.
 
     Each copy has one of the given kinds of `NOISES`; targets stay as they are.
     """
@@ -28,27 +28,27 @@ def with_noisy_sources(pairs: Dataset, share: float, kinds: Sequence[str], seed:
     noises = [NOISES[kind] for kind in kinds]
     chosen = generator.sample(range(len(pairs)), round(share * len(pairs)))
     rows: dict[str, list[str]] = {name: [] for name in COLUMNS}
-    for place, index in enumerate(chosen):
+    for position, index in enumerate(chosen):
         pair = pairs[index]
-        rows["source"].append(noises[place % len(noises)](pair["source"], generator))
+        rows["source"].append(noises[position % len(noises)](pair["source"], generator))
         rows["target"].append(pair["target"])
     return concatenate_datasets([pairs.select_columns(COLUMNS), Dataset.from_dict(rows)])
 
 
 def with_typing_errors(text: str, generator: random.Random) -> str:
     """A text in which some letters are left out, doubled, swapped with the next, or replaced."""
-    letters, found, skipped = list(text), [], False
-    for place, letter in enumerate(letters):
+    letters, written, skipped = list(text), [], False
+    for position, letter in enumerate(letters):
         if skipped or not letter.isalpha() or generator.random() >= TYPING_ERRORS:
-            found.append("" if skipped else letter)
+            written.append("" if skipped else letter)
             skipped = False
             continue
-        following = letters[place + 1] if place + 1 < len(letters) else ""
+        following = letters[position + 1] if position + 1 < len(letters) else ""
         kind = generator.randrange(4)
         skipped = kind == 2 and following.isalpha()
         others = ["", letter * 2, following + letter if skipped else letter * 2]
-        found.append([*others, generator.choice("abcdefghijklmnopqrstuvwxyz")][kind])
-    return "".join(found)
+        written.append([*others, generator.choice("abcdefghijklmnopqrstuvwxyz")][kind])
+    return "".join(written)
 
 
 Noise = Callable[[str, random.Random], str]

@@ -48,7 +48,7 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
             sums[name] = sums[name] + weight if name in sums else weight.double()
         number += 1
     if not number:
-        raise ValueError("There is no checkpoint to average.")
+        raise ValueError("There is no checkpoint to average. Pass at least one folder.")
     return {name: (total / number).to(first[name].dtype) for name, total in sums.items()}
 
 

@@ -39,7 +39,7 @@ def cut_batches(
     lengths: Lengths,
     max_tokens: int,
     generator: np.random.Generator,
-    multiple_of: int = 1,
+    num_processes: int = 1,
     at_least: int = 1,
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
@@ -51,7 +51,7 @@ def cut_batches(
         lengths: Source and target lengths in tokens, padding included, [pairs, 2].
         max_tokens: Maximum tokens in a batch: source plus target, padding included.
         generator: Random generator.
-        multiple_of: Make the number of batches a multiple of this, by halving some.
+        num_processes: The number of batches is made a multiple of this, by halving some.
         at_least: Smallest number of batches.
 
     Raises:
@@ -70,10 +70,10 @@ def cut_batches(
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
-    needed = -(-max(len(batches), at_least) // multiple_of) * multiple_of
+    needed = -(-max(len(batches), at_least) // num_processes) * num_processes
     if len(lengths) < needed:
         raise ValueError(
-            f"{needed} batches of at most {max_tokens} tokens, for {multiple_of} processes, need "
+            f"{needed} batches of at most {max_tokens} tokens, for {num_processes} processes, need "
             f"at least as many pairs, got {len(lengths)}. Raise max_tokens_per_batch, or use "
             "fewer processes or more pairs."
         )
@@ -106,12 +106,12 @@ def _halve(
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in another order in each epoch.
 
-    All processes have the same number of batches, in each epoch as many as in the first. If lengths
-    change, an epoch may leave some batches out, which are random ones.
+    All processes have the same number of batches, and each epoch has as many as the first one. If
+    lengths change between epochs, an epoch may have more batches; it then skips random ones.
 
     Args:
-        lengths: See `cut_batches`. A function gives those of an epoch; then an epoch's indices
-            start at its number times the number of pairs.
+        lengths: See `cut_batches`. Or a function that returns the lengths in an epoch; pair i in
+            epoch e then has the index e * number of pairs + i, as in `ResegmentedPairs`.
         max_tokens: See `cut_batches`.
         seed: Seed of the order.
         process: Number of this process.
@@ -156,6 +156,8 @@ class TokenBatches(Sampler[list[int]]):
         return [batch + first for batch in batches[self.process :: self.num_processes]]
 
 
-def padded_lengths(lengths: Lengths, multiple_of: int | None) -> Lengths:
-    """Round lengths up to a multiple; None leaves them as they are."""
-    return lengths if multiple_of is None else -(-lengths // multiple_of) * multiple_of
+def padded_lengths(lengths: Lengths, pad_to_multiple_of: int | None) -> Lengths:
+    """Round lengths up to a multiple of pad_to_multiple_of tokens. None: do not round."""
+    if pad_to_multiple_of is None:
+        return lengths
+    return -(-lengths // pad_to_multiple_of) * pad_to_multiple_of

@@ -205,10 +205,10 @@ def position_limit(config: PreTrainedConfig) -> float:
 def check_segmentation(
     texts: Iterable[str], ids: Iterable[list[int]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Check that the tokenizer's own ids are those of all merges, with `</s>` last.
+    """Check that `Segmenter` without dropout gives the tokenizer's own ids, with `</s>` last.
 
     Raises:
-        ValueError: They are not: the tokenizer has added tokens, or another template.
+        ValueError: The ids differ, because the tokenizer has added tokens or another template.
     """
     added = sorted(tokenizer.get_added_vocab().keys() - {*tokenizer.all_special_tokens})
     if added:

@@ -97,7 +97,7 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
     except FileNotFoundError:
         raise ValueError(
-            f"{folder}: {MANIFEST_FILE} is missing: it was not written completely."
+            f"{folder}: {MANIFEST_FILE} is missing, so the checkpoint is incomplete."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error!r}).") from error
@@ -195,7 +195,7 @@ def choose_checkpoint(
     name = args.resume if given is None else given
     if name is True or name == "auto":
         newest = newest_whole_checkpoint(output_dir)
-        # Earlier versions renamed checkpoints that a run had gone back behind.
+        # Earlier versions renamed checkpoints newer than the one that a run resumed from.
         has_renamed = any(output_dir.glob(f"abandoned-*{PREFIX_CHECKPOINT_DIR}-*"))
         if newest is None and (name is True or has_renamed):
             name_it = "Name one of the abandoned-* folders: --resume FOLDER."

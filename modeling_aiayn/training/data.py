@@ -91,8 +91,8 @@ class DataArguments:
     noisy_sources: float = field(
         default=0.0,
         metadata={
-            "help": "Add a copy of this share of the training pairs with sources as careless "
-            "people write them: see noise_kinds. 0: none."
+            "help": "Add a copy of this share of the training pairs with noise in the sources: see "
+            "noise_kinds. 0: none."
         },
     )
     noise_kinds: list[str] = field(
@@ -138,14 +138,14 @@ def _check_arguments(data: DataArguments) -> None:
         raise ValueError("Give either dataset_name or train_file, not both.")
     for name, needed in NEEDS.items():
         if getattr(data, name) is not None and getattr(data, needed) is None:
-            raise ValueError(f"{name} needs {needed}. Give that too.")
+            raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
     if not 0 <= data.noisy_sources <= 1:
         raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
     for kind in data.noise_kinds:
         if kind not in NOISES:
             raise ValueError(f"noise_kinds must be some of {', '.join(NOISES)}, got {kind!r}.")
     if data.noise_kinds != list(NOISES) and not data.noisy_sources:
-        raise ValueError("noise_kinds needs noisy_sources. Give that too.")
+        raise ValueError("noise_kinds needs noisy_sources. Pass noisy_sources, such as 0.2.")
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:

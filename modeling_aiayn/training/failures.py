@@ -15,7 +15,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from ..memory import is_out_of_memory
 from .checkpoints import newest_whole_checkpoint
 
-# A loss this many times that of guessing tokens at random is divergence, not noise.
+# Training has diverged if its loss is this many times the loss of random guessing.
 DIVERGED_LOSS_RATIO = 10.0
 
 
@@ -69,10 +69,10 @@ def check_trained_dtype(model: nn.Module) -> None:
 
 
 def check_whole_weights(trainer: Trainer, option: str) -> None:
-    """Check that each process has all weights.
+    """Check that each process has all weights; option is the flag that needs this.
 
     Raises:
-        ValueError: Processes hold parts of the weights; `option` is what cannot work so.
+        ValueError: Each process holds only a part of the weights.
     """
     is_sharded = getattr(trainer, "is_distributed_loading_by_transformers", False)
     if trainer.is_fsdp_enabled or is_sharded or is_deepspeed_zero3_enabled():

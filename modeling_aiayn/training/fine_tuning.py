@@ -80,7 +80,7 @@ class FineTuningArguments:
         }
         for name, needed in needs.items():
             if getattr(self, name) and not getattr(self, needed):
-                raise ValueError(f"{name} needs {needed}. Give that too.")
+                raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
         for part in self.freeze or ():
             if part not in PARTS:
                 raise ValueError(f"freeze must be some of {', '.join(PARTS)}, got {part!r}.")
@@ -245,9 +245,10 @@ def complete_adapter(folder: str | Path, base: str) -> None:
 
 
 def replace_adapter(merged: AiaynForConditionalGeneration, folder: str | Path) -> None:
-    """Save a model with its adapter merged into the folder that holds the adapter, instead of it.
+    """Replace the adapter in a folder by the whole model, with the adapter merged into it.
 
-    After a kill in between, `complete_adapter` of the resumed run deletes the whole model.
+    If the run is killed in between, the resumed run calls `complete_adapter`, which deletes the
+    whole model.
     """
     with replaced_files(Path(folder)) as target:
         merged.save_pretrained(target)

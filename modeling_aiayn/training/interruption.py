@@ -126,7 +126,7 @@ class InterruptionCallback(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Make an evaluation within training that a signal may stop; the block is then left."""
+        """Run the block, an evaluation within training; if a signal stops it, leave the block."""
         restore = remember_random_state()
         self._is_evaluating = True
         try:

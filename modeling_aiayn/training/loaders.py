@@ -21,12 +21,12 @@ from .bpe_dropout import ResegmentedPairs
 
 
 def padding_collator(
-    tokenizer: PreTrainedTokenizerBase, model: nn.Module, multiple_of: int | None
+    tokenizer: PreTrainedTokenizerBase, model: nn.Module, pad_to_multiple_of: int | None
 ) -> Callable[[list[Any]], dict[str, Any]]:
-    """The collator that pads examples of a model's task to a multiple of so many tokens."""
+    """The collator that pads a batch for a model's task."""
     if getattr(model.config, "is_encoder_decoder", False):
-        return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=multiple_of)
-    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple_of)
+        return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=pad_to_multiple_of)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
 
 
 def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
@@ -56,12 +56,12 @@ def token_batch_loader(
         lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)
     else:
         lengths = padded_lengths(pair_lengths(dataset), pad_to_multiple_of)
-    place = (args.order_seed, args.process_index, args.world_size)
+    order = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
     return DataLoaderShard(
         dataset,
         device=device,
-        batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *place),
+        batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *order),
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
         multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
@@ -71,5 +71,7 @@ def token_batch_loader(
     )
 
 
-def _lengths_in_epoch(dataset: ResegmentedPairs, multiple_of: int | None, epoch: int) -> Lengths:
-    return padded_lengths(dataset.lengths(epoch), multiple_of)
+def _lengths_in_epoch(
+    dataset: ResegmentedPairs, pad_to_multiple_of: int | None, epoch: int
+) -> Lengths:
+    return padded_lengths(dataset.lengths(epoch), pad_to_multiple_of)

@@ -1,8 +1,8 @@
 """R-Drop: two passes with other dropout must agree (Wu et al. 2021, arXiv:2106.14448).
 
 The paper's loss is the sum of both passes' losses, plus a weight times the mean of both Kullback-
-Leibler divergences between their distributions. Ours is half of it: where both passes agree, it is
-the loss of one. A step takes two to three times as long.
+Leibler divergences between their distributions. Here the loss is half of this sum. So it equals the
+loss of one pass if both passes agree. A step takes two to three times as long.
 """
 
 from typing import Any
@@ -50,8 +50,8 @@ def r_drop_loss(
     has_one_label = labels.numel() == logits[..., 0].numel()
     if labels.is_floating_point() or logits.size(-1) == 1 or not has_one_label:
         raise ValueError(
-            "r_drop needs tokens or one class for each text, got labels of another kind. Leave it "
-            "out."
+            "r_drop needs tokens or one class for each text, got labels of shape "
+            f"{tuple(labels.shape)} and type {labels.dtype}. Set r_drop to 0."
         )
     check_label_smoothing_factor(label_smoothing_factor)
     once, _ = labels.to(logits.device).chunk(2)
@@ -77,7 +77,7 @@ class _SummedRDrop(torch.autograd.Function):
         size = max(1, LOGITS_IN_CHUNK // logits.size(-1))
         for start in range(0, len(labels), size):
             chunk = slice(start, start + size)
-            loss, gradient[:, chunk] = _loss_and_gradient(
+            loss, gradient[:, chunk] = _r_drop_loss_and_gradient(
                 logits[:, chunk].to(total.dtype), labels[chunk], weight, label_smoothing_factor
             )
             total += loss
@@ -92,7 +92,7 @@ class _SummedRDrop(torch.autograd.Function):
         return (gradient * total_grad).to(ctx.dtype), None, None, None
 
 
-def _loss_and_gradient(
+def _r_drop_loss_and_gradient(
     logits: Tensor, labels: Tensor, weight: float, label_smoothing_factor: float
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of both passes of a chunk, [], and its gradient in the logits, [2, C, V].

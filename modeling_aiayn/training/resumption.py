@@ -120,7 +120,7 @@ class Resumption(TrainerCallback):
         return settings.get("free", {}).get(name, default)
 
     def evaluate_if_due(self) -> None:
-        """Make the evaluation that an interruption postponed."""
+        """Run the evaluation that a signal postponed."""
         if self._log_state.pop("is_evaluation_due", False):
             trainer = self.trainer
             metrics = trainer._evaluate(None, None)

@@ -81,7 +81,7 @@ def run_settings(
 
 
 def free_arguments(arguments: Any) -> dict[str, Any]:
-    """The values of a dataclass that may change when a run resumes, but not unnoticed."""
+    """The values of a dataclass that may change when a run resumes; a change logs a warning."""
     kept = {*FIXED, *COMPARISON, *INCIDENTAL}
     return _arguments(arguments, [each.name for each in fields(arguments) if each.name not in kept])
 
@@ -96,15 +96,15 @@ def run_flags(*arguments: Any) -> dict[str, Any]:
     for each in arguments:
         flags |= free_arguments(each) | _arguments(each, (*FIXED, *COMPARISON))
     languages = [flags.get("source_lang"), flags.get("target_lang")]
-    found = {}
+    compared = {}
     for name, value in flags.items():
         paths = value if isinstance(value, list) else [value]
         is_folder = name == "start_from" and Path(value or "").is_dir()
         if value is not None and (name.endswith("_file") or is_folder):
-            found[name] = _content_sha256(paths, languages)
+            compared[name] = _content_sha256(paths, languages)
         elif name not in LENGTH and name not in PERFORMANCE:
-            found[name] = value
-    return found
+            compared[name] = value
+    return compared
 
 
 def _content_sha256(paths: Iterable[str], languages: Iterable[str | None]) -> str:
@@ -191,10 +191,13 @@ def check_same_flags(then: dict[str, Any], now: dict[str, Any]) -> None:
     """Check that a finished run was started with the same flags; see `run_flags`."""
     for name, value, before in _changes(then, now):
         if value == NO_FILE:
-            raise FileNotFoundError(f"This run is finished, and the files of --{name} are missing.")
+            raise FileNotFoundError(
+                f"This run is finished, and the files of --{name} are missing. Restore them, or "
+                "give a new --output_dir for another run."
+            )
         are_files = all(str(each).startswith("sha256:") for each in (before, value))
         was = (
-            "had another content then"
+            "had other content when the run was made"
             if are_files
             else f"was {before!r} then, and is {value!r} now"
         )

@@ -55,8 +55,9 @@ WEIGHTS = tuple(
 class AiaynTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer for translation, classification and language models.
 
-    It adds the model's own smoothed loss, equation 3, batches of a number of tokens, an evaluation
-    loss that is a mean over labels, and runs that can be killed at any time and resume exactly.
+    It adds the model's own label-smoothed loss, the learning rate of equation 3, batches limited by
+    tokens, an evaluation loss that is a mean over labels, and runs that can be killed at any time
+    and resume exactly.
 
     Args:
         model: The model.
@@ -85,8 +86,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, args, data_collator, *others, **kwargs)
-        # The loss is a mean over all of an update already. transformers 5.4 lets Accelerate divide
-        # it by the number of batches once more; later releases set this themselves.
+        # The loss is already a mean over all labels of an update. transformers 5.4 lets Accelerate
+        # divide it by the number of batches once more; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
@@ -239,7 +240,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         elif self._predicts_tokens:
             factor = self.args.label_smoothing_factor
             inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
-            # A loss function of the user's reads logits.
+            # A loss function that the user passes reads logits.
             inputs["skip_logits"] = self.compute_loss_func is None
         weight = getattr(self.args, "r_drop", 0.0)
         if weight and model.training:
@@ -404,7 +405,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Also make the evaluation that an interruption postponed: it draws random numbers."""
+        """Restore the random state, then run a postponed evaluation, which draws random numbers."""
         super()._load_rng_state(checkpoint)
         self.resumption.evaluate_if_due()
 

@@ -13,8 +13,9 @@ from .hypothesis_tree import HypothesisTree
 class BeamDecoder:
     """Decodes a batch with one or more models; several vote by the mean of their probabilities.
 
-    The hypotheses of a sentence have the place that positions have in training: a source's keys and
-    values exist once for all hypotheses, and self-attention reads a `HypothesisTree`.
+    Queries have the shape [N, H, k, K]: the k hypotheses of a sentence stand where training has the
+    target positions. So a source's keys and values exist once for all hypotheses of a sentence.
+    Self-attention reads a `HypothesisTree`.
 
     Args:
         models: Models of one vocabulary.
@@ -23,7 +24,7 @@ class BeamDecoder:
         width: Hypotheses of each source at most.
         max_length: Longest translation in tokens.
         with_coverage: Whether to add up the attention that each source token gets.
-        offered: The ids to score, [C]. None: the whole vocabulary; C is V then.
+        shortlisted: The ids to score, [C]. None: the whole vocabulary; C is V then.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class BeamDecoder:
         width: int,
         max_length: int,
         with_coverage: bool,
-        offered: Tensor | None = None,
+        shortlisted: Tensor | None = None,
     ) -> None:
         self.models = models
-        self.outputs = [model.output_layer(offered) for model in models]
+        self.outputs = [model.output_layer(shortlisted) for model in models]
         self.attention_mask = attention_mask
         self.sources = [model.encode(input_ids, attention_mask) for model in models]
         values = [[values for _, values in each.keys_values] for each in self.sources]
@@ -51,7 +52,7 @@ class BeamDecoder:
             self.coverage = torch.zeros_like(input_ids[:, None], dtype=torch.float32)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """Score the offered ids as the next token of each hypothesis.
+        """Score the shortlisted ids as the next token of each hypothesis.
 
         Args:
             tokens: The last token of each hypothesis, [N, k].

@@ -1,4 +1,4 @@
-"""From a step's logits to the few continuations that a search looks at."""
+"""Select the best continuations of a search step from its logits."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ class Restrictions:
     Args:
         forced: The only ids that the hypotheses of a sentence may continue with, by sentence.
         banned: Sentence, hypothesis and id of each continuation that is not allowed.
-        offered: Sentence, hypothesis and id of each continuation that must be a candidate, however
+        required: Sentence, hypothesis and id of each continuation that must be a candidate, however
             unlikely it is.
         one_for_each: Sentences of which every hypothesis must have a candidate.
         suppressed: Ids that no hypothesis may continue with; forced ids override them.
@@ -30,21 +30,24 @@ class Restrictions:
 
     forced: dict[int, list[int]]
     banned: list[tuple[int, int, int]]
-    offered: list[tuple[int, int, int]]
+    required: list[tuple[int, int, int]]
     one_for_each: list[int]
     suppressed: Sequence[int] = ()
 
-    def within(self, places: Mapping[int, int] | None) -> "Restrictions":
-        """The same for scores of some ids, given their places. None: of all ids."""
-        if places is None:
+    def within(self, columns: Mapping[int, int] | None) -> "Restrictions":
+        """Replace ids by columns of the logits, for logits of some ids only.
+
+        columns maps each scored id to its column. None: all ids are scored, nothing changes.
+        """
+        if columns is None:
             return self
-        banned, offered = (
-            [(sentence, k, places[token]) for sentence, k, token in given if token in places]
-            for given in (self.banned, self.offered)
+        banned, required = (
+            [(sentence, k, columns[token]) for sentence, k, token in triples if token in columns]
+            for triples in (self.banned, self.required)
         )
-        forced = {sentence: [places[each] for each in ids] for sentence, ids in self.forced.items()}
-        suppressed = [places[each] for each in self.suppressed if each in places]
-        return Restrictions(forced, banned, offered, self.one_for_each, suppressed)
+        forced = {index: [columns[each] for each in ids] for index, ids in self.forced.items()}
+        suppressed = [columns[each] for each in self.suppressed if each in columns]
+        return Restrictions(forced, banned, required, self.one_for_each, suppressed)
 
     def apply(self, scores: Tensor) -> Tensor:
         """Set scores, [N, k, V], of continuations that are not allowed to minus infinity."""
@@ -112,7 +115,7 @@ def best_candidates(
     # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
     # hypotheses new memory takes as long as the function itself.
     steps = torch.log_softmax(logits, -1, out=logits)  # [N, k, V]
-    required = _offered_candidates(restrictions.offered, steps, log_probabilities)
+    required = _required_candidates(restrictions.required, steps, log_probabilities)
     values, tokens = top_tokens(restrictions.apply(steps), count)
     scores = log_probabilities[..., None] + values  # [N, k, count]
     for sentence in restrictions.one_for_each:
@@ -124,9 +127,9 @@ def best_candidates(
         )
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
-    places = (index // width, tokens.flatten(1).gather(1, index))
+    parents, picked = index // width, tokens.flatten(1).gather(1, index)
     # float32 holds ids exactly, and some accelerators have no wider type.
-    packed = torch.stack((best, *places)).cpu()  # [3, N, count]
+    packed = torch.stack((best, parents, picked)).cpu()  # [3, N, count]
     found = packed[0].tolist()
     # topk ranks NaN first.
     check_no_nan(first for first, *_ in found)
@@ -147,15 +150,15 @@ def check_no_nan(scores: Iterable[float]) -> None:
         )
 
 
-def _offered_candidates(
-    places: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
+def _required_candidates(
+    required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
 ) -> dict[int, list[Candidate]]:
-    """Candidates at given sentences, hypotheses and ids, by sentence."""
+    """Candidates by sentence; required holds sentence, hypothesis and id of each."""
     found: dict[int, list[Candidate]] = {}
-    if places:
-        sentences, parents, tokens = torch.tensor(places, device=steps.device).T
+    if required:
+        sentences, parents, tokens = torch.tensor(required, device=steps.device).T
         scores = log_probabilities[sentences, parents] + steps[sentences, parents, tokens]
-        for (sentence, parent, token), score in zip(places, scores.tolist(), strict=True):
+        for (sentence, parent, token), score in zip(required, scores.tolist(), strict=True):
             found.setdefault(sentence, []).append(Candidate(score, parent, token))
     return found
 

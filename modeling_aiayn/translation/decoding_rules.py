@@ -38,10 +38,10 @@ class DecodingRules:
     def from_generation_config(
         cls,
         generation_config: GenerationConfig,
-        vocabulary_size: int,
+        vocab_size: int,
         target_positions: int | None = None,
     ) -> Self:
-        """Read the rules of a model whose target vocabulary has vocabulary_size entries.
+        """Read the rules of a model whose target vocabulary has vocab_size entries.
 
         With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
 
@@ -50,10 +50,10 @@ class DecodingRules:
                 id that does not exist.
         """
         _check_supported(generation_config)
-        suppressed = _suppressed_token_ids(generation_config, vocabulary_size)
+        suppressed = _suppressed_token_ids(generation_config, vocab_size)
         ends = generation_config.eos_token_id
         return cls(
-            eos_token_ids=frozenset(_check_ends(ends, vocabulary_size)),
+            eos_token_ids=frozenset(_check_ends(ends, vocab_size)),
             suppressed_token_ids=suppressed,
             excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
             max_tokens_beyond_source=_check_limit(
@@ -84,14 +84,14 @@ class DecodingRules:
         limit = max(limit, given + 1)
         return min(limit, self.target_positions or limit)
 
-    def within(self, places: Mapping[int, int] | None) -> Self:
-        """The same rules for logits of some ids, given their places. None: of all ids."""
-        if places is None:
+    def within(self, columns: Mapping[int, int] | None) -> Self:
+        """Replace ids by columns of the logits; see `Restrictions.within`."""
+        if columns is None:
             return self
         return replace(
             self,
-            suppressed_token_ids=tuple(kept_places(self.suppressed_token_ids, places)),
-            excluded_from_softmax=tuple(kept_places(self.excluded_from_softmax, places)),
+            suppressed_token_ids=tuple(scored_columns(self.suppressed_token_ids, columns)),
+            excluded_from_softmax=tuple(scored_columns(self.excluded_from_softmax, columns)),
         )
 
     def exclude_from_softmax(self, logits: Tensor) -> None:
@@ -100,18 +100,18 @@ class DecodingRules:
             logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
 
 
-def kept_places(token_ids: Iterable[int], places: Mapping[int, int]) -> list[int]:
-    """The places of those ids that have one."""
-    return [places[each] for each in token_ids if each in places]
+def scored_columns(token_ids: Iterable[int], columns: Mapping[int, int]) -> list[int]:
+    """The columns of the ids that are scored; the other ids are dropped."""
+    return [columns[each] for each in token_ids if each in columns]
 
 
-def _check_ends(ends: Any, vocabulary_size: int) -> list[int]:
-    """The ids that end a translation, of which there must be one."""
+def _check_ends(ends: Any, vocab_size: int) -> list[int]:
+    """Check eos_token_id, and return it as a list with at least one id."""
     ids = ends if isinstance(ends, list) else [ends]
-    if not ids or not all(type(each) is int and 0 <= each < vocabulary_size for each in ids):
+    if not ids or not all(type(each) is int and 0 <= each < vocab_size for each in ids):
         raise ValueError(
-            f"eos_token_id must be in [0, {vocabulary_size}), because it ends a translation; got "
-            f"{ends!r}. Set it in generation_config.json."
+            f"eos_token_id must be in [0, {vocab_size}), got {ends!r}. Set it in "
+            "generation_config.json to the id of the token that ends a translation."
         )
     return ids
 
@@ -142,9 +142,7 @@ def _check_supported(generation_config: GenerationConfig) -> None:
             )
 
 
-def _suppressed_token_ids(
-    generation_config: GenerationConfig, vocabulary_size: int
-) -> tuple[int, ...]:
+def _suppressed_token_ids(generation_config: GenerationConfig, vocab_size: int) -> tuple[int, ...]:
     words = generation_config.bad_words_ids or []
     for word in words if isinstance(words, list) else [words]:
         if not isinstance(word, list) or len(word) != 1:
@@ -156,9 +154,9 @@ def _suppressed_token_ids(
     if not all(type(each) is int for each in given):
         raise ValueError(f"suppress_tokens and bad_words_ids must hold ids, got {given}.")
     ids = sorted({*given})
-    if ids and not 0 <= ids[0] <= ids[-1] < vocabulary_size:
+    if ids and not 0 <= ids[0] <= ids[-1] < vocab_size:
         raise ValueError(
-            f"suppress_tokens and bad_words_ids must be in [0, {vocabulary_size}), got {ids}. "
-            "Remove the others from the generation config."
+            f"suppress_tokens and bad_words_ids must be in [0, {vocab_size}), got {ids}. "
+            "Remove the ids outside this range from the generation config."
         )
     return tuple(ids)

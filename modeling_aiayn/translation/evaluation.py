@@ -45,7 +45,7 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
     """Add a column "translation", one for each pair; a ValueError if there are more or fewer."""
     if len(translations) != len(pairs):
         raise ValueError(
-            f"Each pair needs a translation, got {len(translations)} of {len(pairs)} pairs."
+            f"Each pair needs a translation, got {len(translations)} lines for {len(pairs)} pairs."
         )
     filled = [line for line in translations if line]
     if filled and all("\t" in line for line in filled):

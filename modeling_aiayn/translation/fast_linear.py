@@ -55,7 +55,7 @@ def has_packed_kernel(dtype: torch.dtype) -> bool:
 def _packing_works(dtype: torch.dtype) -> bool:
     """Try a small product: a processor without the instructions raises an error.
 
-    A release of torch that lacks the functions, which have no public names, counts as one too.
+    False also if this release of torch lacks the functions, which have no public names.
     """
     try:
         _packed_linear(torch.ones(1, 2, dtype=dtype), None)(torch.ones(1, 2, dtype=dtype))
@@ -117,7 +117,7 @@ def int8_linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
 def has_int8_kernel() -> bool:
     """Whether torch multiplies whole numbers of 8 bits faster than floats on this processor.
 
-    A release of torch that lacks the functions, which have no public names, counts as one too.
+    False also if this release of torch lacks the functions, which have no public names.
     """
     if torch.backends.quantized.engine not in ("fbgemm", "x86"):  # qnnpack, on ARM, is slower
         return False
@@ -155,7 +155,7 @@ def _int8_packed(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> object
 
 @lru_cache
 def _int8_products_overflow() -> bool:
-    """Whether sums of two products do, as on processors without VNNI; states then get 7 bits."""
+    """Whether a sum of two int8 products overflows, as without VNNI; states then get 7 bits."""
     packed = _int8_packed(torch.full((1, 2), INT8_MAX, dtype=torch.int8), torch.ones(1), None)
     result: Tensor = torch.ops.quantized.linear_dynamic(torch.ones(1, 2), packed, False)
     return not torch.isclose(result, torch.tensor(2.0 * INT8_MAX)).all()

@@ -5,8 +5,8 @@ architecture. The differences:
 
 - There is no dropout. Query, key and value come from one matrix product.
 - Linear layers are those of fast_linear.py. On a CPU, attention is in float32 even if the weights
-  are in less: its products are too small to gain from less.
-- The encoder computes real tokens only. Padding exists inside attention alone.
+  have 16 bits: its matrix products are too small to be faster in 16 bits.
+- The encoder computes real tokens only. Only its attention sees padding.
 - The decoder computes one token of each hypothesis at a time.
 
 A change of the model's weights after construction may not reach this copy.
@@ -68,15 +68,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
 
 
 class FastAttention:
-    """The projections of a MultiHeadAttention; has_keys: keys come from the queries' states."""
+    """The projections of a MultiHeadAttention.
+
+    In self-attention, one product gives queries, keys and values. In attention over the source, it
+    gives queries only: `FastModel.encode` has already projected keys and values.
+    """
 
     def __init__(
-        self, attention: MultiHeadAttention, has_keys: bool, make_linear: MakeLinear
+        self, attention: MultiHeadAttention, is_self_attention: bool, make_linear: MakeLinear
     ) -> None:
         self.head_dim = attention.head_dim
         self.heads = attention.q_proj.out_features // attention.head_dim
         projections = [attention.q_proj]
-        if has_keys:
+        if is_self_attention:
             projections += [attention.k_proj, attention.v_proj]
         self.parts = len(projections)
         self.project = stacked_linear(projections, make_linear)
@@ -138,22 +142,22 @@ def padding_mask(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tens
     return mask[:, None, None].repeat(1, heads, 1, 1)
 
 
-class TokenPlaces:
-    """The places of the M real tokens in a padded batch of N sentences.
+class PaddedLayout:
+    """The positions of the M real tokens in a padded batch of N sentences.
 
     attention_mask, [N, S], is 1 for real tokens, which come first; dtype is that of attention.
     """
 
     def __init__(self, attention_mask: Tensor, heads: int, dtype: torch.dtype) -> None:
         is_real = attention_mask.flatten() != 0
-        self.places = is_real.nonzero()[:, 0]  # of each token among the N * S places, [M]
-        # The token at each place; at padding, any token of the same sentence.
+        self.positions = is_real.nonzero()[:, 0]  # of each token among N * S, [M]
+        # Index of the token at each position; at padding, of a token of the same sentence.
         self.tokens = is_real.cumsum(0) - 1  # [N * S]
         self.length = attention_mask.size(1)
         self.mask = padding_mask(attention_mask, heads, dtype).flatten(0, 1)  # [N * H, 1, S]
 
     def pad(self, states: Tensor) -> Tensor:
-        """Give every place its token's states, [M, ...] to [N * S, ...], in attention's dtype."""
+        """Put each token's states at its position, [M, ...] to [N * S, ...], in mask's dtype."""
         return states.to(self.mask.dtype)[self.tokens]
 
 
@@ -165,13 +169,13 @@ class FastEncoderLayer:
         self.norm = FastAddNorm(layer.self_attn_layer_norm)
         self.feed_forward = FastFeedForward(layer, make_linear)
 
-    def __call__(self, hidden_states: Tensor, places: TokenPlaces) -> Tensor:
+    def __call__(self, hidden_states: Tensor, layout: PaddedLayout) -> Tensor:
         """Run the layer, [M, D] to [M, D]."""
-        padded = places.pad(self.attention.project(self.norm.before(hidden_states)))
-        query, key, value = self.attention.split_heads(padded, places.length)  # [N, H, S, K] each
+        padded = layout.pad(self.attention.project(self.norm.before(hidden_states)))
+        query, key, value = self.attention.split_heads(padded, layout.length)  # [N, H, S, K] each
         key = key.transpose(2, 3).flatten(0, 1)
-        attended, _ = attend(query, key, value.flatten(0, 1), places.mask)
-        output = self.attention.out(self.attention.join_heads(attended)[places.places])
+        attended, _ = attend(query, key, value.flatten(0, 1), layout.mask)
+        output = self.attention.out(self.attention.join_heads(attended)[layout.positions])
         return self.feed_forward(self.norm.after(hidden_states, output))
 
 
@@ -281,13 +285,13 @@ class FastModel:
         """Encode sources, [N, S] like their mask, and project the result for each decoder layer."""
         embedded = self.encoder.embed(self.encoder.look_up(input_ids, None), attention_mask)
         dtype = attention_dtype(embedded)
-        places = TokenPlaces(attention_mask, self.encoder_heads, dtype)
-        hidden_states = embedded.flatten(0, 1)[places.places]  # [M, D]
+        layout = PaddedLayout(attention_mask, self.encoder_heads, dtype)
+        hidden_states = embedded.flatten(0, 1)[layout.positions]  # [M, D]
         for layer in self.encoder_layers:
-            hidden_states = layer(hidden_states, places)
+            hidden_states = layer(hidden_states, layout)
         hidden_states = self.encoder.layer_norm(hidden_states)
         keys_values = [
-            self._split_source(places.pad(project(hidden_states)), places.length)
+            self._split_source(layout.pad(project(hidden_states)), layout.length)
             for project in self.source_projections
         ]
         heads = keys_values[0][0].size(1)
@@ -304,12 +308,12 @@ class FastModel:
         encodings: Tensor = self.decoder.embed_positions(torch.arange(max_length, device=device))
         return encodings.to(self.dtype)
 
-    def output_layer(self, offered: Tensor | None) -> Linear:
+    def output_layer(self, shortlisted: Tensor | None) -> Linear:
         """The layer to the logits of given ids, [C]; None: of the whole vocabulary."""
-        if offered is None:
+        if shortlisted is None:
             return self.whole_output
         weight, bias = self.lm_head.weight, self.lm_head.bias
-        return self.make_linear(weight[offered], None if bias is None else bias[offered])
+        return self.make_linear(weight[shortlisted], None if bias is None else bias[shortlisted])
 
     def step(
         self,
@@ -320,7 +324,7 @@ class FastModel:
         sources: EncodedSources,
         output: Linear,
     ) -> tuple[Tensor, Tensor]:
-        """Score the offered ids as the next token of each hypothesis.
+        """Score the shortlisted ids as the next token of each hypothesis.
 
         Args:
             tokens: The last token of each hypothesis, [N, k].

@@ -42,10 +42,11 @@ def normalized_score(
 class SentenceSearch:
     """Beam search for one sentence, section 6.1; a decoder scores its hypotheses.
 
-    It searches as generate() does. There are twice as many candidates as beams. Those that end and
-    are among the first num_beams are finished; the best others are the next beams. The search is
-    done when it has as many finished hypotheses as beams, and the best beam, if it ended now, would
-    score no better than the worst of them.
+    It searches as generate() does. Each step has twice as many candidates as beams. A candidate
+    that ends becomes a finished hypothesis if it is among the best num_beams candidates. The best
+    candidates that do not end become the next beams. The search stops when there are num_beams
+    finished hypotheses, and the best beam, if it ended now, would score no better than the worst
+    of them.
 
     Args:
         options: How to search.
@@ -84,12 +85,12 @@ class SentenceSearch:
             return [self.prefix[self.length]]
         return None
 
-    def offered_tokens(self) -> list[tuple[int, int]]:
-        """Hypothesis and id of continuations that must be candidates, however unlikely."""
+    def required_tokens(self) -> list[tuple[int, int]]:
+        """Hypothesis index and id of each continuation that must be a candidate."""
         return []
 
     def banned_tokens(self) -> list[tuple[int, int]]:
-        """Hypothesis and id of continuations that are not allowed; forced ids never are banned."""
+        """Hypothesis index and id of each banned continuation; forced ids are never banned."""
         if self.forced_tokens() is not None:
             return []
         size = self.options.no_repeat_ngram_size
@@ -117,9 +118,9 @@ class SentenceSearch:
                 living.append(candidate)
             elif rank < width:
                 self._finish(candidate, coverage[candidate.parent])
-        self._run_on(living[:width])
+        self._set_running(living[:width])
 
-    def _run_on(self, living: Sequence[Candidate]) -> None:
+    def _set_running(self, living: Sequence[Candidate]) -> None:
         """Make candidates the running hypotheses, unless none could still improve the result."""
         self.running = [self._continued(candidate) for candidate in living]
         if self.running and self._cannot_improve():

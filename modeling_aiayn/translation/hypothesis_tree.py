@@ -1,14 +1,14 @@
-"""The cache of a beam search: beams change places, their keys and values do not move."""
+"""The cache of a beam search: beams are reordered, but their keys and values are not copied."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-# Steps between two looks for entries that no hypothesis needs any more.
-STEPS = 8
-# To remove entries copies the others, so it waits until they are this share of all.
-DEAD_SHARE = 0.25
+# Steps between two checks for entries that no hypothesis needs any more.
+CHECK_STEPS = 8
+# Removing unused entries copies the others. So it is done only if this share is unused.
+UNUSED_SHARE = 0.25
 # Steps that fit into new memory if no hypothesis ends and no entry is removed.
 FIRST_STEPS = 32
 
@@ -18,9 +18,9 @@ class HypothesisTree:
 
     Each step adds one entry for each hypothesis, as a child of the entry of the hypothesis that it
     continues. A hypothesis attends to its ancestors only, and a mask says which entries these are.
-    When beams change places, rows of the mask move, and no key. Entries without living descendants
-    are removed from time to time, and the others move up in the same memory: on a CPU, new memory
-    costs more than the copy itself.
+    When beams are reordered, only rows of the mask move, no keys or values. Entries without
+    descendants are removed from time to time, and the others move to the front of the same memory:
+    on a CPU, new memory costs more than the copy itself.
 
     Several models that vote share the tree; each has its own keys and values.
 
@@ -39,8 +39,8 @@ class HypothesisTree:
             len(first), 1, 0, dtype=torch.bool, device=first.device
         )  # [N, k, size], with k = 1 at the start
         self._identity = torch.eye(width, dtype=torch.bool, device=first.device)  # [k, k]
-        # Size at which to look for dead entries, and the size that fits into memory.
-        self._next_look = STEPS * width
+        # Size at which to check for unused entries, and the size that fits into memory.
+        self._next_check = CHECK_STEPS * width
         self._room = FIRST_STEPS * width
         # For each model, keys and values of each layer, [N, H, 2, room, K].
         self._storage = [[self._memory(len(like), like) for like in layers] for layers in likes]
@@ -51,7 +51,7 @@ class HypothesisTree:
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
             self.is_ancestor = self.is_ancestor.gather(1, index)
-        if self.size + width > self._next_look:
+        if self.size + width > self._next_check:
             self._tidy()
         itself = self._identity[:width, :width].expand(sentences, -1, -1)
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
@@ -78,8 +78,8 @@ class HypothesisTree:
     def _tidy(self) -> None:
         """Remove entries without descendants if they are many, or if memory is full."""
         living = int(self.is_ancestor.any(1).sum(1).max())
-        self._next_look = self.size + STEPS * self.width
-        if self._next_look > self._room or living <= (1 - DEAD_SHARE) * self.size:
+        self._next_check = self.size + CHECK_STEPS * self.width
+        if self._next_check > self._room or living <= (1 - UNUSED_SHARE) * self.size:
             self._move(torch.arange(len(self.is_ancestor), device=self.is_ancestor.device))
 
     def _move(self, sentences: Tensor) -> None:
@@ -91,10 +91,10 @@ class HypothesisTree:
         index = order[:, None].expand(-1, self.is_ancestor.size(1), -1)
         self.is_ancestor = self.is_ancestor.gather(2, index)
         self.size = size
-        self._next_look = size + STEPS * self.width
-        is_full = self._next_look > self._room
+        self._next_check = size + CHECK_STEPS * self.width
+        is_full = self._next_check > self._room
         if is_full:
-            self._room = 2 * self._next_look
+            self._room = 2 * self._next_check
         for layers in self._storage:
             rows = self._rows(layers[0], sentences, order)
             for number, kept in enumerate(layers):

@@ -4,12 +4,12 @@ import re
 
 WORD = re.compile(r"[^\W\d_]+")
 PRONOUN = re.compile(r"\bi\b")
-# In a title, words of fewer letters may begin with a small letter.
-LONG = 4
+# In a title, words with fewer letters may begin in lower case.
+LONG_WORD_LETTERS = 4
 
 
-def has_capitals_alone(text: str) -> bool:
-    """Whether a text has no small letter, and two words or more; one word may be an acronym."""
+def is_in_capitals(text: str) -> bool:
+    """Whether a text has two words or more and is in capitals; one word may be an acronym."""
     words = [word for word in WORD.findall(text) if len(word) > 1]
     return len(words) > 1 and text.upper() == text
 
@@ -24,7 +24,7 @@ def is_title(text: str) -> bool:
     is_capital = [word[0].isupper() for word in words]
     if all(is_capital):
         return len(words) > 2
-    long_words = [word for word in words if sum(map(str.isalpha, word)) >= LONG]
+    long_words = [word for word in words if sum(map(str.isalpha, word)) >= LONG_WORD_LETTERS]
     return (
         len(long_words) > 1
         and all(word[0].isupper() for word in long_words)
@@ -33,7 +33,7 @@ def is_title(text: str) -> bool:
 
 
 def natural_case(text: str, language: str) -> str:
-    """A sentence with a capital at its beginning alone, if it is in capitals or a title.
+    """Lower-case all letters but the first, if a sentence is IN CAPITALS or In Title Case.
 
     Other texts stay as they are. Names lose their capitals. No text changes its length.
 
@@ -41,12 +41,13 @@ def natural_case(text: str, language: str) -> str:
         text: A sentence.
         language: Its language, an ISO 639 code. English writes "I" with a capital.
     """
-    if not (has_capitals_alone(text) or is_title(text)):
+    if not (is_in_capitals(text) or is_title(text)):
         return text
-    small = "".join(sign.lower() if len(sign.lower()) == 1 else sign for sign in text)
+    lowered = ((character, character.lower()) for character in text)
+    small = "".join(lower if len(lower) == 1 else character for character, lower in lowered)
     if language == "en":
         small = PRONOUN.sub("I", small)
     first = WORD.search(small)
-    place = first.start() if first else 0
-    capital = small[place].upper()
-    return small if len(capital) > 1 else f"{small[:place]}{capital}{small[place + 1 :]}"
+    index = first.start() if first else 0
+    capital = small[index].upper()
+    return small if len(capital) > 1 else f"{small[:index]}{capital}{small[index + 1 :]}"

@@ -49,7 +49,7 @@ def stream_in_processes(
         **batch_options: batch_size and max_tokens_per_batch.
 
     Raises:
-        OSError: A process was killed, for want of memory for example.
+        OSError: A process was killed, for example because memory ran out.
     """
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(processes, context, _start, (load, threads))
@@ -64,8 +64,8 @@ def stream_in_processes(
             yield from _reported(running, report)
     except BrokenProcessPool as error:
         raise OSError(
-            "A process that translated was killed, perhaps for want of memory. Use fewer processes "
-            "or smaller batches."
+            "A translation process was killed, probably because memory ran out. Use fewer "
+            "--processes, or a smaller --batch_size or --max_tokens_per_batch."
         ) from error
     finally:
         if running:  # an error, or the caller stops early: do not wait for the running pools

@@ -63,7 +63,7 @@ class ConstrainedSearch(SentenceSearch):
     def __post_init__(self) -> None:
         self.progress = [Progress.of((), self.phrases, frozenset())]
 
-    def offered_tokens(self) -> list[tuple[int, int]]:
+    def required_tokens(self) -> list[tuple[int, int]]:
         """Hypothesis and next id of each phrase that it does not contain yet."""
         if self.forced_tokens() is not None:
             return []
@@ -86,7 +86,7 @@ class ConstrainedSearch(SentenceSearch):
                 self._finish(candidate, coverage[candidate.parent])
         living = self._allocate_beams(banks)
         self.progress = [progress for _, progress in living]
-        self._run_on([candidate for candidate, _ in living])
+        self._set_running([candidate for candidate, _ in living])
 
     def _allocate_beams(
         self, banks: dict[int, list[tuple[Candidate, Progress]]]

@@ -1,4 +1,4 @@
-"""Lexical shortlists: the target ids that the source words of a batch can become.
+"""Lexical shortlists: for each source id, the target ids that are likely translations of it.
 
 With a large vocabulary, the output layer is half of a decoding step. A shortlist names, for each
 source id, the target ids that the model's attention linked with it most often in training pairs,
@@ -123,10 +123,10 @@ class Shortlist:
 class LinkCounts:
     """How strongly target ids attended to source ids, added up over pairs."""
 
-    # Links that are kept apart before they are added up.
-    MOST_APART = 10_000_000
+    # With more stored links than this, equal links are added up.
+    MAX_STORED_LINKS = 10_000_000
     # Weaker attention is noise.
-    WEAKEST = 0.1
+    MIN_ATTENTION = 0.1
 
     def __init__(self, sources: int, targets: int) -> None:
         self.sources, self.targets = sources, targets
@@ -137,12 +137,12 @@ class LinkCounts:
     def add(self, source_ids: Tensor, target_ids: Tensor, attention: Tensor) -> None:
         """Add a batch: ids, [N, S] and [N, T], and weights, [N, T, S], 0 at padding of either."""
         keys = source_ids[:, None] * self.targets + target_ids[..., None]
-        is_link = attention >= self.WEAKEST
+        is_link = attention >= self.MIN_ATTENTION
         self._keys.append(keys[is_link])
         self._weights.append(attention[is_link])
         seen = target_ids[attention.sum(-1) > 0]
         self.of_targets += torch.bincount(seen, minlength=self.targets)
-        if sum(map(len, self._keys)) > self.MOST_APART:
+        if sum(map(len, self._keys)) > self.MAX_STORED_LINKS:
             keys, weights = self.total()
             self._keys, self._weights = [keys], [weights]
 

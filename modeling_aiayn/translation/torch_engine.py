@@ -75,7 +75,7 @@ class TorchEngine:
                 "Models that vote must have one target vocabulary, got vocabularies of "
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
             )
-        self.vocabulary_size = sizes.pop()
+        self.vocab_size = sizes.pop()
         self.source_positions = self._shortest_table("encoder")
         self.target_positions = self._shortest_table("decoder")
 
@@ -88,7 +88,7 @@ class TorchEngine:
         """The rules of the first model's generation config."""
         generation_config = self.models[0].generation_config
         return DecodingRules.from_generation_config(
-            generation_config, self.vocabulary_size, self.target_positions
+            generation_config, self.vocab_size, self.target_positions
         )
 
     @property
@@ -118,7 +118,7 @@ class TorchEngine:
         _avoid_threads_of_parent(os.getpid())
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
-        offered = self._offered_ids(sentences)
+        shortlisted = self._shortlisted_ids(sentences)
         decoder = BeamDecoder(
             self._fast_models,
             input_ids,
@@ -126,16 +126,18 @@ class TorchEngine:
             options.width,
             max(search.max_length for search in searches),
             options.coverage_penalty > 0,
-            offered,
+            shortlisted,
         )
-        places = None if offered is None else {int(each): n for n, each in enumerate(offered)}
+        columns = None
+        if shortlisted is not None:
+            columns = {int(each): n for n, each in enumerate(shortlisted)}
         running = searches
         while running:
-            self._advance(running, decoder, options, places)
+            self._advance(running, decoder, options, columns)
             running = _remove_done(running, decoder)
         return [search.finished[: options.nbest] for search in searches]
 
-    def _offered_ids(self, sentences: Sequence[SourceSentence]) -> Tensor | None:
+    def _shortlisted_ids(self, sentences: Sequence[SourceSentence]) -> Tensor | None:
         """The target ids that the batch may use, sorted, [C]; None: all."""
         if self.shortlist is None:
             return None
@@ -156,13 +158,13 @@ class TorchEngine:
         searches: Sequence[SentenceSearch],
         decoder: BeamDecoder,
         options: SearchOptions,
-        places: Mapping[int, int] | None,
+        columns: Mapping[int, int] | None,
     ) -> None:
-        """Make a step; places are those of the offered ids among the logits. None: all ids."""
+        """Make a step; columns maps each shortlisted id to its column of the logits, or is None."""
         tokens, parents, log_probabilities = self._running_rows(searches)
         logits = decoder.step(tokens, parents)
-        self.rules.within(places).exclude_from_softmax(logits)
-        restrictions = self._restrictions(searches).within(places)
+        self.rules.within(columns).exclude_from_softmax(logits)
+        restrictions = self._restrictions(searches).within(columns)
         if options.do_sample:
             draws = [search.draws()[: tokens.size(1)] for search in searches]
             candidates = drawn_candidates(logits, log_probabilities, restrictions, options, draws)
@@ -170,8 +172,8 @@ class TorchEngine:
             # With one end id, at least width of 2 * width candidates do not end.
             count = (1 + len(self.rules.eos_token_ids)) * options.width
             candidates = best_candidates(logits, log_probabilities, restrictions, count)
-        if places is not None:
-            ids = list(places)
+        if columns is not None:
+            ids = list(columns)
             candidates = [
                 [each._replace(token=ids[each.token]) for each in found] for found in candidates
             ]
@@ -209,8 +211,8 @@ class TorchEngine:
             forced = search.forced_tokens()
             if forced is not None:
                 restrictions.forced[index] = forced
-            restrictions.banned.extend((index, *place) for place in search.banned_tokens())
-            restrictions.offered.extend((index, *place) for place in search.offered_tokens())
+            restrictions.banned.extend((index, *pair) for pair in search.banned_tokens())
+            restrictions.required.extend((index, *pair) for pair in search.required_tokens())
             if search.needs_one_for_each:
                 restrictions.one_for_each.append(index)
         return restrictions
@@ -255,7 +257,8 @@ class TorchEngine:
 def _avoid_threads_of_parent(process: int) -> None:
     """Compute in one thread in a forked process, where the threads of its parent do not exist.
 
-    This is done once, so that a process whose parent has not computed may choose another number.
+    This is done once. So a forked process may set another number of threads afterwards, which is
+    safe if its parent has not computed anything.
     """
     if process != IMPORTED_BY:
         torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..loading import (
     HUB_HINT,
-    PLACES,
+    LOCATION_OPTIONS,
     check_directory,
     check_package,
     convert_for_cpu,
@@ -160,14 +160,14 @@ class Translator:
                 repository's name. Several: models that vote, with the tokenizers of the first.
             hub: Whether path names a repository on the Hub. Without it, the network is not used.
             device: Device of the model. None: the CPU, or the devices of a given device_map.
-            engine: "ctranslate2" for a folder that scripts/export_ctranslate2.py wrote; it takes
-                no other option than device.
-            dtype: Type of the weights: None or "auto", as the folder says, or "float32", ... On a
-                CPU, weights in float16 stay in float16, and computations are in float32. "int8", on
-                a CPU: products of 8-bit numbers, fastest and a little less exact; so folders that
-                `aiayn quantize` wrote are loaded there.
-            shortlist: A file that `aiayn make-shortlist` wrote: each batch computes only the target
-                ids that its sources can become.
+            engine: "ctranslate2" for a folder that `aiayn export-ctranslate2` wrote. It takes no
+                other option than device.
+            dtype: Type of the weights: "float32", ...; None or "auto": the folder's. On a CPU,
+                float16 weights stay in float16 and are computed with in float32. "int8", on a CPU
+                only: 8-bit products, the fastest and a little less exact. With "auto" on a CPU,
+                folders that `aiayn quantize` wrote are loaded as "int8".
+            shortlist: A file that `aiayn make-shortlist` wrote. The output layer then computes only
+                target ids that are likely translations of the batch's source tokens.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -215,14 +215,16 @@ class Translator:
         if dtype in (None, "auto") and all(model.device.type == "cpu" for model in models):
             is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
         models = [convert_for_cpu(model) for model in models]
-        places = [name for name in PLACES if name in model_options and name != "subfolder"]
-        options |= {name: model_options[name] for name in places}
+        for name in LOCATION_OPTIONS:
+            if name in model_options and name != "subfolder":
+                options[name] = model_options[name]
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
-        offered = None
+        target_ids = None
         if shortlist is not None:
-            offered = Shortlist.read(shortlist)
-            offered.check_vocabularies([vocabulary_sha256(each) for each in tokenizers], shortlist)
-        engine = TorchEngine(models, int8=is_int8, shortlist=offered)
+            target_ids = Shortlist.read(shortlist)
+            hashes = [vocabulary_sha256(each) for each in tokenizers]
+            target_ids.check_vocabularies(hashes, shortlist)
+        engine = TorchEngine(models, int8=is_int8, shortlist=target_ids)
         return cls(None, *tokenizers, engine=engine)
 
     @classmethod
@@ -233,7 +235,7 @@ class Translator:
         check_directory(folder, HUB_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
             raise FileNotFoundError(
-                f"{folder}: no exported model. Export one with scripts/export_ctranslate2.py."
+                f"{folder} holds no CTranslate2 model. Write one with: aiayn export-ctranslate2."
             )
         options = {"trust_remote_code": False, "local_files_only": True}
         source, target = (
@@ -258,7 +260,7 @@ class Translator:
         return self.models[0]
 
     def search_options(self, **given: Any) -> SearchOptions:
-        """The given search options; others are the model's own if it was imported, or defaults."""
+        """Add defaults to search options: an imported model's own, else those of SearchOptions."""
         return SearchOptions(**{**self.engine.search_defaults, **given})
 
     def __call__(
@@ -436,7 +438,7 @@ class Translator:
         return self._cut(ids, name, self.max_source_tokens)
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
-        """Ids of a given translation, cut to `max_target_tokens`; name is that in the warning."""
+        """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
         return self._cut(self._target_ids(text), name, self.max_target_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
