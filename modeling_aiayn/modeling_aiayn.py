@@ -15,6 +15,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 from transformers.modeling_utils import LoadStateDictConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -92,8 +93,8 @@ class AiaynModel(AiaynPreTrainedModel):
                 input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         else:
-            is_tuple = isinstance(encoder_outputs, tuple)
-            source = BaseModelOutput(*encoder_outputs) if is_tuple else encoder_outputs
+            is_plain = isinstance(encoder_outputs, (tuple, list))
+            source = BaseModelOutput(*encoder_outputs) if is_plain else encoder_outputs
         decoder_outputs = self.decoder(
             decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -417,3 +418,5 @@ for _model in (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, A
 AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 AiaynForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 AiaynForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+# With label smoothing, transformers' Trainer shifts the labels of the classes in this list alone.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[AiaynConfig.model_type] = AiaynForCausalLM.__name__

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from conftest import small_config, small_model
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -118,6 +119,17 @@ def test_other_heads_under_the_trainer(data, tokenizer, tmp_path, cls, options, 
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_label_smoothing_of_the_trainer_shifts_a_language_model_s_labels(tokenizer, tmp_path):
+    """transformers shifts the labels of the classes that it knows; others learn to copy."""
+    model = fresh(tokenizer, AiaynForCausalLM)
+    args = plain_arguments(TrainingArguments, tmp_path, label_smoothing_factor=0.2)
+    ids = torch.tensor([[5, 9, 7, 11, 6], [8, 10, 5, 7, 9]])
+    loss = Trainer(model=model, args=args).compute_loss(model, {"input_ids": ids, "labels": ids})
+    logits = model(ids).logits[:, :-1].flatten(0, 1)
+    expected = nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), label_smoothing=0.2)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_a_bare_accelerate_loop(data, tokenizer):

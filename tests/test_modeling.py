@@ -275,11 +275,11 @@ def test_input_embeddings_can_be_replaced(model):
     assert encoder.get_input_embeddings() is new
 
 
-def test_encoder_outputs_can_be_a_model_output_or_a_tuple(model, batch):
+def test_encoder_outputs_can_be_a_model_output_a_tuple_or_a_list(model, batch):
     expected = model(**batch)
     states = expected.encoder_last_hidden_state
     mask = (batch["input_ids"] != 1).long()
-    for given in (BaseModelOutput(last_hidden_state=states), (states,)):
+    for given in (BaseModelOutput(last_hidden_state=states), (states,), [states]):
         output = model(encoder_outputs=given, attention_mask=mask, labels=batch["labels"])
         torch.testing.assert_close(output.logits, expected.logits)
 
