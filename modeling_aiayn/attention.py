@@ -37,13 +37,23 @@ def scaled_dot_product_attention(
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
 
     Departs from the paper: masked scores get the dtype's minimum, not minus infinity, so a row of
-    padding alone stays finite (`eager_attention_forward` ensures that in float16, too).
+    padding alone stays finite (`additive_mask` ensures that in float16, too).
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # [B, H, T, S]
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
     return drop(weights, dropout) @ value, weights
+
+
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask to add to scores of a dtype; the given one may be boolean (True: attend)."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+    if mask.dtype == torch.float16:
+        # Minimum plus a negative score would be minus infinity, and a row of those gives NaN.
+        mask = mask.clamp(min=torch.finfo(torch.float16).min / 2)
+    return mask
 
 
 def eager_attention_forward(
@@ -63,10 +73,8 @@ def eager_attention_forward(
     Returns:
         The attended values, [B, T, H, K], and the attention weights, [B, H, T, S].
     """
-    if attention_mask is not None and attention_mask.dtype == torch.float16:
-        # Minimum plus a negative score would be minus infinity, and a row of those gives NaN.
-        attention_mask = attention_mask.clamp(min=torch.finfo(torch.float16).min / 2)
-    attended, weights = scaled_dot_product_attention(query, key, value, attention_mask, dropout)
+    mask = None if attention_mask is None else additive_mask(attention_mask, query.dtype)
+    attended, weights = scaled_dot_product_attention(query, key, value, mask, dropout)
     return attended.transpose(1, 2), weights  # [B, T, H, K], [B, H, T, S]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from .attention import scaled_dot_product_attention
+from .attention import additive_mask, scaled_dot_product_attention
 
 # Queries and keys of a block, which has all heads of a sentence: it stays in the cache.
 BLOCK = 256
@@ -49,10 +49,8 @@ def blockwise_attention_forward(
         return blockwise_attention(*inputs)[0].transpose(1, 2), None
     if is_causal:
         attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=key.device).tril()
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        lowest = torch.finfo(query.dtype).min / 2  # with a score added, it stays finite
-        hidden = ~attention_mask
-        attention_mask = torch.zeros_like(hidden, dtype=query.dtype).masked_fill_(hidden, lowest)
+    if attention_mask is not None:
+        attention_mask = additive_mask(attention_mask, query.dtype)
     attended, _ = scaled_dot_product_attention(query, key, value, attention_mask, dropout)
     return attended.transpose(1, 2), None
 

@@ -40,6 +40,14 @@ class NonFiniteScores(LogitsProcessor):
         self.seen = is_nan if self.seen is None else self.seen | is_nan
         return scores
 
+    def check(self, dtype: torch.dtype) -> None:
+        """Raise a ValueError if a score of a model in dtype was NaN."""
+        if self.seen is not None and self.seen:
+            raise ValueError(
+                "The model computed non-finite scores (NaN): a weight is not finite, or values are "
+                f"too large for {dtype}. Check the weights, or load with dtype='float32'."
+            )
+
 
 class SourceRelativeLength(LogitsProcessor):
     """Section 6.1's limit, applied to each sentence: at its maximum length only `</s>` is left.
@@ -118,14 +126,13 @@ class AiaynGenerationMixin(GenerationMixin):
         else:  # transformers warns of settings in both
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**filled)
-        output = super().generate(
-            inputs, generation_config, kwargs.pop("logits_processor"), *args, **kwargs
-        )
-        if watch.seen is not None and watch.seen:
-            raise ValueError(
-                "The model computed non-finite scores (NaN): a weight is not finite, or values are "
-                f"too large for {self.dtype}. Check the weights, or load with dtype='float32'."
-            )
+        processors = kwargs.pop("logits_processor")
+        try:
+            output = super().generate(inputs, generation_config, processors, *args, **kwargs)
+        except RuntimeError:  # torch draws no token from scores that are NaN
+            watch.check(self.dtype)
+            raise
+        watch.check(self.dtype)
         return output
 
     def _fill_in_length(self, prompt: Tensor | None, kwargs: Kwargs, setting: Setting) -> Filled:  # noqa: ARG002

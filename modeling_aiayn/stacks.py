@@ -462,8 +462,18 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
-    """Check that a mask, if it is not a ready 4D mask, has a 0 or a 1 for each token or state."""
-    if mask is None or mask.dim() != 2:
+    """Check that a mask has a 0 or a 1 for each token or state, or that a 4D mask is no 0/1 mask.
+
+    A 4D mask is ready for attention: True where a query may attend, or numbers to add to scores.
+    """
+    if mask is None:
+        return
+    if mask.dim() == 4 and not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(
+            "A 4D attention mask must be boolean, or hold floating-point numbers to add to the "
+            f"scores, got {mask.dtype}. Pass mask.bool() if 1 means that a query may attend."
+        )
+    if mask.dim() != 2:
         return
     if mask.shape != shape:
         raise ValueError(
@@ -474,7 +484,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
     if is_readable and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(
             f"The attention mask must hold 1 for real {name}s and 0 for padding, got the values "
-            f"{mask.unique()[:5].tolist()}."
+            f"{sorted(set(mask.flatten().tolist()))[:5]}."
         )
 
 

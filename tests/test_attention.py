@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import small_model
 
+from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn.attention import (
     MultiHeadAttention,
     eager_attention_forward,
@@ -213,6 +214,21 @@ def test_a_row_of_padding_with_low_scores_stays_finite_in_float16():
     attended, weights = eager_attention_forward(torch.nn.Module(), query, key, value, mask)
     assert attended.isfinite().all()
     torch.testing.assert_close(weights[0, 0, 1], torch.tensor([0.5, 0.5, 0.0]).half())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "aiayn_blockwise"])
+def test_a_boolean_4d_mask_hides_keys(implementation):
+    """Library models run with sdpa, where such a mask is usual."""
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    model = small_model(AiaynForCausalLM).eval()
+    model.set_attn_implementation(implementation)
+    causal = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    expected = model(ids).logits
+    torch.testing.assert_close(model(ids, attention_mask=causal).logits, expected)
+    with pytest.raises(
+        ValueError, match=r"must be boolean.*got torch\.int64\. Pass mask\.bool\(\)"
+    ):
+        model(ids, attention_mask=causal.long())
 
 
 def varlen_attention(query, key, value, attention_mask, query_length, is_causal, **_):

@@ -342,8 +342,9 @@ def test_threads_share_a_model(model):
 def test_nan_scores_raise_an_error(model, num_beams):
     with torch.no_grad():
         model.model.decoder.layers[1].fc1.weight[0, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"non-finite scores \(NaN\).* dtype='float32'"):
-        model.generate(SOURCES, num_beams=num_beams, max_new_tokens=3)
+    for options in ({}, {"do_sample": True}):
+        with pytest.raises(ValueError, match=r"non-finite scores \(NaN\).* dtype='float32'"):
+            model.generate(SOURCES, num_beams=num_beams, max_new_tokens=3, **options)
 
 
 @torch.no_grad()
