@@ -539,6 +539,10 @@ def test_renormalized_probabilities_exclude_suppressed_ids(num_beams, tokenizer)
         ("repetition_penalty", 1.2),
         ("forced_bos_token_id", 5),
         ("begin_suppress_tokens", [4]),
+        ("no_repeat_ngram_size", 2),
+        ("encoder_no_repeat_ngram_size", 2),
+        ("min_length", 5),
+        ("min_new_tokens", 5),
     ],
 )
 def test_rejects_generation_settings_that_translator_lacks(name, value, tokenizer):

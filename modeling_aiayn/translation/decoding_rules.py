@@ -132,6 +132,10 @@ def _check_supported(generation_config: GenerationConfig) -> None:
         "forced_bos_token_id": (None,),
         "begin_suppress_tokens": (None,),
         "sequence_bias": (None,),
+        "no_repeat_ngram_size": (None, 0),
+        "encoder_no_repeat_ngram_size": (None, 0),
+        "min_length": (None, 0),
+        "min_new_tokens": (None, 0),
     }
     for name, values in neutral.items():
         value = getattr(generation_config, name)
