@@ -327,6 +327,34 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+def test_export_to_marian_keeps_separate_vocabularies(tmp_path):
+    tokenizer = marian_tokenizer(tmp_path / "parts", is_separate=True)
+    size, pad = len(tokenizer.encoder), tokenizer.pad_token_id
+    config = MarianConfig(
+        **{"d_model": 12, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 3},
+        **{"decoder_attention_heads": 2, "encoder_ffn_dim": 13, "decoder_ffn_dim": 17},
+        **{
+            "vocab_size": size,
+            "decoder_vocab_size": size,
+            "share_encoder_decoder_embeddings": False,
+        },
+        **{"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0},
+    )
+    MarianMTModel(config).save_pretrained(tmp_path / "opus")
+    tokenizer.save_pretrained(tmp_path / "opus")
+    import_model(read_marian(tmp_path / "opus"), tmp_path / "imported", sources=3)
+    imported = Translator.from_pretrained(tmp_path / "imported")
+    export_marian(imported, tmp_path / "back", sources=3)
+    whole = MarianTokenizer.from_pretrained(tmp_path / "back")
+    ids = [7, 9, 12, 20]
+    assert whole.decode(ids) == tokenizer.decode(ids) == imported.target_tokenizer.decode(ids)
+    assert whole("The dog sees.").input_ids == tokenizer("The dog sees.").input_ids
+    import_model(read_marian(tmp_path / "back"), tmp_path / "again", sources=3)
+    again = Translator.from_pretrained(tmp_path / "again")
+    assert again.target_tokenizer.get_vocab() == imported.target_tokenizer.get_vocab()
+    assert again(TEXTS[:2]) == imported(TEXTS[:2])
+
+
 def test_import_script_downloads_a_hub_repository(opus, hub, tmp_path, run):
     files = {path.name: path.read_bytes() for path in opus.iterdir()}
     files["pytorch_model.bin"] = b"the same weights in a second format"

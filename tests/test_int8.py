@@ -98,6 +98,8 @@ def test_a_folder_is_a_quarter_of_the_size_and_can_be_published(int8_folder):
     assert ModelCard.load(int8_folder / "README.md").data.license == "cc-by-2.0"
     assert INT8_WEIGHTS_NAME in {path.name for path in files_to_publish(int8_folder)}
     check_works(str(int8_folder))
+    for path in int8_folder.glob("*.json"):
+        assert str(int8_folder.parent) not in path.read_text("utf-8"), path
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         AutoModelForSeq2SeqLM.from_pretrained(int8_folder)
 

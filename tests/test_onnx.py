@@ -81,6 +81,8 @@ def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
     with torch.no_grad():
         model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 1.5
     model.generation_config.num_beams = 4
+    model.generation_config.early_stopping = True
+    model.generation_config.num_return_sequences = 2
     translator = Translator(model, tokenizer)
     folder = exported(translator, tmp_path / "onnx", "float32", "int8")
     texts = [f"{text} {word}" for text in TEXTS if text for word in ("", "my", "a red cat")]
@@ -90,6 +92,10 @@ def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
         ids.input_ids, ids.attention_mask
     )
     assert len({len(row) for row in found}) > 2 and sum(row[-1] == 2 for row in found) > 2
+    # Other ids may end an output, too.
+    model.generation_config.eos_token_id = [2, found[0][0]]
+    assert count_equal(translator, folder, texts, "float32") == len(texts)
+    model.generation_config.eos_token_id = 2
     # A different model is found out.
     with torch.no_grad():
         model.lm_head.bias[9] = 50.0

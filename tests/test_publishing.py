@@ -306,6 +306,13 @@ def test_models_of_other_tasks_are_tried_too(folder, tokenizer, tmp_path, cls):
         check_works(str(tmp_path))
 
 
+@pytest.mark.parametrize("cls", [AiaynModel])
+def test_a_smaller_target_vocabulary_is_tried_too(folder, tokenizer, tmp_path, cls):
+    small_model(cls, vocab_size=len(tokenizer), decoder_vocab_size=5).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    check_works(str(tmp_path))
+
+
 def run_script(monkeypatch, capsys, *arguments):
     import runpy
 

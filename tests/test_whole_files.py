@@ -63,6 +63,17 @@ def test_a_used_folder_is_rejected_before_the_block(tmp_path):
         pytest.fail("the block ran")
 
 
+def test_the_current_directory_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", tmp_path):
+        with (
+            pytest.raises(FileExistsError, match="is the current directory"),
+            new_folder(Path(name)),
+        ):
+            pytest.fail("the block ran")
+    assert tmp_path.is_dir()
+
+
 def test_replaced_files_leave_other_files_and_weights_of_other_kinds_alone(tmp_path):
     others = {"model.fp16.safetensors": "v", "model_before.safetensors": "b", "notes": "n"}
     earlier = {"model-1-of-2.safetensors": "1", "model.safetensors.index.json": "i", "c": "old"}

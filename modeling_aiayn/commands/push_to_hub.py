@@ -97,7 +97,7 @@ def check_works(folder: str) -> None:
         model, tokenizer = load_with_tokenizer(auto_class, folder)
         inputs = tokenizer(SENTENCE, return_tensors="pt")
         if "decoder_input_ids" in signature(model.forward).parameters:
-            inputs["decoder_input_ids"] = inputs["input_ids"]
+            inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id]])
         with torch.inference_mode():
             results = model.eval()(**inputs)[0]
     else:

@@ -64,7 +64,8 @@ def export_int8(
         save_int8_weights(model, unfinished / INT8_WEIGHTS_NAME)
         # Without the code that save_pretrained would add: AutoModel cannot read these weights.
         config = model.config.to_dict()
-        config.pop("auto_map", None)
+        for name in ("auto_map", "_name_or_path"):  # the latter may be a path of this machine
+            config.pop(name, None)
         config["dtype"] = "float32"  # weights are loaded in this type
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
         model.generation_config.save_pretrained(unfinished)

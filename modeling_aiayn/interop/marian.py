@@ -55,7 +55,7 @@ def marian_tokenizers(folder: Path) -> Tokenizers:
 
     OPUS-MT's are kept in Marian's class, which needs the package sentencepiece: no fast tokenizer
     splits a text in the same way where a piece is missing from the vocabulary. A folder that
-    `export_marian` wrote has fast tokenizers.
+    `export_marian` wrote of our own models has fast tokenizers.
     """
     whole = load_if_present(MarianTokenizer, folder, "source.spm")
     if whole is None:

@@ -1,14 +1,17 @@
 """Export of our model as a MarianMTModel, for software that knows the classes of transformers."""
 
 import copy
+import json
+import shutil
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..parsing import read_json_object
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
 from ..whole_files import check_unused, new_folder
@@ -131,4 +134,24 @@ def export_marian(
         translator.source_tokenizer.save_pretrained(unfinished)
         if translator.target_tokenizer is not translator.source_tokenizer:
             translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
+            join_marian_tokenizers(translator, unfinished)
     return report
+
+
+def join_marian_tokenizers(translator: Translator, folder: Path) -> None:
+    """Let Marian's own class read a folder whose two tokenizers have different vocabularies.
+
+    The imported tokenizers each use one language's pieces for both. Marian's class decodes with
+    target.spm and target_vocab.json.
+    """
+    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+    if not all(isinstance(each, MarianTokenizer) for each in tokenizers):
+        return
+    if tokenizers[0].get_vocab() == tokenizers[1].get_vocab():
+        return
+    target = folder / TARGET_TOKENIZER_FOLDER
+    shutil.copyfile(target / "source.spm", folder / "target.spm")
+    shutil.copyfile(target / "vocab.json", folder / "target_vocab.json")
+    path = folder / "tokenizer_config.json"
+    settings = read_json_object(path) | {"separate_vocabs": True}
+    path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")

@@ -225,6 +225,7 @@ def client_generation_config(model: AiaynForConditionalGeneration) -> Generation
     for name in ("max_tokens_beyond_source", "length_normalization"):
         vars(found).pop(name, None)
     found.num_beams, found.length_penalty = 1, 1.0
+    found.early_stopping, found.num_return_sequences = False, 1
     longest = model.model.decoder.embed_positions.max_length or LONGEST_OUTPUT
     found.max_length = min(found.max_length or longest, longest)
     return found

@@ -49,6 +49,7 @@ class OnnxModel:
         past = self._empty_cache(size)
         tokens = np.full((size, 1), self.config.decoder_start_token_id, np.int64)
         columns: list[Ids] = []
+        ends = end_ids(self.config)
         is_done = np.zeros(size, bool)
         while not is_done.all() and len(columns) < self.config.max_length - 1:
             inputs = {**fixed, **past, "input_ids": tokens}
@@ -56,8 +57,8 @@ class OnnxModel:
             past = dict(zip(past, present, strict=True))
             tokens = np.where(is_done, self.config.pad_token_id, logits[:, -1].argmax(-1))[:, None]
             columns.append(tokens[:, 0])
-            is_done |= tokens[:, 0] == self.config.eos_token_id
-        return [_until(row, self.config.eos_token_id) for row in np.stack(columns, 1).tolist()]
+            is_done |= np.isin(tokens[:, 0], ends)
+        return [_until(row, ends) for row in np.stack(columns, 1).tolist()]
 
     def _empty_cache(self, size: int) -> dict[str, NDArray[np.float32]]:
         caches = [each for each in self.decoder.get_inputs() if each.name.startswith("past")]
@@ -78,6 +79,7 @@ def count_equal(
     ours, own = translator.model.float(), translator.model.generation_config
     config = GenerationConfig(
         num_beams=1,  # generate() takes unset fields from the model's own rules
+        num_return_sequences=1,
         max_length=min(LONGEST, ours.model.decoder.embed_positions.max_length or LONGEST),
         **{
             name: getattr(own, name)
@@ -94,12 +96,19 @@ def count_equal(
         ids, mask = batch.input_ids, batch.attention_mask
         with torch.inference_mode():
             rows = ours.generate(ids, attention_mask=mask, generation_config=config)
-        expected = [_until(row[1:], config.eos_token_id) for row in rows.tolist()]
+        expected = [_until(row[1:], end_ids(config)) for row in rows.tolist()]
         given = model.greedy(ids.numpy(), mask.numpy())
         found += sum(a == b for a, b in zip(expected, given, strict=True))
     return found
 
 
-def _until(row: list[int], end: int) -> list[int]:
-    """A row up to and with the first end."""
-    return row[: row.index(end) + 1] if end in row else row
+def end_ids(config: GenerationConfig) -> list[int]:
+    """The ids that end a translation; a configuration may hold one id or a list."""
+    ends = config.eos_token_id
+    return ends if isinstance(ends, list) else [ends]
+
+
+def _until(row: list[int], ends: Sequence[int]) -> list[int]:
+    """A row up to and with the first of the ids that end it."""
+    last = next((index for index, token in enumerate(row) if token in ends), len(row))
+    return row[: last + 1]
