@@ -254,13 +254,86 @@ def test_nothing_is_lost_of_unfinished_documents(text):
     assert same(text, "html") == text.replace("&nbsp;", "\xa0").replace("& b", "&amp; b")
 
 
+def shouted(text, kind):
+    document = Document.of(text, kind, "en")
+    return document.translated([each.upper() for each in document.sentences], diagonal)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # Elements that are copied, and are not closed.
+        ('A man <video src="a.mp4" controls /> runs.', 'A MAN <video src="a.mp4" controls /> RUNS.'),
+        ("Press <kbd>Enter to go.\n\nNext.", "PRESS <kbd>Enter to go.\n\nNEXT."),
+        ('A <i translate="no">Red</i> hat.', 'A <i translate="no">Red</i> HAT.'),
+        ("One line<br>second<br/>\nthird.", "ONE LINE<br>SECOND<br/>\nTHIRD."),
+        ("https://a.b/c &mdash; our page", "https://a.b/c — OUR PAGE"),
+        # Links beside comments.
+        ("(see <!-- c --> <i>it</i> *red* <!-- c --> [r](u)",
+         "(SEE <!-- c --> <i>IT</i> *RED* <!-- c --> [R](u)"),
+        ("> [!NOTE]\n> Two dogs.", "> [!NOTE]\n> TWO DOGS."),
+        # Blanks to Python, but not to Markdown.
+        ("One.\n\n\x85two.\n\n\x1cthree.", "ONE.\n\n\x85TWO.\n\n\x1cTHREE."),
+    ],
+)  # fmt: skip
+def test_markdown_around_text_is_copied(text, wanted):
+    assert shouted(text, "markdown") == wanted
+
+
+def test_a_cell_is_not_taken_for_the_code_or_link_before_it():
+    rows = [
+        "`dog` | dog",
+        "https://a.b/bar | bar",
+        "[`batch`](#x) | batch",
+        "![size](x.png) | size",
+    ]
+    rows += ["a \\| b | b", " | x"]
+    table = "".join(f"| {row} |\n" for row in ("`name` | name", "---|---", *rows))
+    wanted = "".join(
+        f"| {before} | {after if after == '---' else after.upper()} |\n"
+        for before, _, after in (row.rpartition(" | ") for row in ("`name` | name", *rows))
+    )
+    head, _, *body = shouted(table, "markdown").splitlines(keepends=True)
+    assert "".join([head, *body]) == wanted
+
+
+def test_html_in_a_quotation_stays_and_is_reported(caplog):
+    text = "> <p align=center>\n>   A man.\n> </p>\n>\n> Text\n"
+    assert shouted(text, "markdown") == text.replace("Text", "TEXT")
+    assert "HTML in a quotation is not translated" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # End tags that HTML lets people leave out.
+        ("<ul><li class=notranslate>Acme<li>Dogs</ul><p>Men.</p>",
+         "<ul><li class=notranslate>Acme<li>DOGS</ul><p>MEN.</p>"),
+        ("<ul><li translate=no>A<ul><li>x</ul><li>Dogs</ul>",
+         "<ul><li translate=no>A<ul><li>x</ul><li>DOGS</ul>"),
+        ("<p class='a notranslate'>Cut<p>A man.<div><p translate=no>No</div>Yes",
+         "<p class='a notranslate'>Cut<p>A MAN.<div><p translate=no>No</div>YES"),
+        ("<table><tr><td translate=no>No<td>yes<tr><td>yes</table>",
+         "<table><tr><td translate=no>No<td>YES<tr><td>YES</table>"),
+        ('<div translate="NO">ab <div>c</div> d</div> e',
+         '<div translate="NO">ab <div>c</div> d</div> E'),
+        # Attributes that only look like it.
+        ('<b data-translate="no">f</b> <b title="say translate=no please">g</b>',
+         '<b data-translate="no">F</b> <b title="say translate=no please">G</b>'),
+        ("<li><code>ls</code> &ndash; two dogs</li>", "<li><code>ls</code> – TWO DOGS</li>"),
+    ],
+)  # fmt: skip
+def test_html_that_is_not_translated_ends_where_html_ends_it(text, wanted):
+    assert shouted(text, "html") == wanted
+
+
 def test_random_signs_raise_no_error_and_lose_no_tag():
     chance = random.Random(3)
     signs = {
         "html": "<b> </b> <i> </i> <a> </a> <p> <br> <img> <code> </code> <!--c--> &nbsp; &amp; . "
         "dog Run! x. Y <span> </span> https://a.b < & ' ( \u2028 <script> </script>",
         "markdown": "** * _ ` [ ](u) ] ][r] ![ ~~ \n \n\n \\\n > - 1. # | dog Run! <b> </b> <kbd> </kbd> "
-        "<div> http://a.b <http://a.b> &amp; \\* [^1] ``` --- \x00",
+        "<div> http://a.b <http://a.b> &amp; \\* [^1] ``` --- \x00 <video/> <br> <!--c--> [!NOTE] \x85 \x1c",
     }
 
     def attention(source, target):

@@ -27,7 +27,13 @@ FIXED = _elements("""
 VOID = _elements("""
     area base br col embed hr img input link meta param source track wbr
 """)
-IS_FIXED = re.compile(r"""\btranslate\s*=\s*["']?no\b|\bclass\s*=\s*["'][^"']*\bnotranslate\b""")
+# Elements whose end tag may be missing, and the elements that end them then. A paragraph is ended
+# by each element that is not within a line.
+ENDED_BY = {
+    **dict.fromkeys(("dt", "dd"), _elements("dt dd")),
+    **dict.fromkeys(("td", "th"), _elements("td th tr")),
+    **{"li": _elements("li"), "tr": _elements("tr"), "option": _elements("option optgroup")},
+}
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
 
@@ -56,18 +62,55 @@ class _Events(HTMLParser):
         line, column = self.getpos()
         self.events.append((self._line_starts[line - 1] + column, kind, name))
 
-    def handle_starttag(self, tag: str, _: object) -> None:
-        self._add("void" if tag in VOID else "start", tag)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        is_fixed = values.get("translate", "").lower() == "no"
+        is_fixed |= "notranslate" in values.get("class", "").split()
+        self._add("void" if tag in VOID else "fixed" if is_fixed else "start", tag)
 
-    def handle_startendtag(self, tag: str, _: object) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         # Only foreign elements may end so; "<b/>" begins a bold text.
-        self._add("void" if tag in VOID or tag in ("svg", "math") else "start", tag)
+        if tag in ("svg", "math"):
+            self._add("void", tag)
+        else:
+            self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
         self._add("end", tag)
 
     handle_data = handle_entityref = handle_charref = _handler("text")
     handle_comment = handle_decl = handle_pi = unknown_decl = _handler("other")
+
+
+def is_fixed_tag(raw: str) -> bool:
+    """Whether a tag begins an element with translate="no" or the class notranslate."""
+    return any(kind == "fixed" for _, kind, _ in _Events(raw).events)
+
+
+class _Fixed:
+    """An element whose content stays as it is, and the elements that are open in it."""
+
+    def __init__(self, name: str, begin: int) -> None:
+        self.name, self.begin = name, begin
+        self._open: list[str] = []
+
+    def ends_before(self, kind: str, name: str) -> bool:
+        """Whether the element has no end tag, and ends where the next part begins."""
+        if kind == "end":
+            return bool(name) and name != self.name and name not in self._open
+        is_block = self.name == "p" and kind != "text" and kind != "other" and name not in INLINE
+        return not self._open and (is_block or name in ENDED_BY.get(self.name, ()))
+
+    def ends_with(self, kind: str, name: str) -> bool:
+        """Take the next part, and tell whether it is the end tag."""
+        if kind in ("start", "fixed"):
+            self._open.append(name)
+        elif kind == "end" and name in self._open:
+            while self._open.pop() != name:
+                pass
+        elif kind == "end":
+            return name == self.name
+        return False
 
 
 class _Reader:
@@ -78,26 +121,28 @@ class _Reader:
         self.parts: list[str | Block] = []
         self._builder = BlockBuilder()
         self._begin = 0  # first character of the block
-        self._fixed: tuple[str, int, int] | None = None  # element, its begin, its depth
+        self._fixed: _Fixed | None = None
 
     def read(self) -> list[str | Block]:
         """The parts of the document."""
         events = [*_Events(self.text).events, (len(self.text), "end", "")]
         for (start, kind, name), (end, _, _) in pairwise(events):
+            if self._fixed is not None and self._fixed.ends_before(kind, name):
+                self._end_fixed(self._fixed, start)
             if self._fixed is None:
                 self._take(kind, name, start, end)
-            else:
-                self._skip(self._fixed, kind, name, end)
+            elif self._fixed.ends_with(kind, name):
+                self._end_fixed(self._fixed, end)
         end = len(self.text)
-        self._flush(end if self._fixed is None else self._fixed[1], end)
+        self._flush(end if self._fixed is None else self._fixed.begin, end)
         return self.parts
 
     def _take(self, kind: str, name: str, start: int, end: int) -> None:
         raw = self.text[start:end]
         if kind == "text":
             self._builder.add_text(html.unescape(raw))
-        elif kind == "start" and (name in FIXED or IS_FIXED.search(raw)):
-            self._fixed = (name, start, 1)
+        elif kind == "fixed" or (kind == "start" and name in FIXED):
+            self._fixed = _Fixed(name, start)
         elif kind == "other" or (kind == "void" and name in INLINE):
             self._builder.add_atom(raw)
         elif name not in INLINE:
@@ -107,18 +152,13 @@ class _Reader:
         else:
             self._builder.close(name, raw)
 
-    def _skip(self, fixed: tuple[str, int, int], kind: str, name: str, end: int) -> None:
-        """Pass over an element whose content stays as it is."""
-        element, begin, depth = fixed
-        depth += {"start": 1, "end": -1}.get(kind, 0) if name == element else 0
-        self._fixed = (element, begin, depth)
-        if depth:
-            return
+    def _end_fixed(self, fixed: _Fixed, end: int) -> None:
+        """Copy an element whose content stays as it is."""
         self._fixed = None
-        if element in INLINE:
-            self._builder.add_atom(self.text[begin:end])
+        if fixed.name in INLINE:
+            self._builder.add_atom(self.text[fixed.begin : end])
         else:
-            self._flush(begin, end)
+            self._flush(fixed.begin, end)
 
     def _flush(self, start: int, end: int) -> None:
         """End the block at `start`; the next one begins at `end`."""

@@ -11,13 +11,16 @@ from itertools import accumulate
 from typing import Any
 
 from ..loading import check_package
-from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, parse_html
+from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
 from .marks import Block, BlockBuilder, Escape, has_words
 
 logger = logging.getLogger(__name__)
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-TASK = re.compile(r"\[[ xX]\][ \t]+")
+# The box of a task, and the first line of an alert on GitHub: [!NOTE].
+LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
+# What markdown-it strips; Python would also strip others, such as U+0085.
+BLANKS = " \t\n"
 # Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
 SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")
 LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
@@ -48,7 +51,8 @@ def _noting(rule: Rule, name: str) -> Rule:
 
     def note(state: Any, silent: bool) -> bool:
         start, count = state.pos, len(state.tokens)
-        label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" else 0
+        is_link = name == "link" and state.src[start] == "["
+        label_end = state.md.helpers.parseLinkLabel(state, start, True) if is_link else 0
         is_match = rule(state, silent)
         if is_match and not silent:
             new = [token for token in state.tokens[count:] if "span" not in token.meta]
@@ -99,6 +103,13 @@ def _place(lines: list[tuple[int, int]], position: int) -> int:
     return outer + position - inner
 
 
+def _end_of_escaped(content: str, document: str, begin: int) -> int:
+    """The end of a cell that has escaped bars, or begin if it is not there."""
+    escaped = content.strip(BLANKS).replace("|", r"\|")
+    found = document.find(escaped, begin)
+    return begin if found < 0 else found + len(escaped)
+
+
 def _located(
     content: str, document: str, starts: list[int], first: int, begin: int, is_cell: bool
 ) -> list[tuple[int, int]]:
@@ -120,15 +131,17 @@ def _located(
     """
     lines, position = [], 0
     for number, line in enumerate(content.split("\n"), first):
-        stripped = line.strip()
+        stripped = line.strip(BLANKS)
         start = max(begin, starts[number])
-        whole = document[start : starts[number + 1]].rstrip()
+        whole = document[start : starts[number + 1]].rstrip(BLANKS)
         # Only another cell, or the # that may close a heading, can follow this text in its line.
-        ended = [each for each in (whole, whole.rstrip("#").rstrip()) if each.endswith(stripped)]
+        ended = [
+            each for each in (whole, whole.rstrip("#").rstrip(BLANKS)) if each.endswith(stripped)
+        ]
         found = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
         if found < 0:
             raise LookupError(stripped)
-        lines.append((position + len(line) - len(line.lstrip()), start + found))
+        lines.append((position + len(line) - len(line.lstrip(BLANKS)), start + found))
         position += len(line) + 1
     return lines
 
@@ -138,8 +151,8 @@ class _Segments:
 
     def __init__(self, content: str, escape: Escape) -> None:
         self.content, self.escape = content, escape
-        task = TASK.match(content)
-        self._begin = task.end() if task else 0
+        label = LABEL.match(content)
+        self._begin = label.end() if label else 0
         self._builder = BlockBuilder()
         self._fixed: tuple[str, int] | None = None  # an element in HTML, and its begin
 
@@ -148,10 +161,10 @@ class _Segments:
         first = self._begin
         for token in _without_addresses(tokens):
             span = token.meta.get("span")
-            if span is None and first:  # the text begins with the box of a task
+            if span is None and first:  # the text begins with a label
                 token.content = token.content[first:]
                 first = 0
-            if token.type == "hardbreak" and self._fixed is None:
+            if _is_break(token) and self._fixed is None:
                 yield from self._part(span[0])
                 self._builder, self._begin = BlockBuilder(), span[1]
             elif token.type == "html_inline" or self._fixed is not None:
@@ -161,9 +174,14 @@ class _Segments:
         yield from self._part(len(self.content))
 
     def _part(self, end: int) -> Iterator[tuple[int, int, Block]]:
+        if self._fixed is not None:  # its end is missing
+            self._builder.add_atom(self.content[self._fixed[1] : end])
+            self._fixed = None
         block = self._builder.block(self.escape)
         if has_words(block.text):
-            yield self._begin, len(self.content[:end].rstrip(" ")), block
+            part = self.content[self._begin : end]
+            begin = self._begin + len(part) - len(part.lstrip(BLANKS))
+            yield begin, len(self.content[:end].rstrip(" ")), block
 
     def _take(self, token: Any, span: tuple[int, int] | None) -> None:
         raw = self.content[slice(*span)] if span else ""
@@ -193,12 +211,20 @@ class _Segments:
                 self._fixed = None
         elif end and name in INLINE:
             self._builder.close(name, raw)
-        elif start and name in FIXED and span:
+        elif raw.endswith("/>") and name in FIXED:
+            self._builder.add_atom(raw)
+        elif start and span and (name in FIXED or is_fixed_tag(raw)):
             self._fixed = (name, span[0])
         elif start and name in INLINE and name not in VOID:
             self._builder.open(name, raw)
         else:
             self._builder.add_atom(raw)
+
+
+def _is_break(token: Any) -> bool:
+    """Whether a token ends a line, as two blanks and <br> do."""
+    tag = START_TAG.match(token.content) if token.type == "html_inline" else None
+    return token.type == "hardbreak" or (tag is not None and tag[1].lower() == "br")
 
 
 def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
@@ -225,19 +251,26 @@ def parse_markdown(text: str) -> list[str | Block]:
     body = text[here:]
     parts: list[str | Block] = [text[:here]]
     starts = list(accumulate((len(line) + 1 for line in body.split("\n")), initial=0))
-    cursor, previous = 0, ""
+    cursor, previous, quotes = 0, "", 0
+    searched = 0  # cells are searched for after this position
     for token in _parser().parse(body):
+        quotes += token.nesting if token.type.startswith("blockquote") else 0
         is_cell = previous in ("th_open", "td_open")
         previous = token.type
-        if token.type == "html_block":
+        if token.type == "html_block" and quotes:
+            logger.warning("HTML in a quotation is not translated: %r.", token.content[:60])
+        elif token.type == "html_block":
             first, last = (min(starts[line], len(body)) for line in token.map)
             parts += [body[cursor:first], *parse_html(body[first:last])]
             cursor = last
         if token.type != "inline" or not token.content:
             continue
         try:
-            lines = _located(token.content, body, starts, token.map[0], cursor, is_cell)
+            begin = max(cursor, searched) if is_cell else cursor
+            lines = _located(token.content, body, starts, token.map[0], begin, is_cell)
+            searched = _place(lines, len(token.content))
         except LookupError:
+            searched = _end_of_escaped(token.content, body, max(cursor, searched))
             logger.warning("A part of the document is not translated: %r.", token.content[:60])
             continue
         escape = escape_cell if is_cell else escape_markdown

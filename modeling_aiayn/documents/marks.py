@@ -99,7 +99,7 @@ class BlockBuilder:
             return
         before = self._last_atoms()
         for atom in before[:1]:
-            atom.has_space_after = text[0] == " "
+            atom.has_space_after |= text[0] == " "
         if text[0] == " " and self.text[-1:] in ("", " "):
             text = text[1:]
         elif before and self.text.endswith(" ") and text.startswith(CLOSING):
