@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-# Pass TEXT through the environment, so that the shell does not interpret quotes and dollar signs.
-export TEXT ?= The little dog runs across the green grass.
+TEXT ?= The little dog runs across the green grass.
+# Pass TEXT through the environment as it is: neither make nor the shell expands its dollar signs.
+override export TEXT := $(value TEXT)
 
 .PHONY: demo translate test test-long test-processors versions clients check format clean
 
@@ -55,4 +56,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .versions runs build *.egg-info
+	rm -rf .venv .versions runs/demo build *.egg-info

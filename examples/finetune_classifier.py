@@ -29,6 +29,7 @@ arguments, flags = parser.parse_args_into_dataclasses()
 tokenizer = AutoTokenizer.from_pretrained(find_model(flags.model))
 files = {"train": flags.train, "valid": flags.valid}
 options = {"delimiter": "\t", "column_names": ["label", "text"], "quoting": 3}
+options |= {"keep_default_na": False}  # "None" is a text
 rows = load_dataset("csv", data_files=files, **options)
 names = sorted(set(rows["train"]["label"]))
 rows = rows.cast_column("label", ClassLabel(names=names))

@@ -24,6 +24,7 @@ from modeling_aiayn.inspection.alignment_scores import (
 )
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import words_of_tokens
+from modeling_aiayn.languages import set_languages
 from modeling_aiayn.translation import Translator
 
 
@@ -157,6 +158,26 @@ def test_error_names_the_line_of_an_invalid_link(link):
         ValueError, match=rf"gold:7: a link must have the form 3-4 or 3p4, got '{link}'"
     ):
         parse_links(f"0-0 {link}", False, "gold:7")
+
+
+def test_the_grammar_s_pairs_can_be_reversed():
+    (pair,), (other,) = embedded_gold(1), embedded_gold(1, is_reversed=True)
+    assert (other.source, other.target) == (pair.target, pair.source)
+    assert other.words == pair.words[::-1]
+    assert other.sure == {(t, s) for s, t in pair.sure} == other.possible
+
+
+def test_the_command_reads_the_direction_of_the_model(run, tmp_path, tokenizer):
+    code, out, err = run("score_alignment.py", "--model", "aiayn-de-en", "--pairs", 60)
+    assert code == 0, err
+    assert float(out.splitlines()[-2].split()[4]) < 40, out
+    set_languages(tokenizer, "fr", "it")
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    code, _, err = run("score_alignment.py", "--model", tmp_path)
+    assert code == 1 and "from fr to it. Give --source, --target and --gold." in err
+    code, _, err = run("score_alignment.py", "--model", tmp_path, "--pairs", 0)
+    assert code == 1 and "pairs must be at least 2, got 0." in err
 
 
 def test_every_head_and_mean_is_scored(translator):

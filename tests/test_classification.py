@@ -74,7 +74,18 @@ def test_all_formats_give_the_same_texts(tmp_path):
         ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: there is no text"),
         ("a.tsv", "\tyes\n", r"a\.tsv:1: there is no label"),
         ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
-        ("a.jsonl", '{"text": "a", "label": 0.5}\n', "'label', a string or an integer"),
+        ("a.jsonl", '{"text": "a", "label": 0.5}\n', r"'label', a string or an integer; got 0\.5"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', "'label', a string or an integer; got None"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": "x\\ny"}\n',
+            "a label must have no line break and no tab",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": "x\\ty"}\n',
+            "a label must have no line break and no tab",
+        ),
         ("a.jsonl", "[1]\n", r"got the keys \[\]"),
         ("a.jsonl", "{\n", r"a\.jsonl:1: not valid JSON"),
         ("a.csv", "1,a\n", r"labelled texts must be \.jsonl or \.tsv"),
@@ -148,6 +159,10 @@ def test_the_confusion_matrix_is_drawn(tmp_path):
     scores = score_classes([0, 1], [0, 0], [r"$\frac{1}{2}$", "<b>"])
     draw_confusion(scores, tmp_path / "confusion.png")
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    many = [str(number) for number in range(60)]
+    draw_confusion(score_classes([0, 59], [3, 3], many), tmp_path / "many.svg")
+    # 60 x 60 counts would be text elements.
+    assert 10 < (tmp_path / "many.svg").read_text().count('<g id="text_') < 100
 
 
 def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path):
@@ -425,6 +440,26 @@ def test_the_text_classification_pipeline_opens_a_trained_folder(run, tmp_path):
     found = pipeline("text-classification", model=str(tmp_path / "run"))("the dog", top_k=None)
     assert {each["label"] for each in found} == {"animal", "thing"}
     assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
+
+
+def test_the_error_names_a_share_that_is_too_small(tmp_path):
+    (tmp_path / "a.tsv").write_text("x\ta\ny\tb\n" * 4)
+    with pytest.raises(
+        ValueError, match=r"share of 0\.1 of 8 texts has fewer .*than the 2 classes"
+    ):
+        load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
+
+
+def test_labels_of_equal_numbers_have_an_order(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\ta\n01\tb\n2\tc\nx\td\n" * 10)
+    splits = load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
+    assert splits["train"].features["label"].names == ["01", "1", "2", "x"]
+
+
+@pytest.mark.parametrize("metric", ["f1", "bleu"])
+def test_an_unknown_metric_is_rejected_before_training(tmp_path, metric):
+    with pytest.raises(ValueError, match=f"must be accuracy, macro_f1, loss, got '{metric}'"):
+        ClassifierTrainingArguments(output_dir=tmp_path, metric_for_best_model=metric)
 
 
 def test_the_error_names_a_class_with_one_text(tmp_path):

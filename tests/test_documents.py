@@ -320,7 +320,7 @@ def test_html_in_a_quotation_stays_and_is_reported(caplog):
         # Attributes that only look like it.
         ('<b data-translate="no">f</b> <b title="say translate=no please">g</b>',
          '<b data-translate="no">F</b> <b title="say translate=no please">G</b>'),
-        ("<li><code>ls</code> &ndash; two dogs</li>", "<li><code>ls</code> – TWO DOGS</li>"),
+        ("<li><code>ls</code> &ndash; two dogs</li>", "<li><code>ls</code> \u2013 TWO DOGS</li>"),
     ],
 )  # fmt: skip
 def test_html_that_is_not_translated_ends_where_html_ends_it(text, wanted):
@@ -383,7 +383,7 @@ def test_the_attention_of_words_is_that_of_their_tokens(tokenizer):
     torch.testing.assert_close(found, shares / shares.sum(-1, keepdim=True))
 
 
-def test_the_command_translates_documents(run, tmp_path):
+def test_the_command_translates_documents(run, tmp_path, caplog):
     translator = Translator.from_pretrained("aiayn-en-de")
     (tmp_path / "a.md").write_text("# A dog\n\nA **dog** runs. `x`\n\n- Two\n  cats\n")
     code, out, err = run("translate.py", "--format", "markdown", "--input", tmp_path / "a.md")
@@ -392,6 +392,8 @@ def test_the_command_translates_documents(run, tmp_path):
     assert out == f"# {dog}\n\nEin **Hund** rennt. `x`\n\n- {two}\n"
     code, out, err = run("translate.py", "--format", "html", "--text", "<p>A <i>dog</i> runs.</p>")
     assert (code, out) == (0, "<p>Ein <i>Hund</i> rennt.</p>\n"), err
+    code, out, err = run("translate.py", "--format", "text", "--text", "A dog \udcff.")
+    assert code == 0 and "Line 1: replaced invalid Unicode with U+FFFD." in caplog.text, err
     code, out, err = run("translate.py", "--format", "html", "--text", "<p>")
     assert (code, out) == (0, "<p>\n"), err
 

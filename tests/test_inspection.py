@@ -43,7 +43,7 @@ from modeling_aiayn.inspection.position_maps import (
     wavelengths,
 )
 from modeling_aiayn.inspection.token_words import Tokens, merge_words, tokens_of_ids
-from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.tokenization import byte_tokenizer, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
 
@@ -282,6 +282,13 @@ def test_language_model_predicts_all_tokens_but_the_first(tokenizer):
     assert short.target.tokens == tokens[1:4]
     with pytest.raises(ValueError, match="The text must have at least 2 tokens, got 1 in ''"):
         text_attention_maps(model, tokenizer, "")
+
+
+def test_a_language_model_s_text_keeps_its_blanks_and_words_like_the_end():
+    tokenizer = byte_tokenizer()
+    model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer))
+    maps = text_attention_maps(model, tokenizer, "\nR</s> ")
+    assert len(maps.inputs.tokens) == 6 and len(maps.target.tokens) == 6
 
 
 def test_text_attention_maps_rejects_a_translation_model(tokenizer):

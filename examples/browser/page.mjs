@@ -13,6 +13,7 @@ worker.onmessage = ({ data }) => {
     state.textContent = `The model loaded in ${(data.loaded / 1000).toFixed(1)} s.`;
   } else if (data.failed !== undefined) {
     fail(data.failed);
+    button.disabled = data.request === undefined; // of a text, not of loading: try another one
   } else if (data.request === request) {
     output.textContent = data.output;
     if (data.milliseconds !== undefined) finish(data);
@@ -35,6 +36,7 @@ form.addEventListener("submit", (event) => {
   request += 1;
   button.disabled = true;
   output.textContent = "";
+  state.classList.remove("error");
   state.textContent = "Translating …";
   worker.postMessage({ text: text.value, request });
 });

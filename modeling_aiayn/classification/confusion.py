@@ -1,5 +1,6 @@
 """Draw a confusion matrix."""
 
+from itertools import product
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -7,26 +8,30 @@ from matplotlib.figure import Figure
 from ..inspection.pictures import label_axis, labels_for, write_figure
 from .scores import ClassificationScores
 
+# With more classes than these, names and counts cannot be read, and take minutes to draw.
+MAX_NAMED_CLASSES = 40
+
 
 def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
     """Draw the confusion matrix to a .png or .svg file.
 
-    The cells show counts; their colours show the share of the true class.
+    The cells show counts; their colours show the share of the true class. With more than
+    MAX_NAMED_CLASSES classes there are colours alone, and the numbers of the classes.
     """
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     size = len(scores.names)
-    side = max(4.0, 0.7 * size + 2)
+    side = max(4.0, 0.7 * min(size, MAX_NAMED_CLASSES) + 2)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    for row in range(size):
-        for column in range(size):
+    if size <= MAX_NAMED_CLASSES:
+        for row, column in product(range(size), repeat=2):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
-    names, families = labels_for(path, scores.names)
-    label_axis(axes.xaxis, names, families)
-    label_axis(axes.yaxis, names, families)
+        names, families = labels_for(path, scores.names)
+        label_axis(axes.xaxis, names, families)
+        label_axis(axes.yaxis, names, families)
     axes.set(
         xlabel="predicted class",
         ylabel="true class",

@@ -1,6 +1,7 @@
 """Read texts with one class each, from files and from the Hub."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -87,9 +88,10 @@ def _label_and_text(
     keys = sorted(record) if isinstance(record, dict) else []
     for column, kinds in ((text_column, str), (label_column, (str, int))):
         if column not in keys or not isinstance(record[column], kinds):
+            got = f"got {record[column]!r}" if column in keys else f"got the keys {keys}"
             raise ValueError(
                 f"{where}: a record must have {text_column!r}, a text, and {label_column!r}, a "
-                f"string or an integer; got the keys {keys}."
+                f"string or an integer; {got}."
             )
     return _strip_row(str(record[label_column]), record[text_column], where)
 
@@ -98,6 +100,8 @@ def _strip_row(label: str, text: str, where: str) -> tuple[str, str]:
     for name, value in (("label", label), ("text", text)):
         if not value.strip():
             raise ValueError(f"{where}: there is no {name}.")
+    if len(label.strip().splitlines()) > 1 or "\t" in label.strip():
+        raise ValueError(f"{where}: a label must have no line break and no tab, got {label!r}.")
     return label.strip(), text.strip()
 
 
@@ -132,6 +136,13 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
                 f"train: the class {rarest!r} has one text, so none is left to validate on. Give "
                 "a validation_file, or more texts."
             )
+        held_out = math.ceil(data.validation_share * len(rows["train"]))
+        if held_out < len(names):
+            raise ValueError(
+                f"A share of {data.validation_share:g} of {len(rows['train'])} texts has fewer "
+                f"validation texts than the {len(names)} classes. Give a validation_file, more "
+                "texts, or a larger validation_share."
+            )
         parts = splits["train"].train_test_split(
             data.validation_share, seed=seed, stratify_by_column="label"
         )
@@ -141,7 +152,7 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
 def _by_number(label: str) -> tuple[int, str]:
     """Sort key: numbers by value, then other labels by name."""
-    return (int(label), "") if label.isdecimal() else (2**31, label)
+    return (int(label) if label.isdecimal() else 2**31, label)
 
 
 def _check_and_log_classes(split: str, rows: list[tuple[str, str]], names: Sequence[str]) -> None:

@@ -19,6 +19,8 @@ from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
 from ..training.setup import PresetArguments, read_overrides
 
+METRICS = ("accuracy", "macro_f1", "loss")
+
 
 @dataclass
 class ClassifierTrainingArguments(RunArguments):
@@ -42,6 +44,12 @@ class ClassifierTrainingArguments(RunArguments):
     metric_for_best_model: str | None = HfArg(
         default="accuracy", help="Score to compare: accuracy, macro_f1 or loss."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        metric = self.metric_for_best_model
+        if metric is not None and metric.removeprefix("eval_") not in METRICS:
+            raise ValueError(f"metric_for_best_model must be {', '.join(METRICS)}, got {metric!r}.")
 
 
 @dataclass

@@ -22,6 +22,7 @@ from ..inspection.alignment_scores import (
     score_attentions,
 )
 from ..inspection.pictures import check_ending
+from ..languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
 from .output_files import check_outputs
 from .translator_flags import ModelFlags
@@ -55,6 +56,8 @@ class AlignmentFlags(ModelFlags):
             raise ValueError("--source, --target and --gold belong together: give all three.")
         if self.gold and self.pairs is not None:
             raise ValueError("--pairs is for the embedded grammar. Leave out --pairs or --gold.")
+        if self.pairs is not None and self.pairs < 2:
+            raise ValueError(f"pairs must be at least 2, got {self.pairs}.")
         if self.reversed and not self.gold:
             raise ValueError("--reversed describes --gold. Give --gold, or leave out --reversed.")
         if self.picture is not None:
@@ -68,7 +71,14 @@ class AlignmentFlags(ModelFlags):
         if self.source and self.target and self.gold:
             pairs = read_gold(self.source, self.target, self.gold, self.reversed)
         else:
-            pairs = embedded_gold(EMBEDDED_PAIRS if self.pairs is None else self.pairs)
+            languages = saved_languages(self.model[0], self.hub) or DEFAULT_LANGUAGES
+            if sorted(languages) != sorted(DEFAULT_LANGUAGES):
+                raise ValueError(
+                    "The embedded grammar is English and German, and the model translates from "
+                    f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
+                )
+            size = EMBEDDED_PAIRS if self.pairs is None else self.pairs
+            pairs = embedded_gold(size, is_reversed=languages != DEFAULT_LANGUAGES)
         if len(pairs) < 2:
             raise ValueError(
                 f"Choosing on one half and scoring on the other needs 2 pairs, got {len(pairs)}."

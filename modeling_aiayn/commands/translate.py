@@ -12,18 +12,33 @@ The output has as many lines as the input; with --nbest N, N lines per input lin
 accelerate launch divide a file among processes and machines: see docs/translation.md.
 """
 
+import logging
+from collections.abc import Iterable, Iterator
+
 from torch import Tensor
 
 from ..documents.document import DocumentLines
 from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
+from ..tokenization import replace_surrogates
 from ..translation.translation_lines import translation_lines
 from ..translation.translator import SourceText, Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
 from .search_flags import SearchFlags
 from .translate_flags import TranslateFlags
+
+logger = logging.getLogger(__name__)
+
+
+def valid_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Replace lone surrogates, which stand for invalid bytes, in lines, with a warning."""
+    for number, line in enumerate(lines, start=1):
+        valid = replace_surrogates(line)
+        if valid != line:
+            logger.warning("Line %d: replaced invalid Unicode with U+FFFD.", number)
+        yield valid
 
 
 def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | DocumentLines | None:
@@ -34,14 +49,15 @@ def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | D
     """
     if flags.format == "lines":
         return None
+    texts = valid_lines(flags.texts())
     if flags.format == "text":
-        return WholeLines(flags.texts(), flags.source_lang)
+        return WholeLines(texts, flags.source_lang)
     _ = translator.model
 
     def attention(source: str, target: str) -> Tensor:
         return word_attention(translator, flags.prepare_sentence(source), target)
 
-    return DocumentLines(flags.texts(), flags.format, flags.source_lang, attention)
+    return DocumentLines(texts, flags.format, flags.source_lang, attention)
 
 
 def main() -> None:

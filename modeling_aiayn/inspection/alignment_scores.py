@@ -28,13 +28,19 @@ class GoldPair:
     possible: Links
 
 
-def embedded_gold(size: int, split: str = "test") -> list[GoldPair]:
-    """Generate pairs of a split of the embedded grammar; all of their links are sure."""
+def embedded_gold(size: int, split: str = "test", is_reversed: bool = False) -> list[GoldPair]:
+    """Generate pairs of a split of the embedded grammar; all of their links are sure.
+
+    They are from English to German, or reversed.
+    """
     gold = []
     for pair in generate_pairs(split, size):
         links = frozenset(pair.alignment)
-        words = (pair.source_words, pair.target_words)
-        gold.append(GoldPair(pair.source, pair.target, words, links, links))
+        texts, words = (pair.source, pair.target), (pair.source_words, pair.target_words)
+        if is_reversed:
+            links = frozenset((target, source) for source, target in links)
+            texts, words = texts[::-1], words[::-1]
+        gold.append(GoldPair(*texts, words, links, links))
     return gold
 
 

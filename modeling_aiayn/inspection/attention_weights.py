@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..losses import shift_right
-from ..tokenization import clean_text
+from ..tokenization import clean_text, replace_surrogates
 from ..translation import Translator
 from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
 
@@ -285,6 +285,8 @@ def text_attention_maps(
         )
     max_length = max_length or model.config.max_position_embeddings
     ids = tokenizer(clean_text(text)).input_ids
+    if is_decoder:  # as `complete` reads a text: with its blanks, and </s> as four characters
+        ids = tokenizer(replace_surrogates(text), split_special_tokens=True).input_ids
     if len(ids) > max_length:
         logger.warning("The text was truncated from %d to %d tokens.", len(ids), max_length)
         is_ended = ids[-1] == tokenizer.eos_token_id

@@ -78,7 +78,7 @@ class CompletionPage(TextPage):
     def complete(self, text: str, new_tokens: int, temperature: float) -> tuple[str, str]:
         """A continued text, and the attention inside it."""
         check_length(text, self.max_characters)
-        options: dict[str, Any] = {"do_sample": temperature > 0}
+        options: dict[str, Any] = {"do_sample": temperature > 0, "top_k": 0}  # 0: all tokens
         if temperature > 0:
             options["temperature"] = temperature
         try:
