@@ -1,5 +1,6 @@
 """Word alignment from attention, and its scores against hand-made links."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -171,6 +172,7 @@ def test_the_command_reads_the_direction_of_the_model(run, tmp_path, tokenizer):
     code, out, err = run("score_alignment.py", "--model", "aiayn-de-en", "--pairs", 60)
     assert code == 0, err
     assert float(out.splitlines()[-2].split()[4]) < 40, out
+    tokenizer = copy.deepcopy(tokenizer)
     set_languages(tokenizer, "fr", "it")
     small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

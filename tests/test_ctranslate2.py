@@ -266,7 +266,9 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
     with pytest.raises(ValueError, match=r"one end, got eos_token_id=\[2, 3\]"):
         export_ctranslate2(Translator(ends, tokenizer), tmp_path / "new", "float32")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(FileNotFoundError, match=r"no exported model\. Export one with scripts"):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no CTranslate2 model\. Write one with: aiayn export"
+    ):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
     with pytest.raises(FileNotFoundError, match="No such directory"):
         Translator.from_pretrained(tmp_path / "none", engine="ctranslate2")
@@ -301,7 +303,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, model_folder):
     monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
     with pytest.raises(
         ModuleNotFoundError,
-        match=r"needs the package ctranslate2\. Install it, or modeling_aiayn\[ctranslate2\]",
+        match=r"The package ctranslate2 is not installed\. Install it, or modeling_aiayn\[ctranslate2\]",
     ):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
 

@@ -53,6 +53,7 @@ LIBRARY_NAMES = {
         *("create_bidirectional_mask", "create_causal_mask", "sdpa_mask"),
     },
     "transformers.modeling_layers": {"GradientCheckpointingLayer"},
+    "transformers.models.auto.modeling_auto": {"MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"},
     "transformers.modeling_outputs": {
         *("BaseModelOutput", "BaseModelOutputWithPastAndCrossAttentions"),
         *("CausalLMOutputWithPast", "Seq2SeqLMOutput", "Seq2SeqModelOutput"),

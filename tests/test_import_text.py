@@ -1063,7 +1063,7 @@ def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
         ),
     )
     assert code == 0, err
-    assert "0, as torch.nn.Transformer has none: model.encoder.layers.0.fc1.bias" in out
+    assert "model.encoder.layers.0.fc1.bias: torch.nn.Transformer has no such bias" in out
     torch.save(opennmt_checkpoint(), tmp_path / "opennmt.pt")
     code, out, err = run(
         *("import_weights.py", "--system", "opennmt", "--source", tmp_path / "opennmt.pt"),

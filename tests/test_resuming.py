@@ -596,6 +596,7 @@ def test_a_finished_run_with_other_data_or_sizes_is_rejected(tmp_path):
         for language in ("en", "de"):
             (tmp_path / f"valid.{language}").write_text(data.pop(language, ""))
         given = {"train_file": [f"{tmp_path}/train.tsv"], "validation_file": [f"{tmp_path}/valid"]}
+        given |= {"source_lang": "en", "target_lang": "de"}
         flags = (DataArguments(**given | data), ModelArguments(**(model or {})))
         return Run(arguments(tmp_path / "run", resume=resume), *flags)
 

@@ -476,7 +476,8 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     code, _, err = run("evaluate_translation.py", *files, "--moses", "true")
     assert (
-        code == 1 and "needs the package sacremoses. Install it, or modeling_aiayn[interop]" in err
+        code == 1
+        and "The package sacremoses is not installed. Install it, or modeling_aiayn[interop]" in err
     )
     (tmp_path / "columns.txt").write_text("Der Hund.\t-0.5\nWir.\t-0.7\n")
     wrong = ("--hypotheses", tmp_path / "columns.txt", *files[2:])
@@ -491,7 +492,7 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     (tmp_path / "pairs.tsv").write_text(pairs)
     (tmp_path / "out.txt").write_text("eins\n")
     code, _, err = run("evaluate_translation.py", *files)
-    assert code == 1 and "Each pair needs a translation, got 1 of 2 pairs" in err
+    assert code == 1 and "Each pair needs a translation, got 1 lines for 2 pairs" in err
     code, _, err = run("evaluate_translation.py", "--file", tmp_path / "pairs.tsv")
     assert code == 1 and "Give either --model or --hypotheses" in err
     for flag, value in (("dtype", "int8"), ("num_beams", 8)):
@@ -573,7 +574,7 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
         ),
         ("translate.py", ["--model", "x", "--input", "/none.txt"], "/none.txt"),
         ("translate.py", ["--model", "x", "--dtype", "float8"], "dtype must be auto, float32"),
-        ("score_alignment.py", ["--model", "x", "--pairs", "1"], "needs 2 pairs, got 1"),
+        ("score_alignment.py", ["--model", "x", "--pairs", "1"], "pairs must be at least 2, got 1"),
         (
             "train_language_model.py",
             ["--train_file", "a", "--early_stopping_patience", "-1"],

@@ -40,9 +40,10 @@ def run_facts(
     if data.train_file is not None:
         dataset = " and ".join(corpus_name(file) for file in data.train_file)
     base = fine_tuning.start_from
+    source_lang, target_lang = data.languages()
     return {
-        "source_lang": data.source_lang,
-        "target_lang": data.target_lang,
+        "source_lang": source_lang,
+        "target_lang": target_lang,
         "model_name": Path(args.output_dir).resolve().name,
         "parameters": f"{_parameters(trainer.model, fine_tuning.merge_lora):,}",
         "config": trainer.model.config,

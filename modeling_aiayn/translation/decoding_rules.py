@@ -126,17 +126,18 @@ def _check_limit(tokens: Any) -> int:
 
 
 def _check_supported(generation_config: GenerationConfig) -> None:
-    neutral = {
+    neutral: dict[str, tuple[Any, ...]] = {
         "repetition_penalty": (None, 1.0),
         "encoder_repetition_penalty": (None, 1.0),
         "forced_bos_token_id": (None,),
         "begin_suppress_tokens": (None,),
         "sequence_bias": (None,),
-        "no_repeat_ngram_size": (None, 0),
         "encoder_no_repeat_ngram_size": (None, 0),
         "min_length": (None, 0),
         "min_new_tokens": (None, 0),
     }
+    if getattr(generation_config, "length_normalization", None) is None:
+        neutral["no_repeat_ngram_size"] = (None, 0)  # of imported models: see `search_defaults`
     for name, values in neutral.items():
         value = getattr(generation_config, name)
         if value not in values:
