@@ -11,7 +11,8 @@ from modeling_aiayn import triton_attention as kernels
 # Bytes of shared memory of a program at most, by compute capability.
 SHARED_MEMORY = {75: 65_536, 80: 166_912, 86: 101_376, 90: 232_448}
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-MATRICES = ("query", "key", "value", "gradient", "output", "of_query", "of_keys", "of_values")
+MATRICES = ("query", "key", "value", "gradient", "output")
+MATRICES += ("query_grad", "key_grad", "value_grad")
 
 
 def signature_of(kernel, constants, name, mask):

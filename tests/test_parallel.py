@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import aiayn
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.languages import set_languages
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 pytestmark = pytest.mark.long
@@ -189,7 +190,9 @@ def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
     assert done.stderr.count("Encoding train: 100%") == 1
     assert not list((tmp_path / "temporary").glob("modeling_aiayn-*"))
     text = (tmp_path / "train.tsv").read_text().replace("\t", "\n")
-    train_bpe_tokenizer(text.splitlines(), 420).save_pretrained(tmp_path / "alone")
+    tokenizer = train_bpe_tokenizer(text.splitlines(), 420)
+    set_languages(tokenizer, "en", "de")
+    tokenizer.save_pretrained(tmp_path / "alone")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "run" / name).read_text() == (tmp_path / "alone" / name).read_text()
 
