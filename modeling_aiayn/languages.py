@@ -56,7 +56,7 @@ def choose_languages(
     Args:
         source_lang: Source language, if it was given.
         target_lang: Target language, if it was given.
-        model: A saved model, as for `saved_languages`. None: there is none.
+        model: A saved model, as for `saved_languages`. None: use English and German.
         hub: Whether the model is a repository on the Hub.
 
     Raises:

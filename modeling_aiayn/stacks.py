@@ -462,9 +462,10 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
-    """Check that a mask has a 0 or a 1 for each token or state, or that a 4D mask is no 0/1 mask.
+    """Check that a mask has a 0 or a 1 for each token or state.
 
-    A 4D mask is ready for attention: True where a query may attend, or numbers to add to scores.
+    A 4D mask must be ready for attention: True where a query may attend, or floating-point numbers
+    to add to scores.
     """
     if mask is None:
         return

@@ -317,6 +317,9 @@ def test_html_in_a_quotation_stays_and_is_reported(caplog):
          "<table><tr><td translate=no>No<td>YES<tr><td>YES</table>"),
         ('<div translate="NO">ab <div>c</div> d</div> e',
          '<div translate="NO">ab <div>c</div> d</div> E'),
+        # Stray end tags.
+        ("<code>x</i>y</code> dog", "<code>x</i>y</code> DOG"),
+        ("<p translate=no>a</b> c</p><p>dog</p>", "<p translate=no>a</b> c</p><p>DOG</p>"),
         # Attributes that only look like it.
         ('<b data-translate="no">f</b> <b title="say translate=no please">g</b>',
          '<b data-translate="no">F</b> <b title="say translate=no please">G</b>'),

@@ -96,10 +96,13 @@ class _Fixed:
 
     def ends_before(self, kind: str, name: str) -> bool:
         """Whether the element has no end tag, and ends where the next part begins."""
-        if kind == "end":
-            return bool(name) and name != self.name and name not in self._open
-        is_block = self.name == "p" and kind != "text" and kind != "other" and name not in INLINE
-        return not self._open and (is_block or name in ENDED_BY.get(self.name, ()))
+        is_block = kind not in ("text", "other") and name not in INLINE
+        if kind == "end":  # of the element around it; HTML ignores a stray end tag
+            needs_no_end = self.name == "p" or self.name in ENDED_BY
+            return needs_no_end and is_block and name not in (self.name, "p", *self._open)
+        return not self._open and (
+            (self.name == "p" and is_block) or name in ENDED_BY.get(self.name, ())
+        )
 
     def ends_with(self, kind: str, name: str) -> bool:
         """Take the next part, and tell whether it is the end tag."""

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 # The box of a task, and the first line of an alert on GitHub: [!NOTE].
 LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
-# What markdown-it strips; Python would also strip others, such as U+0085.
+# markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
 BLANKS = " \t\n"
 # Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
 SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")

@@ -105,7 +105,7 @@ class DataArguments:
     )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
-        """The languages; those that were not given are the ones of the model to start from."""
+        """Return the languages. A missing one is that of the model start_from, or en or de."""
         return choose_languages(self.source_lang, self.target_lang, start_from, hub)
 
 
