@@ -7,6 +7,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio
 import httpx
 import pytest
 from conftest import small_model
@@ -30,6 +31,11 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+# pytest compiles anyio's modules anew, and anyio imports this one at its first use, in the thread
+# of the server. In Python 3.11, compiling in two threads at once may fail.
+_ = anyio.open_file
 
 
 def test_each_bundled_model_has_examples():
