@@ -89,6 +89,12 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     kinds = {"noise_kinds": ["capitals"]}
     found = load_splits(DataArguments(**files, noisy_sources=1.0, **kinds))["train"]
     assert all(source.isupper() for source in found["source"][4:])
+    typos = {**files, "noisy_sources": 1.0, "noise_kinds": ["typing_errors"]}
+    seeds = [load_splits(DataArguments(**typos, noise_seed=seed))["train"] for seed in (0, 1)]
+    assert len(seeds[0]) == len(seeds[1]) == 8
+    assert sorted(seeds[0]["source"]) != sorted(seeds[1]["source"])
+    with pytest.raises(ValueError, match="noise_seed needs noisy_sources"):
+        load_splits(DataArguments(**files, noise_seed=1))
     with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):
         load_splits(DataArguments(**files, **kinds))
     with pytest.raises(ValueError, match=r"some of capitals, title_case, .*, got 'capital'"):

@@ -24,8 +24,6 @@ from .suspicious_pairs import report_suspicious
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
-# The training pairs must be the same when a run resumes.
-NOISE_SEED = 0
 # Flags that have no effect without another one.
 NEEDS = {
     "validation_file": "train_file",
@@ -99,6 +97,10 @@ class DataArguments:
         default_factory=lambda: list(NOISES),
         metadata={"help": f"Kinds of noise for noisy_sources: {', '.join(NOISES)}. Default: all."},
     )
+    noise_seed: int = field(
+        default=0,
+        metadata={"help": "Seed of the noise. Another seed chooses other pairs and other errors."},
+    )
     max_length: int = field(
         default=256,
         metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
@@ -146,13 +148,15 @@ def _check_arguments(data: DataArguments) -> None:
             raise ValueError(f"noise_kinds must be some of {', '.join(NOISES)}, got {kind!r}.")
     if data.noise_kinds != list(NOISES) and not data.noisy_sources:
         raise ValueError("noise_kinds needs noisy_sources. Pass noisy_sources, such as 0.2.")
+    if data.noise_seed and not data.noisy_sources:
+        raise ValueError("noise_seed needs noisy_sources. Pass noisy_sources, such as 0.2.")
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:
     if data.both_directions:
         train = with_reversed_pairs(train)
     if data.noisy_sources:  # last: a reversed pair would have its noise in the target
-        train = with_noisy_sources(train, data.noisy_sources, data.noise_kinds, NOISE_SEED)
+        train = with_noisy_sources(train, data.noisy_sources, data.noise_kinds, data.noise_seed)
     return train
 
 
