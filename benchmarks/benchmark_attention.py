@@ -96,12 +96,11 @@ def speed_table(arguments: BenchmarkArguments) -> str:
         batch_size = max(1, arguments.tokens // length)
         inputs = random_inputs(batch_size, arguments.heads, length, arguments.head_dim)
         for is_causal, dropout in cases:
-            found = medians(inputs, dropout, is_causal, arguments.rounds)
-            ratios = "".join(f"{found['eager'] / found[name]:7.2f}x" for name in ("sdpa", "blocks"))
+            seconds = medians(inputs, dropout, is_causal, arguments.rounds)
+            eager = seconds["eager"]
+            ratios = "".join(f"{eager / seconds[name]:7.2f}x" for name in ("sdpa", "blocks"))
             mask = "causal" if is_causal else "none"
-            lines.append(
-                f"{length:>6} {mask:<7}{dropout:>7}{1000 * found['eager']:>7.0f} ms{ratios}"
-            )
+            lines.append(f"{length:>6} {mask:<7}{dropout:>7}{1000 * eager:>7.0f} ms{ratios}")
     return "\n".join(lines)
 
 
@@ -124,8 +123,8 @@ def main() -> None:
     sys.stdout.write(f"{speed_table(arguments)}\n\n")
     sizes = (arguments.heads, arguments.memory_length, arguments.head_dim)
     for name in IMPLEMENTATIONS:
-        found = peak_memory(name, sizes)
-        sys.stdout.write(f"{name:<8}{found:>8,.0f} MB at {arguments.memory_length:,} tokens\n")
+        megabytes = peak_memory(name, sizes)
+        sys.stdout.write(f"{name:<8}{megabytes:>8,.0f} MB at {arguments.memory_length:,} tokens\n")
 
 
 if __name__ == "__main__":

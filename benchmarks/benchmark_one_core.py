@@ -118,11 +118,11 @@ def one_core_table(contenders: Mapping[str, Translate], texts: list[str], rounds
     Returns:
         A line for each: sentences per second, the ratio to ours, and identical translations.
     """
-    medians, found = translate_in_turn(contenders, texts, rounds)
+    medians, translations = translate_in_turn(contenders, texts, rounds)
     ours = next(iter(medians))
     lines = [f"{'':<28}{'sentences/s':>12}{'ours':>8}{'identical':>11}"]
     for name, median in medians.items():
-        same = sum(a == b for a, b in zip(found[name], found[ours], strict=True))
+        same = sum(a == b for a, b in zip(translations[name], translations[ours], strict=True))
         rate, ratio = len(texts) / median, median / medians[ours]
         lines.append(f"{name:<28}{rate:>12,.0f}{ratio:>7.2f}x{same:>11,}")
     return "\n".join(lines)

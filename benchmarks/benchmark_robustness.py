@@ -53,8 +53,8 @@ def main() -> None:
         sys.stdout.write(f"{model}\n")
         clean = None
         for name, sources in texts.items():
-            found = translator(sources, num_beams=arguments.num_beams)
-            score = corpus_bleu(found, [list(pairs["target"])]).score
+            translations = translator(sources, num_beams=arguments.num_beams)
+            score = corpus_bleu(translations, [list(pairs["target"])]).score
             clean = score if clean is None else clean
             sys.stdout.write(f"  {name:<22}{score:>6.2f} BLEU  {score - clean:>+6.2f}\n")
 

@@ -62,9 +62,9 @@ def main() -> None:
                 "disable_tqdm": True,
                 "use_cpu": device == "cpu",
             }
-            found = contenders(config, encoded, tokenizer, arguments.max_tokens, options)
-            updates, rate = measure(found, getattr(torch, precision), device, arguments.rounds)
-            for contender in found.values():
+            programs = contenders(config, encoded, tokenizer, arguments.max_tokens, options)
+            updates, rate = measure(programs, getattr(torch, precision), device, arguments.rounds)
+            for contender in programs.values():
                 contender.close()
         sys.stdout.write(f"\n{precision}: 2048^3 products at {rate / 1e9:.0f} GFLOP/s\n")
         sys.stdout.write(f"{speed_table(updates, rate)}\n")

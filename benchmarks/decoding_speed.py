@@ -80,8 +80,8 @@ def engine_decode(config: AiaynConfig, dtype: str) -> Decode:
             max_length_factor=0.0,
             max_length_offset=NEW_TOKENS,
         )
-        found = engine.search([SourceSentence(ids) for ids in sources], options)
-        return [list(best.token_ids) for (best,) in found]
+        hypotheses = engine.search([SourceSentence(ids) for ids in sources], options)
+        return [list(best.token_ids) for (best,) in hypotheses]
 
     return decode
 
@@ -98,13 +98,13 @@ def generate_decode(
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         batch = tokenizer.pad({"input_ids": list(sources)}, return_tensors="pt")
         with torch.inference_mode():
-            found = model.generate(
+            output_ids = model.generate(
                 **batch.to(model.device),
                 num_beams=num_beams,
                 min_new_tokens=NEW_TOKENS,
                 max_new_tokens=NEW_TOKENS,
             )
-        return [ids[1:] for ids in found.tolist()]  # without the start token
+        return [ids[1:] for ids in output_ids.tolist()]  # without the start token
 
     return decode
 
@@ -304,7 +304,7 @@ def generate_file(model: str, dtype: str, num_beams: int, batch_size: int = 32) 
         options["length_penalty"] = 1.0
 
     def translate(texts: list[str]) -> list[str]:
-        found: list[str] = []
+        translations: list[str] = []
         for start in range(0, len(texts), batch_size):
             batch = translator.source_tokenizer(
                 texts[start : start + batch_size], padding=True, return_tensors="pt"
@@ -312,8 +312,10 @@ def generate_file(model: str, dtype: str, num_beams: int, batch_size: int = 32) 
             inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             with torch.inference_mode():
                 output = translator.model.generate(**inputs, **options)
-            found += translator.target_tokenizer.batch_decode(output, skip_special_tokens=True)
-        return found
+            translations += translator.target_tokenizer.batch_decode(
+                output, skip_special_tokens=True
+            )
+        return translations
 
     return translate
 
@@ -330,11 +332,11 @@ def whole_file(jobs: Mapping[str, TranslateFile], texts: list[str], rounds: int)
         A line for each: median seconds, how many times as fast as generate() it is, and how many
         translations are identical to those of generate().
     """
-    medians, found = translate_in_turn(jobs, texts, rounds)
+    medians, translations = translate_in_turn(jobs, texts, rounds)
     last = list(jobs)[-1]
     lines = []
     for name, median in medians.items():
-        identical = sum(a == b for a, b in zip(found[name], found[last], strict=True))
+        identical = sum(a == b for a, b in zip(translations[name], translations[last], strict=True))
         ratio = medians[last] / median
         lines.append(f"{name:<30}{median:>8.1f} s{ratio:>8.2f}x{identical:>8,} identical")
     return "\n".join(lines)

@@ -82,11 +82,11 @@ def translate_in_turn(
         The median seconds of each, and its translations.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    found: dict[str, list[str]] = {}
+    translations: dict[str, list[str]] = {}
     for _ in tqdm(range(rounds + 1), unit="round"):
         for name, translate in contenders.items():
             pause()
             start = time.perf_counter()
-            found[name] = translate(texts)
+            translations[name] = translate(texts)
             seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each[1:]) for name, each in seconds.items()}, found
+    return {name: statistics.median(each[1:]) for name, each in seconds.items()}, translations

@@ -195,13 +195,13 @@ def contenders(
         "nn.Transformer": TorchTransformer,
     }
     ours = partial(our_updates, config, rows, tokenizer, max_tokens, options)
-    found = {"ours, token batches": OwnProcess(ours)}
+    programs = {"ours, token batches": OwnProcess(ours)}
     for strategy in ("random", "group_by_length"):
         grouped = options | {"train_sampling_strategy": strategy}
         for name, make_model in peers.items():
             peer = partial(peer_updates, make_model, config, rows, tokenizer, grouped)
-            found[f"{name}, {strategy}"] = OwnProcess(peer)
-    return found
+            programs[f"{name}, {strategy}"] = OwnProcess(peer)
+    return programs
 
 
 def product_rate(dtype: torch.dtype, device: str, size: int = 2048) -> float:
@@ -275,7 +275,7 @@ def measure(
         machine.append(product_rate(dtype, device))
         for name, update in contenders_.items():
             updates[name].append(update())
-    return {name: found[1:] for name, found in updates.items()}, statistics.median(machine)
+    return {name: measured[1:] for name, measured in updates.items()}, statistics.median(machine)
 
 
 def speed_table(updates: Mapping[str, Sequence[Update]], machine: float) -> str:
@@ -289,14 +289,14 @@ def speed_table(updates: Mapping[str, Sequence[Update]], machine: float) -> str:
         A line for each.
     """
     rates = {
-        name: statistics.median(each.tokens / each.seconds for each in found)
-        for name, found in updates.items()
+        name: statistics.median(each.tokens / each.seconds for each in measured)
+        for name, measured in updates.items()
     }
     ours = next(iter(rates.values()))
     lines = []
-    for name, found in updates.items():
-        padding = statistics.mean(each.padding for each in found)
-        products = statistics.median(each.flops / each.seconds for each in found)
+    for name, measured in updates.items():
+        padding = statistics.mean(each.padding for each in measured)
+        products = statistics.median(each.flops / each.seconds for each in measured)
         lines.append(
             f"{name:<32} {rates[name]:>9,.0f} tokens/s {ours / rates[name]:6.2f}  "
             f"padding {padding:4.0%}  products {products / machine:4.0%}"

@@ -46,11 +46,11 @@ def _annotated_file(file: dict[str, Any]) -> str:
 
 def _line_of(note: dict[str, Any], lines: list[str], name: str) -> int:
     """The index of a note's first line. A decorator belongs to its function."""
-    found = [index for index, line in enumerate(lines) if line.strip().startswith(note["at"])]
+    matches = [index for index, line in enumerate(lines) if line.strip().startswith(note["at"])]
     place = note.get("occurrence", 1) - 1
-    if place >= len(found) or ("occurrence" not in note and len(found) > 1):
-        raise ValueError(f"{name} has {len(found)} lines that begin with {note['at']!r}.")
-    index = found[place]
+    if place >= len(matches) or ("occurrence" not in note and len(matches) > 1):
+        raise ValueError(f"{name} has {len(matches)} lines that begin with {note['at']!r}.")
+    index = matches[place]
     while index and lines[index - 1].strip().startswith("@"):
         index -= 1
     return index

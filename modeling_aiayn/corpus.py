@@ -342,10 +342,10 @@ def warn_of_overlap(train: Dataset, held_out: Mapping[str, Dataset]) -> None:
     sources = {name: set(pairs["source"]) for name, pairs in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
     for batch in train.iter(BATCH_SIZE):
-        for name, found in shared.items():
-            found |= sources[name].intersection(batch["source"])
-    for name, found in shared.items():
-        if count := sum(source in found for source in held_out[name]["source"]):
+        for name, repeated in shared.items():
+            repeated |= sources[name].intersection(batch["source"])
+    for name, repeated in shared.items():
+        if count := sum(source in repeated for source in held_out[name]["source"]):
             total = len(held_out[name])
             logger.warning(
                 "%s: %d of %d source sentences are in the training data.", name, count, total

@@ -39,8 +39,8 @@ def saved_languages(path: str | Path, hub: bool = False) -> Languages | None:
     path = find_model(path)
     places = [Path(path), Path(path, SOURCE_TOKENIZER_FOLDER)]  # the latter: exported models
     files = [place / SETTINGS_FILE for place in places]
-    found = find_file(path, SETTINGS_FILE, {}) if hub else None
-    for file in [found] if found else files:
+    cached = find_file(path, SETTINGS_FILE, {}) if hub else None
+    for file in [cached] if cached else files:
         settings = read_json_object(file) if file.is_file() else {}
         languages = [settings.get(name) for name in SETTINGS]
         if all(isinstance(each, str) and each for each in languages):

@@ -237,10 +237,10 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
         ValueError: A weight is missing, unexpected, of the wrong shape, or not finite.
     """
     if loading_info.get("mismatched_keys"):
-        name, found, expected = sorted(loading_info["mismatched_keys"])[0]
+        name, shape, expected = sorted(loading_info["mismatched_keys"])[0]
         raise ValueError(
             f"{path}: {name} must have shape {tuple(expected)} by the configuration, got "
-            f"{tuple(found)}. Use the configuration that was saved with these weights."
+            f"{tuple(shape)}. Use the configuration that was saved with these weights."
         )
     for kind, trouble in (
         ("missing_keys", "is missing"),
@@ -314,13 +314,13 @@ def _find_index(path: str | Path, options: dict[str, Any]) -> Path | None:
 
 def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | None:
     """A file of a repository, downloaded if needed; None if there is no such file."""
-    found = cached_file(
+    file = cached_file(
         path,
         name,
         _raise_exceptions_for_missing_entries=False,
         **{name: options[name] for name in LOCATION_OPTIONS if name in options},
     )
-    return None if found is None else Path(found)
+    return None if file is None else Path(file)
 
 
 def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
@@ -416,11 +416,11 @@ def _merge_adapter(
     is_tied = model.config.tie_word_embeddings
     config.base_model_name_or_path = None  # peft warns if it is not the path of the loaded model
     adapted = get_peft_model(model, config)
-    found = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
+    keys = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
     check_weights(
         path,
         adapted,
-        {"missing_keys": found.missing_keys, "unexpected_keys": found.unexpected_keys},
+        {"missing_keys": keys.missing_keys, "unexpected_keys": keys.unexpected_keys},
     )
     # Merging changes weights in place: an adapter on one of several tied layers must not
     # change the others.

@@ -163,12 +163,12 @@ def _delete_weights(folder: Path, new: Path, weights: Sequence[Sequence[str]]) -
     """Delete the weights in folder that those in new replace. Return the new ones."""
     replacing: set[Path] = set()
     for patterns in weights:
-        found = {path for pattern in patterns for path in new.glob(pattern)}
-        if found:
+        files = {path for pattern in patterns for path in new.glob(pattern)}
+        if files:
             for pattern in patterns:
                 for earlier in folder.glob(pattern):
                     earlier.unlink()
-        replacing |= found
+        replacing |= files
     force_to_disk(folder)
     return replacing
 

@@ -120,15 +120,15 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
             training texts lack.
     """
     rows = _read_files(data) if data.dataset_name is None else _read_hub(data, data.dataset_name)
-    for split, found in rows.items():
-        if not found:
+    for split, labelled_texts in rows.items():
+        if not labelled_texts:
             raise ValueError(f"{split}: there are no texts.")
     names = sorted({label for label, _ in rows["train"]}, key=_by_number)
     if len(names) < 2:
         raise ValueError(f"Training texts must have at least two classes, got only {names}.")
-    for split, found in rows.items():
-        _check_and_log_classes(split, found, names)
-    splits = {split: _dataset(found, names) for split, found in rows.items()}
+    for split, labelled_texts in rows.items():
+        _check_and_log_classes(split, labelled_texts, names)
+    splits = {split: _dataset(labelled_texts, names) for split, labelled_texts in rows.items()}
     if "validation" not in splits:
         rarest, count = Counter(label for label, _ in rows["train"]).most_common()[-1]
         if count < 2:

@@ -45,5 +45,5 @@ def main() -> None:
     options = {"truncation": True, "max_length": model.config.max_position_embeddings}
     # The pipeline streams its input only if it is a generator.
     stream = (replace_surrogates(text) for text in texts)
-    for found in classifier(stream, batch_size=flags.batch_size, **options):
-        sys.stdout.write(f"{found['label']}\t{found['score']:.4f}\n")
+    for prediction in classifier(stream, batch_size=flags.batch_size, **options):
+        sys.stdout.write(f"{prediction['label']}\t{prediction['score']:.4f}\n")

@@ -29,7 +29,7 @@ class ExportFlags(ModelFlags):
         """
         if self.file is None:
             return [pair.source for pair in generate_pairs("test", 100)]
-        found = [line for line in read_lines(self.file) if line.strip()]
-        if not found:
+        sentences = [line for line in read_lines(self.file) if line.strip()]
+        if not sentences:
             raise ValueError(f"{self.file} must hold a sentence to compare on, but it is empty.")
-        return found
+        return sentences

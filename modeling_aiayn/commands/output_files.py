@@ -40,14 +40,14 @@ def check_outputs(
             continue
         _check_can_be_written(flag, Path(output))
         path = Path(output).resolve()
-        if path.exists() and (found := read.get(_identity(path.stat()))) is not None:
-            raise ValueError(f"{flag} would overwrite {found[0]}, {found[1]}. Pass another file.")
+        if path.exists() and (source := read.get(_identity(path.stat()))) is not None:
+            raise ValueError(f"{flag} would overwrite {source[0]}, {source[1]}. Pass another file.")
         if path in taken:
             raise ValueError(f"{flag} and {taken[path]} are the same file, {output}.")
         taken[path] = flag
     written = stdout and status_of(stdout)
-    if written and (found := read.get(_identity(written))) is not None:
-        raise ValueError(f"stdout would overwrite {found[0]}, {found[1]}. Write to another file.")
+    if written and (source := read.get(_identity(written))) is not None:
+        raise ValueError(f"stdout would overwrite {source[0]}, {source[1]}. Write to another file.")
 
 
 def _check_can_be_written(flag: str, output: Path) -> None:

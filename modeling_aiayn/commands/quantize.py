@@ -47,14 +47,14 @@ class QuantizeFlags(PairFlags, BatchFlags):
 def compare(flags: QuantizeFlags, search: SearchFlags, translators: dict[str, Translator]) -> str:
     """Translate the sentence pairs with each translator, and return a table of scores."""
     pairs = flags.read_pairs(str(flags.file))
-    lines, found = [], []
+    lines, translations = [], []
     for name, translator in translators.items():
         options = vars(search.options_for(translator))
         texts = translator(pairs["source"], show_progress=True, **flags.batch_options, **options)
         scores = score_translations(texts, pairs)
         lines.append(f"{name:<10}BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
-        found.append(texts)
-    same = sum(before == after for before, after in zip(*found, strict=True))
+        translations.append(texts)
+    same = sum(before == after for before, after in zip(*translations, strict=True))
     return "\n".join([*lines, f"The same translation for {same:,} of {len(pairs):,} sentences."])
 
 

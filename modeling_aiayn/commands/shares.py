@@ -69,8 +69,8 @@ class Share:
             ValueError: There are such files.
         """
         own = self.parts(partial) if self.processes > 1 else [Path(partial)]
-        found = Path(partial).parent.glob(f"{Path(partial).name}*")
-        if others := sorted(each.name for each in found if each not in own):
+        parts = Path(partial).parent.glob(f"{Path(partial).name}*")
+        if others := sorted(each.name for each in parts if each not in own):
             raise ValueError(
                 f"--resume needs as many processes as before, got {self.processes} and the file "
                 f"{others[0]}. Start as many, or delete the file."

@@ -92,8 +92,8 @@ class StreamFlags(TranslatorFlags):
         is_first = output.share.rank == 0
         with output.open() as file:
             with TranslationBar(is_shown=is_first and not self.is_dialogue) as bar:
-                found = self._translations(translator, own, options, bar.report)
-                for translations in found:
+                results = self._translations(translator, own, options, bar.report)
+                for translations in results:
                     for line in format_lines(next(sources), translations):
                         file.write(f"{line}\n".encode())
                     if not output.is_compressed:  # flushing would make compression useless

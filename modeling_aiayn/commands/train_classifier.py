@@ -60,10 +60,10 @@ def main() -> None:
     trainer.train(run.checkpoint)
     trainer.save_model()
     # The trainer sorts texts by length: labels come with the predictions.
-    found = trainer.predict(encoded["test" if "test" in encoded else "validation"])
+    predicted = trainer.predict(encoded["test" if "test" in encoded else "validation"])
     if trainer.is_world_process_zero():
         names = splits["train"].features["label"].names
-        scores = score_classes(found.predictions.argmax(-1), found.label_ids, names)
+        scores = score_classes(predicted.predictions.argmax(-1), predicted.label_ids, names)
         folder = Path(args.output_dir)
         summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
         write_file(folder / "scores.json", json.dumps(summary, indent=2) + "\n")

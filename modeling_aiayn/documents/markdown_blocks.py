@@ -106,8 +106,8 @@ def _place(lines: list[tuple[int, int]], position: int) -> int:
 def _end_of_escaped(content: str, document: str, begin: int) -> int:
     """The end of a cell that has escaped bars, or begin if it is not there."""
     escaped = content.strip(BLANKS).replace("|", r"\|")
-    found = document.find(escaped, begin)
-    return begin if found < 0 else found + len(escaped)
+    place = document.find(escaped, begin)
+    return begin if place < 0 else place + len(escaped)
 
 
 def _located(
@@ -138,10 +138,10 @@ def _located(
         ended = [
             each for each in (whole, whole.rstrip("#").rstrip(BLANKS)) if each.endswith(stripped)
         ]
-        found = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
-        if found < 0:
+        place = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
+        if place < 0:
             raise LookupError(stripped)
-        lines.append((position + len(line) - len(line.lstrip(BLANKS)), start + found))
+        lines.append((position + len(line) - len(line.lstrip(BLANKS)), start + place))
         position += len(line) + 1
     return lines
 

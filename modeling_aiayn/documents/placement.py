@@ -84,17 +84,17 @@ class PlacedSentence:
     @cached_property
     def weights(self) -> list[list[float]]:
         """The attention of each target word to each source word."""
-        found: list[list[float]] = self.attention(
+        weights: list[list[float]] = self.attention(
             self.text[self.start : self.end], self.target
         ).tolist()
-        return found
+        return weights
 
     def places(self, marks: Sequence[Mark]) -> dict[int, Place]:
         """The places of a block's marks, as far as they are in this sentence, by id."""
-        found: dict[int, Place] = {}
+        places: dict[int, Place] = {}
         here = [mark for mark in marks if self._contains(mark)]
-        self._place(here, (0, len(self.target_units)), self._covered(self.start, self.end), found)
-        return found
+        self._place(here, (0, len(self.target_units)), self._covered(self.start, self.end), places)
+        return places
 
     def _contains(self, mark: Mark) -> bool:
         if mark.is_atom:
@@ -110,7 +110,7 @@ class PlacedSentence:
         ]
 
     def _place(
-        self, marks: list[Mark], window: Span, covered: list[int], found: dict[int, Place]
+        self, marks: list[Mark], window: Span, covered: list[int], places: dict[int, Place]
     ) -> None:
         """Place marks side by side, and the marks within them.
 
@@ -118,22 +118,22 @@ class PlacedSentence:
             marks: The marks.
             window: The target words among which they stand.
             covered: The source words of the mark around them.
-            found: The places so far.
+            places: The places so far.
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         for mark in marks:
             if mark.is_atom:
-                found[id(mark)] = self._atom(mark, window, covered, list(windows.values()))
+                places[id(mark)] = self._atom(mark, window, covered, list(windows.values()))
                 continue
             first, last = windows[id(mark)]
-            found[id(mark)] = Place(*self._characters(first, last))
+            places[id(mark)] = Place(*self._characters(first, last))
             # An atom at the end of a mark is in the sentence in which the mark ends.
             inner = [
                 each
                 for each in mark.inner
                 if self._contains(each) or each.start == each.end == mark.end <= self.end
             ]
-            self._place(inner, (first, last), self._covered(mark.start, mark.end), found)
+            self._place(inner, (first, last), self._covered(mark.start, mark.end), places)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[int, Span]:
         """The target words of marks side by side: those with the clearest attention first."""
@@ -148,9 +148,9 @@ class PlacedSentence:
         taken: list[Span] = []
         windows: dict[int, Span] = {}
         for mark in (marks[each] for each in order):
-            _, found = self._best_run(mark, owned[id(mark)], window, taken)
-            windows[id(mark)] = found
-            taken = sorted([*taken, found])
+            _, run = self._best_run(mark, owned[id(mark)], window, taken)
+            windows[id(mark)] = run
+            taken = sorted([*taken, run])
         return windows
 
     def _best_run(

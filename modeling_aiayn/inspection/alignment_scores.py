@@ -145,8 +145,8 @@ def score_attentions(
         for head in range(config.decoder_attention_heads):
             scores[AttentionChoice(layer, head)] = AlignmentScore()
     for pair in tqdm(pairs, unit="sentence"):
-        found = align(translator, pair.source, pair.target, scores, pair.words)
-        for score, links in zip(scores.values(), found, strict=True):
+        alignments = align(translator, pair.source, pair.target, scores, pair.words)
+        for score, links in zip(scores.values(), alignments, strict=True):
             score.add(links, pair)
     return scores
 

@@ -147,10 +147,10 @@ def _families_for(characters: frozenset[str]) -> tuple[tuple[str, ...], frozense
     for entry in sorted(filter(_is_text_font, fontManager.ttflist), key=_font_rank):
         faces.setdefault(entry.name, entry)
     for name, face in faces.items():
-        found = {character for character in missing if _has_glyph(face, character)}
-        if found or name == DEFAULT_FONT:
+        drawable = {character for character in missing if _has_glyph(face, character)}
+        if drawable or name == DEFAULT_FONT:
             families.append(name)
-            missing -= found
+            missing -= drawable
         if not missing:
             break
     return tuple(families), frozenset(missing)

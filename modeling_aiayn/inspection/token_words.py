@@ -127,13 +127,13 @@ def words_of_tokens(
     word_at: list[int | None] = [None] * (len(text) + 1)
     position = 0
     for number, word in enumerate(words):
-        found = re.compile(re.escape(word), re.IGNORECASE).search(text, position)
-        if found is None:
+        match = re.compile(re.escape(word), re.IGNORECASE).search(text, position)
+        if match is None:
             raise ValueError(
                 f"The text must contain all words in their order, but {word!r} is not in "
                 f"{text!r} after the words before it."
             )
-        start, position = found.span()
+        start, position = match.span()
         word_at[start:position] = [number] * (position - start)
     if tokenizer.is_fast:
         places = _places_by_offsets(tokenizer, text, limit)

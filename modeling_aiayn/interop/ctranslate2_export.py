@@ -148,9 +148,9 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
 def _vocabulary_list(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     """Return the token of each id below `size`; ids without a token get unused names."""
     known = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
-    found = tokenizer.convert_ids_to_tokens(list(range(min(known, size))))
-    found += [None] * (size - len(found))
-    return [token or f"<unused {index}>" for index, token in enumerate(found)]
+    tokens = tokenizer.convert_ids_to_tokens(list(range(min(known, size))))
+    tokens += [None] * (size - len(tokens))
+    return [token or f"<unused {index}>" for index, token in enumerate(tokens)]
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ class Examples:
             OSError: The file is missing or damaged.
             ValueError: A tensor is missing, or has the wrong shape.
         """
-        found = read_mapping(source)
+        tensors = read_mapping(source)
         names = ("input_ids", "decoder_input_ids", "logits", "attention_mask")
-        given = {name: found[name] for name in names if isinstance(found.get(name), Tensor)}
+        given = {name: tensors[name] for name in names if isinstance(tensors.get(name), Tensor)}
         for name, dimensions in zip(names, (2, 2, 3), strict=False):
             if name not in given or given[name].dim() != dimensions:
                 raise ValueError(

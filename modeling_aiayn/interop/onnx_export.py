@@ -206,7 +206,7 @@ def check_clients_support(translator: Translator) -> None:
 
 def client_config(config: AiaynConfig) -> MarianConfig:
     """The configuration from which clients read sizes and special tokens."""
-    found = MarianConfig(
+    marian = MarianConfig(
         **{name: getattr(config, name) for name in SHARED_FIELDS},
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -215,8 +215,8 @@ def client_config(config: AiaynConfig) -> MarianConfig:
         architectures=["MarianMTModel"],
     )
     # transformers.js computes the shape of all cached keys from it, and the decoder caches them.
-    found.encoder_attention_heads = config.decoder_attention_heads
-    return found
+    marian.encoder_attention_heads = config.decoder_attention_heads
+    return marian
 
 
 def client_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:

@@ -87,7 +87,7 @@ def count_equal(
         },
     )
     model = OnnxModel(folder, config, dtype)
-    found = 0
+    equal = 0
     starts = tqdm(range(0, len(texts), BATCH_SIZE), f"Comparing {dtype}", disable=not show_progress)
     for start in starts:
         batch = translator.source_tokenizer(
@@ -98,8 +98,8 @@ def count_equal(
             rows = ours.generate(ids, attention_mask=mask, generation_config=config)
         expected = [_until(row[1:], end_ids(config)) for row in rows.tolist()]
         given = model.greedy(ids.numpy(), mask.numpy())
-        found += sum(a == b for a, b in zip(expected, given, strict=True))
-    return found
+        equal += sum(a == b for a, b in zip(expected, given, strict=True))
+    return equal
 
 
 def end_ids(config: GenerationConfig) -> list[int]:

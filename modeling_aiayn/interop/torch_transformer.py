@@ -87,7 +87,7 @@ def without_wrapper(names: TorchNames, tensors: Mapping[str, Tensor]) -> TorchNa
 
 
 def _begin_with(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    return any(found == name or found.startswith(f"{name}.") for found in tensors)
+    return any(each == name or each.startswith(f"{name}.") for each in tensors)
 
 
 def check_names(names: TorchNames, tensors: Mapping[str, Tensor]) -> None:
@@ -96,7 +96,7 @@ def check_names(names: TorchNames, tensors: Mapping[str, Tensor]) -> None:
         raise ValueError("target_positions needs positions, the source's table. Give both.")
     for part, name in vars(names).items():
         if name and not _begin_with(name, tensors):
-            parts = sorted({found.partition(".")[0] for found in tensors})
+            parts = sorted({tensor_name.partition(".")[0] for tensor_name in tensors})
             raise ValueError(
                 f"names says that {part} is {name!r}, but no tensor begins so. The tensors begin "
                 f"with {', '.join(parts)}. Pass --names '{{{part}: NAME}}'."
@@ -129,7 +129,7 @@ def read_torch_transformer(
     names = without_wrapper(names, tensors)
     check_names(names, tensors)
     table = names.table
-    found: dict[str, Any] = {
+    fields_of_weights: dict[str, Any] = {
         **sizes_of(table, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "final_norm": table.find(tensors, "model.encoder.layer_norm.weight") is not None,
@@ -146,7 +146,7 @@ def read_torch_transformer(
         positions = position_table(stored, names.positions)
         if recognise_sinusoids(positions) is None or names.target_positions is not None:
             tensors[names.positions] = positions
-            found["max_position_embeddings"] = len(positions)
+            fields_of_weights["max_position_embeddings"] = len(positions)
             positions = None
         if names.target_positions is not None:
             stored = table.get(tensors, "model.decoder.embed_positions.weight")
@@ -155,7 +155,7 @@ def read_torch_transformer(
         "torch.nn.Transformer",
         table,
         tensors,
-        {**found, **fields},
+        {**fields_of_weights, **fields},
         positions,
         dtype=dtype_of(tensors),
         assumed_fields=(*ASSUMED_FIELDS, *computed),

@@ -103,10 +103,10 @@ class NameTable:
 
     def get(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
         """Return the checkpoint's tensor for one of our parameters, or raise a ValueError."""
-        found = self.find(tensors, parameter)
-        if found is None:
+        tensor = self.find(tensors, parameter)
+        if tensor is None:
             raise ValueError(f"{self.describe(parameter, tensors)} is missing.")
-        return found
+        return tensor
 
     def describe(self, parameter: str, tensors: Mapping[str, Tensor]) -> str:
         """Name a parameter in both systems, as the beginning of an error message."""
@@ -167,11 +167,11 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
 
 def check_matrix(table: NameTable, tensors: Mapping[str, Tensor], parameter: str) -> None:
     """Check that a parameter's tensor exists and has two dimensions."""
-    found = table.get(tensors, parameter)
-    if found.dim() != 2:
+    matrix = table.get(tensors, parameter)
+    if matrix.dim() != 2:
         raise ValueError(
             f"{table.describe(parameter, tensors)} must be a matrix, got shape "
-            f"{tuple(found.shape)}."
+            f"{tuple(matrix.shape)}."
         )
 
 
@@ -204,15 +204,15 @@ def take_weights(
     weights = {}
     for name, parameter in parameters.items():
         shape = tuple(parameter.shape)
-        found = torch.zeros(shape) if name in absent else table.get(tensors, name)
-        if tuple(found.shape) != shape:
+        tensor = torch.zeros(shape) if name in absent else table.get(tensors, name)
+        if tuple(tensor.shape) != shape:
             raise ValueError(
                 f"{table.describe(name, tensors)} must have shape {shape}, got "
-                f"{tuple(found.shape)}."
+                f"{tuple(tensor.shape)}."
             )
-        if not found.isfinite().all():
+        if not tensor.isfinite().all():
             raise ValueError(f"{table.describe(name, tensors)} is not finite (NaN or infinity).")
-        weights[name] = found.detach().float()
+        weights[name] = tensor.detach().float()
     used = {_stored_name(name)[0] for parameter in weights for name in table.names_of(parameter)}
     return TakenWeights(weights, _left_out_tensors(table, set(tensors) - used), absent)
 

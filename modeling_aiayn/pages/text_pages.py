@@ -53,8 +53,8 @@ class ClassificationPage(TextPage):
     def _probabilities(self, text: str) -> dict[str, float]:
         classifier = pipeline("text-classification", model=self.model, tokenizer=self.tokenizer)
         length = self.model.config.max_position_embeddings
-        found = classifier([text], top_k=None, truncation=True, max_length=length)[0]
-        return {each["label"]: each["score"] for each in found}
+        predictions = classifier([text], top_k=None, truncation=True, max_length=length)[0]
+        return {each["label"]: each["score"] for each in predictions}
 
     def build(self) -> gradio.Blocks:
         """The page."""
@@ -82,12 +82,12 @@ class CompletionPage(TextPage):
         if temperature > 0:
             options["temperature"] = temperature
         try:
-            (found,) = self.thread(
+            (completion,) = self.thread(
                 complete, self.model, self.tokenizer, text, int(new_tokens), 1, **options
             )
         except ValueError as error:
             raise gradio.Error(html.escape(str(error))) from error
-        return found, self.attention(found)
+        return completion, self.attention(completion)
 
     def build(self) -> gradio.Blocks:
         """The page."""

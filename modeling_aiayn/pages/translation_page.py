@@ -51,14 +51,14 @@ class TranslationPage:
         """
         check_length(text, self.max_characters)
         split = SplitText.of(text, self.source_lang)
-        found: list[list[Translation]] = []
+        sentences: list[list[Translation]] = []
         for sentence in split.sentences:
-            found.append(self.thread(self.search, sentence, num_beams, length_penalty))
-            done = SplitText(split.sentences[: len(found)], split.blanks[: len(found) + 1])
-            choices = [(each[0].source, index) for index, each in enumerate(found)]
+            sentences.append(self.thread(self.search, sentence, num_beams, length_penalty))
+            done = SplitText(split.sentences[: len(sentences)], split.blanks[: len(sentences) + 1])
+            choices = [(each[0].source, index) for index, each in enumerate(sentences)]
             yield (
-                done.joined([each[0].text for each in found]),
-                found,
+                done.joined([each[0].text for each in sentences]),
+                sentences,
                 gradio.Dropdown(choices=choices, value=0, visible=len(split.sentences) > 1),
             )
 
@@ -69,12 +69,14 @@ class TranslationPage:
             nbest=min(int(num_beams), SHOWN),
             length_penalty=length_penalty,
         )
-        (found,) = self.translator.stream([self.prepare_sentence(sentence)], options)
-        return found
+        (translations,) = self.translator.stream([self.prepare_sentence(sentence)], options)
+        return translations
 
-    def details(self, found: list[list[Translation]], chosen: int) -> tuple[list[list[str]], str]:
+    def details(
+        self, sentences: list[list[Translation]], chosen: int
+    ) -> tuple[list[list[str]], str]:
         """The best translations of a sentence with their scores, and the attention of the best."""
-        best = found[chosen]
+        best = sentences[chosen]
         maps = self.thread(attention_maps, self.translator, best[0].source, best[0].token_ids)
         return [[f"{each.score:.3f}", each.text] for each in best], attention_frame(maps)
 
@@ -82,7 +84,7 @@ class TranslationPage:
         """The page."""
         rules = self.translator.search_options()
         with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
-            found = gradio.State([])
+            sentences = gradio.State([])
             gradio.Markdown(f"# {self.title}")
             with gradio.Row():
                 text = gradio.Textbox(
@@ -113,9 +115,9 @@ class TranslationPage:
                 elem_id="best",
             )
             frame = gradio.HTML(elem_id="attention")
-            inputs, outputs = [text, beams, penalty], [output, found, chosen]
+            inputs, outputs = [text, beams, penalty], [output, sentences, chosen]
             gradio.on(
                 [button.click, text.submit], self.translate, inputs, outputs, **ONE_AT_A_TIME
-            ).success(self.details, [found, chosen], [table, frame], **ONE_AT_A_TIME)
-            chosen.input(self.details, [found, chosen], [table, frame], **ONE_AT_A_TIME)
+            ).success(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
+            chosen.input(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
         return page

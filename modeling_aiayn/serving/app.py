@@ -60,12 +60,12 @@ class Service:
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
             raise HTTPException(413, text)
         try:
-            found = iter(await self.batcher(sentences))
+            remaining = iter(await self.batcher(sentences))
         except QueueFullError as error:
             text = "The server is busy. Try again in a moment."
             raise HTTPException(429, text, {"Retry-After": "1"}) from error
         translations = [
-            await self._joined(each, [next(found) for _ in each.sentences]) for each in split
+            await self._joined(each, [next(remaining) for _ in each.sentences]) for each in split
         ]
         is_list = isinstance(fields["q"], list)
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
@@ -85,8 +85,8 @@ class Service:
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
         targets = {self.source_lang: [self.target_lang], self.target_lang: []}
-        found = [{"code": code, "name": code, "targets": its} for code, its in targets.items()]
-        return JSONResponse(found)
+        answer = [{"code": code, "name": code, "targets": its} for code, its in targets.items()]
+        return JSONResponse(answer)
 
     async def health(self, _: Request) -> JSONResponse:
         """Answer GET /health."""

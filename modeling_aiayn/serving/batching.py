@@ -69,12 +69,12 @@ class Batcher:
             batch = [(sentence, future) for sentence, future in batch if not future.cancelled()]
             sentences = [sentence for sentence, _ in batch]
             try:
-                found = await loop.run_in_executor(self._thread, self.translate, sentences)
+                translations = await loop.run_in_executor(self._thread, self.translate, sentences)
             except Exception as error:  # each request of the batch reports it
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
                 continue
-            for (_, future), translation in zip(batch, found, strict=True):
+            for (_, future), translation in zip(batch, translations, strict=True):
                 if not future.done():
                     future.set_result(translation)

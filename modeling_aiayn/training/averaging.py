@@ -69,12 +69,12 @@ def check_same_model(folders: Iterable[Path]) -> None:
     first: dict[str, Any] = {}
     for folder in folders:
         config = load_config(folder)
-        found = model_settings(config)
-        first = first or found
-        for name in sorted(first.keys() | found.keys()):
-            if found.get(name) != first.get(name) and "dropout" not in name:
+        settings = model_settings(config)
+        first = first or settings
+        for name in sorted(first.keys() | settings.keys()):
+            if settings.get(name) != first.get(name) and "dropout" not in name:
                 raise ValueError(
-                    f"{folder}: {name} is {found.get(name)!r}, and {first.get(name)!r} in the "
+                    f"{folder}: {name} is {settings.get(name)!r}, and {first.get(name)!r} in the "
                     "first model. Average models with the same options and vocabulary."
                 )
 

@@ -219,8 +219,8 @@ def check_segmentation(
     segmenter, generator = Segmenter(tokenizer), np.random.default_rng()
     for text, expected in zip(texts, ids, strict=True):
         words = segmenter.words(text)
-        found = [each for word in words for each in segmenter.segment(word, 0.0, generator)]
-        if [*found, tokenizer.eos_token_id] != expected:
+        token_ids = [each for word in words for each in segmenter.segment(word, 0.0, generator)]
+        if [*token_ids, tokenizer.eos_token_id] != expected:
             raise ValueError(
                 "bpe_dropout needs a tokenizer that splits words by its merges alone and appends "
                 f"{tokenizer.eos_token}, but {text!r} has other ids. Leave bpe_dropout out, or "

@@ -120,8 +120,8 @@ def _sha256(path: Path) -> str:
 def list_checkpoints(output_dir: Path) -> list[Path]:
     """All folders named checkpoint-N, ordered by N, verified or not."""
     pattern = rf"{PREFIX_CHECKPOINT_DIR}-(0|[1-9][0-9]*)"  # as the library writes N, without zeros
-    found = output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-    folders = (path for path in found if re.fullmatch(pattern, path.name) and path.is_dir())
+    paths = output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+    folders = (path for path in paths if re.fullmatch(pattern, path.name) and path.is_dir())
     return sorted(folders, key=_update_of)
 
 

@@ -146,10 +146,9 @@ def _check_arguments(data: DataArguments) -> None:
     for kind in data.noise_kinds:
         if kind not in NOISES:
             raise ValueError(f"noise_kinds must be some of {', '.join(NOISES)}, got {kind!r}.")
-    if data.noise_kinds != list(NOISES) and not data.noisy_sources:
-        raise ValueError("noise_kinds needs noisy_sources. Pass noisy_sources, such as 0.2.")
-    if data.noise_seed and not data.noisy_sources:
-        raise ValueError("noise_seed needs noisy_sources. Pass noisy_sources, such as 0.2.")
+    changed = {"noise_kinds": data.noise_kinds != list(NOISES), "noise_seed": data.noise_seed}
+    for name in filter(changed.get, () if data.noisy_sources else changed):
+        raise ValueError(f"{name} needs noisy_sources. Pass noisy_sources, such as 0.2.")
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:
@@ -173,17 +172,17 @@ def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset
 
 
 def _hub_splits(data: DataArguments, name: str, languages: Languages) -> dict[str, Dataset]:
-    found = get_dataset_split_names(name, data.dataset_config)
+    available = get_dataset_split_names(name, data.dataset_config)
     for split in ("train", "validation"):
-        if split not in found:
+        if split not in available:
             raise ValueError(
-                f"{name} must have a split {split!r}, got {', '.join(found)}. Write its pairs to "
-                "files, and give these as train_file and validation_file."
+                f"{name} must have a split {split!r}, got {', '.join(available)}. Write its "
+                "pairs to files, and give these as train_file and validation_file."
             )
     return {
         split: read_hub(name, data.dataset_config, split, *languages)
         for split in ("train", "validation", "test")
-        if split in found
+        if split in available
     }
 
 

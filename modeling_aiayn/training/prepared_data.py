@@ -96,7 +96,7 @@ def prepare_data_once(
             if is_first:
                 prepared = prepare_data(data, tokenizers)
                 prepared.save(folder)
-            found = PreparedData.load(folder)
+            loaded = PreparedData.load(folder)
         args.distributed_state.wait_for_everyone()
     finally:
         if is_first:
@@ -104,4 +104,4 @@ def prepare_data_once(
             _remove(folder, start_method or multiprocessing.get_start_method())
     # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
     # which would be saved with the model.
-    return replace(prepared, splits=found.splits) if is_first else found
+    return replace(prepared, splits=loaded.splits) if is_first else loaded

@@ -103,12 +103,12 @@ class Run:
                     f"output_dir {folder} holds {name}, which the run would overwrite. Give a new "
                     "--output_dir."
                 )
-        found = choose_checkpoint(self.args)
-        if found is not None:
-            logger.info("Resuming from %s.", found.folder)
+        checkpoint = choose_checkpoint(self.args)
+        if checkpoint is not None:
+            logger.info("Resuming from %s.", checkpoint.folder)
         elif self.args.resume is not None:
             logger.info("No checkpoint in %s: the run starts from the beginning.", folder)
-        return found
+        return checkpoint
 
     def check_model(self, config: PreTrainedConfig) -> None:
         """Check that the model to build is the checkpoint's, before its vocabulary is known."""

@@ -65,12 +65,12 @@ def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
     """Parse the YAML mapping in a flag; None gives an empty mapping."""
     expected = f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}."
     try:
-        found = parse_yaml(text or "{}", flag)
+        mapping = parse_yaml(text or "{}", flag)
     except ValueError as error:
         raise ValueError(f"{expected} {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise ValueError(expected)
-    return found
+    return mapping
 
 
 def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, Any]:

@@ -49,18 +49,18 @@ def find_suspicious(pairs: Dataset) -> dict[str, NDArray[np.bool_]]:
             unequal.append(longer > MAX_LENGTH_RATIO * shorter)
             repeated.append(hash((source, target)) in seen)
             seen.add(hash((source, target)))
-        for side, found in scripts.items():
-            found += map(script_of, batch[side])
+        for side, side_scripts in scripts.items():
+            side_scripts += map(script_of, batch[side])
     reasons = {
         "with identical sides": identical,
         f"with one side over {MAX_LENGTH_RATIO} times as long as the other": unequal,
         "that repeat an earlier pair": repeated,
     }
-    for side, found in scripts.items():
-        counts = Counter(script for script in found if script is not None)
+    for side, side_scripts in scripts.items():
+        counts = Counter(script for script in side_scripts if script is not None)
         usual = max(counts, key=counts.__getitem__, default=None)
         reasons[f"with a {side} that is not in {usual} script"] = [
-            script not in (None, usual) for script in found
+            script not in (None, usual) for script in side_scripts
         ]
     return {reason: np.array(flags, dtype=bool) for reason, flags in reasons.items()}
 
@@ -71,12 +71,14 @@ def report_suspicious(pairs: Dataset, is_cleaning: bool) -> Dataset:
     Raises:
         ValueError: No pair is left.
     """
-    found = find_suspicious(pairs)
-    is_suspicious = np.logical_or.reduce([*found.values()])
+    suspicious = find_suspicious(pairs)
+    is_suspicious = np.logical_or.reduce([*suspicious.values()])
     total = int(is_suspicious.sum())
     if not total:
         return pairs
-    counts = ", ".join(f"{flags.sum()} {reason}" for reason, flags in found.items() if flags.any())
+    counts = ", ".join(
+        f"{flags.sum()} {reason}" for reason, flags in suspicious.items() if flags.any()
+    )
     done = "They were removed." if is_cleaning else "To remove them, pass --clean true."
     logger.warning(
         "Training data: %d of %d pairs look wrong: %s. %s", total, len(pairs), counts, done

@@ -87,8 +87,8 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return scores.topk(min(count, vocab_size), dim=-1)
     chunks = scores[..., :whole].view(*scores.shape[:-1], -1, CHUNK)
     best = chunks.amax(-1).topk(count, dim=-1).indices  # [N, k, count]
-    found = chunks.gather(-2, best[..., None].expand(*best.shape, CHUNK)).flatten(-2)
-    values, index = torch.cat((found, scores[..., whole:]), dim=-1).topk(count, dim=-1)
+    best_scores = chunks.gather(-2, best[..., None].expand(*best.shape, CHUNK)).flatten(-2)
+    values, index = torch.cat((best_scores, scores[..., whole:]), dim=-1).topk(count, dim=-1)
     # The ids after the last whole chunk come after the best chunks.
     starts = functional.pad(best * CHUNK, (0, 1), value=whole)
     return values, starts.gather(-1, index // CHUNK) + index % CHUNK
@@ -130,10 +130,10 @@ def best_candidates(
     parents, picked = index // width, tokens.flatten(1).gather(1, index)
     # float32 holds ids exactly, and some accelerators have no wider type.
     packed = torch.stack((best, parents, picked)).cpu()  # [3, N, count]
-    found = packed[0].tolist()
+    ranked = packed[0].tolist()
     # topk ranks NaN first.
-    check_no_nan(first for first, *_ in found)
-    rows = zip(found, *packed[1:].long().tolist(), strict=True)
+    check_no_nan(first for first, *_ in ranked)
+    rows = zip(ranked, *packed[1:].long().tolist(), strict=True)
     return [
         [each for each in map(Candidate, *row) if each.log_probability > -torch.inf]
         + required.get(sentence, [])
@@ -154,13 +154,13 @@ def _required_candidates(
     required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
 ) -> dict[int, list[Candidate]]:
     """Candidates by sentence; required holds sentence, hypothesis and id of each."""
-    found: dict[int, list[Candidate]] = {}
+    candidates: dict[int, list[Candidate]] = {}
     if required:
         sentences, parents, tokens = torch.tensor(required, device=steps.device).T
         scores = log_probabilities[sentences, parents] + steps[sentences, parents, tokens]
         for (sentence, parent, token), score in zip(required, scores.tolist(), strict=True):
-            found.setdefault(sentence, []).append(Candidate(score, parent, token))
-    return found
+            candidates.setdefault(sentence, []).append(Candidate(score, parent, token))
+    return candidates
 
 
 def drawn_candidates(

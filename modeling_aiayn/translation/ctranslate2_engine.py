@@ -62,8 +62,8 @@ class CTranslate2Engine:
         except RuntimeError as error:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
         exported = read_json_object(Path(folder) / "config.json")
-        found = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
-        if exported.get(VOCABULARIES_FIELD, found) != found:
+        hashes = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
+        if exported.get(VOCABULARIES_FIELD, hashes) != hashes:
             raise ValueError(
                 f"{folder}: its tokenizers are not those that it was exported with. Export the "
                 "model again."
@@ -171,15 +171,17 @@ class CTranslate2Engine:
     ) -> list[Hypothesis]:
         """The nbest of a sentence's hypotheses, by our penalties."""
         end = self.end
-        found = [[self.target_ids[token] for token in each] for each in result.hypotheses]
-        totals = [score * len(ids) for score, ids in zip(result.scores, found, strict=True)]
-        if not is_unrestricted or any(ids[-1:] != [end] for ids in found):
+        token_ids = [[self.target_ids[token] for token in each] for each in result.hypotheses]
+        totals = [score * len(ids) for score, ids in zip(result.scores, token_ids, strict=True)]
+        if not is_unrestricted or any(ids[-1:] != [end] for ids in token_ids):
             # A hypothesis that reached its limit ends there, and its end is scored too.
-            found = [ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in found]
-            totals = self.score([sentence.input_ids] * len(found), found)
+            token_ids = [
+                ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in token_ids
+            ]
+            totals = self.score([sentence.input_ids] * len(token_ids), token_ids)
         hypotheses = [
             Hypothesis(tuple(ids), total, normalized_score(total, len(ids), options))
-            for ids, total in zip(found, totals, strict=True)
+            for ids, total in zip(token_ids, totals, strict=True)
         ]
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 

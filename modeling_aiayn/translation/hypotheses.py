@@ -133,7 +133,7 @@ class SentenceSearch:
             ended.log_probability, len(ended.token_ids), self.options, coverage
         )
         self.finished.append(Hypothesis(ended.token_ids, ended.log_probability, score))
-        self.finished.sort(key=lambda found: -found.score)
+        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self.options.width :]
 
     def _continued(self, candidate: Candidate) -> Hypothesis:

@@ -98,10 +98,10 @@ class HypothesisTree:
         for layers in self._storage:
             rows = self._rows(layers[0], sentences, order)
             for number, kept in enumerate(layers):
-                found = kept.flatten(0, 3).index_select(0, rows.flatten())
+                selected = kept.flatten(0, 3).index_select(0, rows.flatten())
                 like = kept[:, :, 0]
                 moved = self._memory(len(sentences), like) if is_full else kept[: len(sentences)]
-                moved[:, :, :, :size] = found.view(*rows.shape, -1)
+                moved[:, :, :, :size] = selected.view(*rows.shape, -1)
                 layers[number] = moved
 
     def _rows(self, kept: Tensor, sentences: Tensor, order: Tensor) -> Tensor:

@@ -60,14 +60,14 @@ class AiaynTranslationPipeline(Pipeline):
         given = input_tensors["text"]
         texts = given if isinstance(given, list) else [given]
         first_number, *_ = [next(numbers) for _ in texts]
-        found = self.translator.stream(
+        results = self.translator.stream(
             texts,
             self.translator.search_options(**search_options),
             batch_size=len(texts),
             pool_size=len(texts),
             first_number=first_number,
         )
-        translations = [best.text for best, *_ in found]
+        translations = [best.text for best, *_ in results]
         return {"text": translations if isinstance(given, list) else translations[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:

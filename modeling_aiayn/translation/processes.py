@@ -75,10 +75,10 @@ def stream_in_processes(
 
 
 def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object]) -> Pool:
-    found = running[0].result()
+    pool = running[0].result()
     running.popleft()
-    report(len(found), sum(len(best.token_ids) for best, *_ in found))
-    return found
+    report(len(pool), sum(len(best.token_ids) for best, *_ in pool))
+    return pool
 
 
 def _start(load: Callable[[], Translator], threads: int) -> None:

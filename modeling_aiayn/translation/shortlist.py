@@ -73,9 +73,9 @@ class Shortlist:
             ) from error
         return cls(starts, ids, always, vocabularies)
 
-    def check_vocabularies(self, found: Sequence[str], path: str | Path) -> None:
-        """Check that found, as `vocabularies`, belong to the shortlist of the file at path."""
-        if list(self.vocabularies) != found:
+    def check_vocabularies(self, vocabularies: Sequence[str], path: str | Path) -> None:
+        """Check that the shortlist of the file at path was made for these vocabularies."""
+        if list(self.vocabularies) != vocabularies:
             raise ValueError(
                 f"{path} was made for other tokenizers. Make one for this model with "
                 "aiayn make-shortlist."

@@ -175,12 +175,13 @@ class TorchEngine:
         if columns is not None:
             ids = list(columns)
             candidates = [
-                [each._replace(token=ids[each.token]) for each in found] for found in candidates
+                [each._replace(token=ids[each.token]) for each in per_sentence]
+                for per_sentence in candidates
             ]
         coverage = decoder.coverage_scores()
-        for search, found, covered in zip(searches, candidates, coverage, strict=True):
+        for search, best, covered in zip(searches, candidates, coverage, strict=True):
             if not search.is_done:
-                search.advance(found, covered)
+                search.advance(best, covered)
 
     def _running_rows(self, searches: Sequence[SentenceSearch]) -> tuple[Tensor, Tensor, Tensor]:
         """Last tokens, parents and log-probabilities of running hypotheses, [N, k] each.

@@ -64,8 +64,8 @@ class SavedTranslationPipeline(Pipeline):
         hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
         rows = model_outputs["token_ids"].flatten(0, -2).tolist()
         texts = [tokenizer.decode([each for each in row if each not in hidden]) for row in rows]
-        found = [{"translation_text": " ".join(text.splitlines())} for text in texts]
-        return found[0] if len(found) == 1 else found
+        records = [{"translation_text": " ".join(text.splitlines())} for text in texts]
+        return records[0] if len(records) == 1 else records
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Save the model with its code, the tokenizers, and this pipeline."""

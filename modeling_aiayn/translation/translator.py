@@ -286,7 +286,7 @@ class Translator:
         _check_several(texts)
         texts = list(texts)
         with TranslationBar(len(texts), show_progress) as bar:
-            found = self.stream(
+            results = self.stream(
                 texts,
                 self.search_options(**search_options),
                 batch_size=batch_size,
@@ -294,7 +294,7 @@ class Translator:
                 pool_size=max(1, len(texts)),
                 report=bar.report,
             )
-            return [best.text for best, *_ in found]
+            return [best.text for best, *_ in results]
 
     def stream(
         self,
@@ -358,7 +358,7 @@ class Translator:
         """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
         sentences = self._encoded(pool)
-        found = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
+        results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         filled = [
             index
             for index, given in enumerate(pool)
@@ -372,14 +372,14 @@ class Translator:
             hypotheses = self.engine.search([sentences[index] for index in indices], options)
             for index, best in zip(indices, hypotheses, strict=True):
                 if best:
-                    found[index] = self._decoded(pool[index].text, best)
+                    results[index] = self._decoded(pool[index].text, best)
                 else:
                     number = pool[index].number + 1
                     logger.warning(
                         "Sentence %d: no translation contains all of its phrases.", number
                     )
-            report(len(indices), sum(len(found[index][0].token_ids) for index in indices))
-        return found
+            report(len(indices), sum(len(results[index][0].token_ids) for index in indices))
+        return results
 
     def score(
         self,
@@ -413,13 +413,13 @@ class Translator:
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
         ids = [self.encode_target(text, name) for text, name in zip(targets, names, strict=True)]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
-        found: dict[int, Translation] = {}
+        scored: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
             totals = self.engine.score([sources[i] for i in batch], [ids[i] for i in batch])
             for i, total in zip(batch, totals, strict=True):
                 score = normalized_score(total, len(ids[i]), options)
-                found[i] = Translation(texts[i], targets[i], score, total, tuple(ids[i]))
-        return [found[index] for index in range(len(texts))]
+                scored[i] = Translation(texts[i], targets[i], score, total, tuple(ids[i]))
+        return [scored[index] for index in range(len(texts))]
 
     @cached_property
     def max_source_tokens(self) -> int:

@@ -38,9 +38,9 @@ class SplitText:
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
             position = 0
-            for found in segment(language, OTHER_BLANKS.sub(" ", line)):
-                part = line[position : position + len(found)]
-                position += len(found)
+            for piece in segment(language, OTHER_BLANKS.sub(" ", line)):
+                part = line[position : position + len(piece)]
+                position += len(piece)
                 sentence = part.strip()
                 if not sentence:
                     blanks[-1] += part
