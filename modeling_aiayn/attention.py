@@ -47,13 +47,19 @@ def scaled_dot_product_attention(
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask to add to scores of a dtype; the given one may be boolean (True: attend)."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
-    if mask.dtype == torch.float16:
+    """Return a mask to add to scores of a dtype.
+
+    The given one is boolean (True: attend), or has numbers to add, of any dtype.
+    """
+    lowest = torch.finfo(dtype).min
+    if dtype == torch.float16:
         # Minimum plus a negative score would be minus infinity, and a row of those gives NaN.
-        mask = mask.clamp(min=torch.finfo(torch.float16).min / 2)
-    return mask
+        lowest /= 2
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, lowest)
+    if dtype in (mask.dtype, torch.float64) and dtype != torch.float16:
+        return mask.to(dtype)
+    return mask.clamp(min=lowest).to(dtype)
 
 
 def eager_attention_forward(

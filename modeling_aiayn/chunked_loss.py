@@ -43,11 +43,20 @@ def score_tokens(
         logits_to_keep: Positions that get logits, as for `select_positions`.
         skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
             head must be called (it is adapted, quantised, distributed), or under torch.compile.
+
+    Raises:
+        ValueError: There is not one label for each position with logits.
     """
     if not skip_logits:
         hidden_states = select_positions(hidden_states, logits_to_keep)
     if labels is None:
         return None if skip_logits else head(hidden_states), None
+    if labels.shape != hidden_states.shape[:-1]:
+        raise ValueError(
+            "Each scored position needs a label, got labels of shape "
+            f"{tuple(labels.shape)} for positions of shape {tuple(hidden_states.shape[:-1])}. "
+            "Leave out logits_to_keep, or pass the labels of these positions alone."
+        )
     counted = (labels, num_items_in_batch, label_smoothing_factor)
     if skip_logits and is_plain_linear(head) and not torch.compiler.is_compiling():
         check_labels(labels, head.weight.size(0))

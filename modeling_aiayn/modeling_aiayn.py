@@ -87,6 +87,12 @@ class AiaynModel(AiaynPreTrainedModel):
             The decoder's output in last_hidden_state, [B, T, D]; the encoder's in
             encoder_last_hidden_state, [B, S, D].
         """
+        if kwargs.pop("position_ids", None) is not None:
+            raise ValueError(
+                "position_ids could be those of the source or of the target. Pass "
+                "decoder_position_ids for the target. For the source, pass position_ids to "
+                "model.get_encoder(), and its output as encoder_outputs."
+            )
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
         if encoder_outputs is None:
             source = self.encoder(
@@ -135,11 +141,16 @@ class AiaynEncoderModel(AiaynPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode a source. Arguments and output are those of `AiaynEncoder.forward`."""
         return self.encoder(
-            input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            **kwargs,
         )
 
 
@@ -212,6 +223,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
                 decoder_input_ids, the decoder gets the labels shifted right.
             num_items_in_batch: Real target tokens in the whole optimiser step; the Trainer counts
                 them. None: count them in labels.
+            use_cache: Whether to return keys and values for later steps. None: as
+                config.use_cache says, but not with labels.
             logits_to_keep: How many of the last positions to score, or which ones; 0: all.
             skip_logits: Return no logits, and compute the loss in chunks: the same loss and
                 gradients in less memory. Off by default, because trainers may read logits.
@@ -222,6 +235,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             token, [].
         """
         label_smoothing_factor = pop_label_smoothing_factor(kwargs)
+        if labels is not None and use_cache is None:
+            use_cache = False
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
@@ -276,6 +291,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -292,7 +308,11 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         """
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
         outputs = self.model(
-            input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            **kwargs,
         )
         pooled = pool_states(
             outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
@@ -390,6 +410,8 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
             targets = shift_left(labels)
+        if targets is not None and use_cache is None:
+            use_cache = False  # with a cache, transformers' masks do not separate packed texts
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,

@@ -177,10 +177,15 @@ class AiaynStack(AiaynPreTrainedModel):
             return inputs_embeds
         if input_ids is None or inputs_embeds is not None:
             raise ValueError(self._needed_inputs)
-        is_first = isinstance(past_length, int) and past_length == 0
-        if input_ids.device.type == "cpu" or (is_first and not self.training):
+        if self._may_read(input_ids, past_length):
             check_ids(input_ids, self.embed_tokens.weight.size(0))
         return self.embed_tokens(input_ids)
+
+    def _may_read(self, values: Tensor, past_length: int | Tensor) -> bool:
+        if torch.compiler.is_compiling() or values.device.type == "meta":
+            return False
+        is_first = isinstance(past_length, int) and past_length == 0
+        return values.device.type == "cpu" or (is_first and not self.training)
 
     def embed(
         self,
@@ -196,27 +201,36 @@ class AiaynStack(AiaynPreTrainedModel):
             attention_mask: 1 for real tokens, [B, past_length + T], or None.
             past_length: Tokens in the cache. Lengths are not checked if this is a tensor (static
                 caches), because reading it would make an accelerator wait at each step.
-            position_ids: Positions, [B, T]. None: counted over real tokens.
+            position_ids: Positions, [B, T]. None: counted over real tokens. They are checked when
+                input_ids are (see `look_up`).
 
         Raises:
             ValueError: The mask does not fit the tokens, or a learned table is too short.
         """
         batch_size, length = inputs_embeds.shape[:2]
+        needed = 0  # rows of a learned table
         if isinstance(past_length, int):
             length += past_length
             check_mask(attention_mask, (batch_size, length), "token")
-            positions = self.embed_positions.max_length
-            if positions is not None and length > positions:
-                raise ValueError(
-                    f"The learned position table has max_position_embeddings={positions} "
-                    f"positions, got an input of {length} tokens. Shorten the input, or train a "
-                    "model with position_type='sinusoidal', which has no limit."
-                )
+            needed = length
         if position_ids is None:
             position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
+        else:
+            is_read = position_ids.numel() and self._may_read(position_ids, past_length)
+            needed = int(position_ids.max()) + 1 if is_read else 0
+        self._check_table(needed)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)
         hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
         return drop(hidden_states, self.config.dropout, self.training)
+
+    def _check_table(self, needed: int) -> None:
+        rows = self.embed_positions.max_length
+        if rows is not None and needed > rows:
+            raise ValueError(
+                f"The learned position table has max_position_embeddings={rows} positions, got an "
+                f"input of {needed} tokens. Shorten the input, or train a model with "
+                "position_type='sinusoidal', which has no limit."
+            )
 
     def check_output_attentions(self, output_attentions: bool | None = None) -> None:
         """Check that the implementation computes attention weights if they are asked for.
@@ -264,6 +278,7 @@ class AiaynEncoder(AiaynStack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode a source.
@@ -272,6 +287,7 @@ class AiaynEncoder(AiaynStack):
             input_ids: Source ids, [B, S].
             attention_mask: 1 for real tokens, [B, S]. None: every token that is not padding.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
+            position_ids: Positions of the tokens, [B, S]. None: counted over real tokens.
             **kwargs: Arguments that transformers passes to every model.
 
         Returns:
@@ -279,7 +295,8 @@ class AiaynEncoder(AiaynStack):
         """
         self.check_output_attentions(kwargs.get("output_attentions"))
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
-        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), attention_mask)
+        embedded = self.look_up(input_ids, inputs_embeds)
+        hidden_states = self.embed(embedded, attention_mask, position_ids=position_ids)
         mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
         )
@@ -450,8 +467,6 @@ def check_ids(input_ids: Tensor, vocab_size: int) -> None:
     Raises:
         ValueError: An id is below 0 or not below vocab_size.
     """
-    if torch.compiler.is_compiling() or input_ids.device.type == "meta":
-        return
     is_invalid = (input_ids < 0) | (input_ids >= vocab_size)  # [...]
     if is_invalid.any():
         index = is_invalid.nonzero()[0].tolist()

@@ -231,6 +231,21 @@ def test_a_boolean_4d_mask_hides_keys(implementation):
         model(ids, attention_mask=causal.long())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("implementation", ["eager", "aiayn_blockwise"])
+def test_a_float32_4d_mask_fits_every_dtype(implementation, dtype):
+    """Its minimum would be minus infinity in float16, and a row of those gives NaN."""
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    model = small_model(AiaynForCausalLM).to(dtype)
+    model.set_attn_implementation(implementation)
+    hidden = ~torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    causal = torch.zeros(1, 1, 5, 5).masked_fill(hidden, torch.finfo(torch.float32).min)
+    logits = model(ids, attention_mask=causal).logits
+    torch.testing.assert_close(logits, model(ids).logits)
+    causal[:, :, 0] = torch.finfo(torch.float32).min
+    assert model(ids, attention_mask=causal).logits.isfinite().all()
+
+
 def varlen_attention(query, key, value, attention_mask, query_length, is_causal, **_):
     """Attend as the kernels of flash attention do, [B, T, H, K]; the mask is [B, S]."""
     query, key, value = (states.transpose(1, 2) for states in (query, key, value))

@@ -15,6 +15,7 @@ from transformers import (
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 from modeling_aiayn import (
+    AiaynEncoderModel,
     AiaynForCausalLM,
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
@@ -215,6 +216,39 @@ def test_a_mask_can_be_as_long_as_a_static_cache():
     expected = model(IDS, attention_mask=mask[:, :6]).logits[:, 3:]
     is_real = IDS[:, 3:] != 1
     torch.testing.assert_close(found[is_real], expected[is_real])
+
+
+def test_packed_texts_do_not_see_each_other_in_training():
+    """transformers' masks recognise packed texts only without a cache."""
+    model = language_model()
+    texts = [IDS[0, :4], IDS[1]]
+    packed = torch.cat(texts)[None]
+    labels = torch.cat([text.clone().index_fill_(0, torch.tensor([0]), -100) for text in texts])
+    positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
+    output = model(packed, position_ids=positions, labels=labels[None])
+    losses = torch.stack([model(text[None], labels=text[None]).loss for text in texts])
+    weights = torch.tensor([len(text) - 1.0 for text in texts])
+    torch.testing.assert_close(output.loss, (losses * weights).sum() / weights.sum())
+    assert output.past_key_values is None
+    assert model(packed, labels=packed, use_cache=True).past_key_values is not None
+
+
+def test_packed_texts_fit_a_learned_table():
+    model = language_model(position_type="learned", max_position_embeddings=4)
+    text = IDS[:1, :4]
+    positions = torch.arange(4).repeat(2)[None]
+    packed = model(text.repeat(1, 2), position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(packed[:, 4:], model(text).logits)
+    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, got an input of 5"):
+        model(text[:, :2], position_ids=torch.tensor([[3, 4]]))
+
+
+@pytest.mark.parametrize("make_model", [classifier, lambda: small_model(AiaynEncoderModel)])
+def test_encoders_take_position_ids(make_model):
+    model = make_model()
+    counted = torch.tensor([[0, 1, 2, 3, 3, 3], [0, 1, 2, 3, 4, 5]])
+    torch.testing.assert_close(model(IDS, position_ids=counted)[0], model(IDS)[0])
+    assert not torch.allclose(model(IDS, position_ids=counted.flip(1))[0], model(IDS)[0])
 
 
 def test_position_ids_can_be_given():

@@ -489,6 +489,22 @@ def test_empty_batch_gives_an_empty_result(model):
             },
             r"label must be in \[0, 31\) or -100, got 31 at index \[0, 2\]",
         ),
+        (
+            {
+                "input_ids": torch.tensor([[5, 2]]),
+                "labels": torch.tensor([[7, 2]]),
+                "position_ids": torch.tensor([[0, 1]]),
+            },
+            "Pass decoder_position_ids for the target",
+        ),
+        (
+            {
+                "input_ids": torch.tensor([[5, 2]]),
+                "labels": torch.tensor([[7, 8, 2]]),
+                "logits_to_keep": 2,
+            },
+            r"needs a label, got labels of shape \(1, 3\) for positions of shape \(1, 2\)",
+        ),
     ],
 )  # fmt: skip
 def test_calls_that_cannot_be_are_refused(model, arguments, message):
