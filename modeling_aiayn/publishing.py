@@ -56,17 +56,20 @@ MODEL_FILES = (
     "stacks.py",
     "translation_pipeline.py",
 )
-# Anything else stays local: training_args.bin may hold a token, and checkpoints, logs and other
-# files of the user are private.
-PUBLISHED = (
-    *MODEL_FILES,
-    "README.md",
+WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
     INT8_WEIGHTS_NAME,
     "adapter_config.json",
     "adapter_model.safetensors",
+)
+# Anything else stays local: training_args.bin may hold a token, and checkpoints, logs and other
+# files of the user are private.
+PUBLISHED = (
+    *MODEL_FILES,
+    *WEIGHT_FILES,
+    "README.md",
     "scores.json",
     "curves.png",
     "attention.png",

@@ -7,7 +7,7 @@ A file or a new folder is written under another name, forced to disk, and then r
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,6 +51,8 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
             yield unfinished
             if path.exists():
                 shutil.copymode(path, unfinished)
+            elif path.suffix == ".safetensors":
+                _share_weights(path.parent, [unfinished])
             force_to_disk(unfinished)
             is_whole = True
             _put_in_place(unfinished, path)
@@ -106,7 +108,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         with named_write_errors(folder):
             yield unfinished
-        _share_weights(unfinished)
+        _share_weights(unfinished, unfinished.rglob("*.safetensors"))
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
         _remove_if_empty(folder)
@@ -140,7 +142,7 @@ def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Itera
     is_replacing = False
     try:
         yield unfinished
-        _share_weights(unfinished)
+        _share_weights(unfinished, unfinished.rglob("*.safetensors"))
         files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
         targets = {path: folder / path.relative_to(unfinished) for path in files}
         for path, target in targets.items():
@@ -208,10 +210,10 @@ def force_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _share_weights(folder: Path) -> None:
+def _share_weights(folder: Path, files: Iterable[Path]) -> None:
     """Make weights readable for everyone who may list the folder: safetensors hides them."""
     mode = folder.stat().st_mode & 0o666
-    for path in folder.rglob("*.safetensors"):
+    for path in files:
         path.chmod(mode)
 
 

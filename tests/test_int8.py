@@ -211,6 +211,13 @@ def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
     assert not list(output.glob("*.py"))
     code, out, err = run("translate.py", "--model", output, "--text", TEXTS[0])
     assert code == 0 and out.strip(), err
+    with (tmp_path / "t.en").open("a") as file:
+        file.write("The dog sees.\n")
+    code, _, err = run(
+        "quantize.py", *flags[:2], "--output", tmp_path / "b", "--file", tmp_path / "t"
+    )
+    assert code == 1 and "must have the same number of lines" in err
+    assert not (tmp_path / "b").exists()
     for wrong, message in (
         (("--dtype", "int8"), "starts from a model in floating-point numbers"),
         ((), f"{output} exists and is not empty"),

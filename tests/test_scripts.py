@@ -201,6 +201,21 @@ def test_columns_for_nbest_scores_and_alignment(run, model_folder, tmp_path):
     assert "tokens/s" in err
 
 
+def test_an_empty_line_has_one_line_among_the_best(run, model_folder):
+    flags = ("--model", model_folder, "--nbest", 3, "--text", "The dog sees.", "", "We see.")
+    code, out, err = run("translate.py", *flags)
+    assert code == 0, err
+    assert [line.split("\t")[0] for line in out.splitlines()] == [*"0001222"]
+
+
+@pytest.mark.parametrize("name", ["", "none.en"])
+def test_an_input_that_does_not_exist_is_named(run, model_folder, name):
+    """An unset variable of a shell gives an empty name."""
+    code, _, err = run("translate.py", "--model", model_folder, "--input", name)
+    shown = name or "''"
+    assert code == 1 and f"No such file: --input {shown}." in err
+
+
 @pytest.mark.parametrize("flag", ["input", "prefixes", "phrases"])
 def test_a_file_is_not_overwritten_while_it_is_read(run, model_folder, tmp_path, flag):
     (tmp_path / "texts").write_text("The dog sees.\n")

@@ -111,6 +111,15 @@ def test_a_run_resumes_with_as_many_processes(
     assert (tmp_path / left).read_text() == "Wir\n"
 
 
+def test_a_run_resumes_beside_a_copy_of_its_file(run, model_folder, tmp_path):
+    (tmp_path / "out[1].partial").write_text("Wir\n")
+    (tmp_path / "out[1].partial.bak").write_text("Wir\n")
+    flags = ("--model", model_folder, "--text", "We see.", "We see.", "--output")
+    code, _, err = run("translate.py", *flags, tmp_path / "out[1]", "--resume", "true")
+    assert code == 0, err
+    assert (tmp_path / "out[1]").read_text().startswith("Wir\n")
+
+
 @pytest.mark.usefixtures("small_pools")
 def test_a_process_resumes_its_own_share(run, model_folder, tmp_path, monkeypatch):
     """The second of two: it has pool 1, of texts 3 to 5, and pool 3, of texts 9 and 10."""

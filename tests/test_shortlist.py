@@ -3,6 +3,7 @@
 import copy
 import functools
 import operator
+import shutil
 
 import pytest
 import torch
@@ -170,17 +171,30 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
     for language, side in (("en", "source"), ("de", "target")):
         lines = "\n".join(getattr(pair, side) for pair in pairs)
         (tmp_path / f"t.{language}").write_text(lines + "\n")
-    output = tmp_path / "shortlist.safetensors"
+    model_folder = shutil.copytree(model_folder, tmp_path / "model")
+    output = model_folder / "shortlist.safetensors"
     flags = ("--model", model_folder, "--file", tmp_path / "t", "--output", output)
-    code, out, err = run("make_shortlist.py", *flags, "--per_token", 9, "--frequent", 4)
-    assert code == 0, err
+    for _ in range(2):  # the second one replaces the first
+        code, out, err = run("make_shortlist.py", *flags, "--per_token", 9, "--frequent", 4)
+        assert code == 0, err
     assert out.startswith(f"{output}: ") and "target tokens for each source token" in out
+    assert output.stat().st_mode & 0o777 == model_folder.stat().st_mode & 0o666
     texts = ("--text", pairs[0].source, "--shortlist", output)
     code, out, err = run("translate.py", "--model", model_folder, *texts)
     assert code == 0 and out.strip(), err
     for script, wrong, message in (
         ("make_shortlist.py", (*flags, "--per_token", 0), "per_token must be at least 1, got 0"),
         ("make_shortlist.py", (*flags[:4], "--output", tmp_path / "t.en"), "would overwrite --fil"),
+        (
+            "make_shortlist.py",
+            (*flags[:4], "--output", model_folder / "model.safetensors"),
+            "would overwrite --model",
+        ),
+        (
+            "translate.py",
+            ("--model", model_folder, *texts, "--output", output),
+            "would overwrite --shortlist",
+        ),
         (
             "make_shortlist.py",
             (*flags, "--engine", "ctranslate2"),

@@ -481,6 +481,31 @@ def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
         Translator.from_pretrained([])
     with pytest.raises(ValueError, match="Sentence 2 must be a str, got NoneType"):
         translator(["We see.", None])
+    assert translator.translate_pool([], SearchOptions()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"phrases": ["Katze"]}, r"Phrases of sentence 1 must be a list of str, got 'Katze'\. Put"),
+        ({"phrases": [None]}, "Phrases of sentence 1 must be a list of str, got None"),
+        ({"phrases": [["Katze", 3]]}, "Phrases of sentence 1 must be a list of str"),
+        ({"phrases": "K"}, "must be a list or another iterable of str, got a str"),
+        ({"prefixes": "E"}, "must be a list or another iterable of str, got a str"),
+        ({"prefixes": [None]}, "Prefix 1 must be a str, got NoneType"),
+    ],
+)
+def test_phrases_and_prefixes_are_not_read_as_characters(tokenizer, given, message):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    with pytest.raises(ValueError, match=message):
+        list(translator.stream(["We see."], **given))
+
+
+def test_a_search_without_a_result_says_why(tokenizer, caplog):
+    model = small_model(vocab_size=len(tokenizer))
+    model.generation_config.suppress_tokens = list(range(len(tokenizer)))
+    assert Translator(model, tokenizer)(["We see."]) == [""]
+    assert "Sentence 1: no translation is allowed by the options of the search." in caplog.text
 
 
 def test_a_prefix_of_a_megabyte_is_cut(tokenizer, caplog, monkeypatch):

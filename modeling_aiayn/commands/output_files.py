@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..loading import find_model
-from ..publishing import MODEL_FILES
+from ..publishing import MODEL_FILES, WEIGHT_FILES
 
 PARTIAL = ".partial"
+# Files of a model for CTranslate2.
+EXPORTED_FILES = ("model.bin", "*vocabulary.json", "*/tokenizer*.json")
 
 
 def check_outputs(
@@ -90,7 +92,7 @@ def keep_whole_lines(path: Path) -> int:
 def files_of_models(models: Iterable[str]) -> list[Path]:
     """The files that are read when models are loaded from their folders."""
     folders = [Path(find_model(model)) for model in models]
-    names = (*MODEL_FILES, "*.safetensors", "*.json")
+    names = (*MODEL_FILES, *WEIGHT_FILES, *EXPORTED_FILES)
     return [path for folder in folders for name in names for path in folder.glob(name)]
 
 

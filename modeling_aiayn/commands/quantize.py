@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..interop.int8_export import export_int8
@@ -44,9 +45,10 @@ class QuantizeFlags(PairFlags, BatchFlags):
             self.files_of_pairs(self.file)
 
 
-def compare(flags: QuantizeFlags, search: SearchFlags, translators: dict[str, Translator]) -> str:
-    """Translate the sentence pairs with each translator, and return a table of scores."""
-    pairs = flags.read_pairs(str(flags.file))
+def compare(
+    flags: QuantizeFlags, search: SearchFlags, pairs: Dataset, translators: dict[str, Translator]
+) -> str:
+    """Translate sentence pairs with each translator, and return a table of scores."""
     lines, translations = [], []
     for name, translator in translators.items():
         options = vars(search.options_for(translator))
@@ -62,10 +64,12 @@ def main() -> None:
     """Round, write, compare, report."""
     flags, search = parse_arguments(__doc__, QuantizeFlags, SearchFlags)
     search.check_one_best()
+    pairs = None if flags.file is None else flags.read_pairs(flags.file)
     before = flags.load()
     card = None if flags.hub else Path(find_model(flags.model[0]), "README.md")
     written = export_int8(before, flags.output, card)
     sys.stdout.write(f"{flags.output}: {written}\n")
     after = Translator.from_pretrained(flags.output)
-    if flags.file is not None:
-        sys.stdout.write(f"{compare(flags, search, {'before': before, 'int8': after})}\n")
+    if pairs is not None:
+        table = compare(flags, search, pairs, {"before": before, "int8": after})
+        sys.stdout.write(f"{table}\n")

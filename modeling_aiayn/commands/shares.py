@@ -5,6 +5,7 @@ own; the first process merges the files when all are complete.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ class Share:
             ValueError: There are such files.
         """
         own = self.parts(partial) if self.processes > 1 else [Path(partial)]
-        parts = Path(partial).parent.glob(f"{Path(partial).name}*")
+        name = re.compile(rf"{re.escape(Path(partial).name)}(\.\d+-of-\d+)?")
+        parts = (each for each in Path(partial).parent.iterdir() if name.fullmatch(each.name))
         if others := sorted(each.name for each in parts if each not in own):
             raise ValueError(
                 f"--resume needs as many processes as before, got {self.processes} and the file "

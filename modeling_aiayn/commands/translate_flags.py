@@ -72,11 +72,12 @@ class TranslateFlags(SourceFlags, StreamFlags):
             check_package("markdown_it", "documents")
 
     def _check_files(self) -> None:
-        named = {name: getattr(self, name) for name in ("input", "prefixes", "phrases")}
+        names = ("input", "prefixes", "phrases", "shortlist")
+        named = {name: getattr(self, name) for name in names}
         inputs = {f"--{name}": [Path(path)] for name, path in named.items() if path is not None}
-        for (path,) in inputs.values():
-            if not path.exists():
-                raise FileNotFoundError(f"No such file: {path}.")
+        for name, path in named.items():
+            if path is not None and not (path and Path(path).exists()):
+                raise FileNotFoundError(f"No such file: --{name} {path or repr(path)}.")
         if self.text is None and self.input is None and status_of(sys.stdin) is not None:
             inputs["stdin"] = [Path("/dev/stdin")]
         inputs["--model"] = files_of_models(self.model)
@@ -90,7 +91,9 @@ class TranslateFlags(SourceFlags, StreamFlags):
 
     def texts(self) -> Iterable[str]:
         """Read the texts to translate: the lines of the input."""
-        return self.text or stream_lines(self.input or sys.stdin.buffer)
+        if self.text is not None:
+            return self.text
+        return stream_lines(sys.stdin.buffer if self.input is None else self.input)
 
     def source_texts(self, texts: Iterable[str]) -> Iterator[SourceText]:
         """Add prefixes and phrases to texts."""

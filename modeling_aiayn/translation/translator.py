@@ -331,7 +331,8 @@ class Translator:
         """
         options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
-        _check_several(texts)
+        for column in (texts, prefixes, phrases):
+            _check_several(column)
         for name, size in (
             ("batch_size", batch_size),
             ("max_tokens_per_batch", max_tokens_per_batch),
@@ -356,6 +357,8 @@ class Translator:
         report: Callable[[int, int], object] | None = None,
     ) -> list[list[Translation]]:
         """Translate texts that are all in memory; arguments are those of `stream`."""
+        if not pool:
+            return []
         report = report or (lambda *_: None)
         sentences = self._encoded(pool)
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
@@ -374,9 +377,11 @@ class Translator:
                 if best:
                     results[index] = self._decoded(pool[index].text, best)
                 else:
-                    number = pool[index].number + 1
+                    reason = "contains all of its phrases"
+                    if not sentences[index].phrases:
+                        reason = "is allowed by the options of the search"
                     logger.warning(
-                        "Sentence %d: no translation contains all of its phrases.", number
+                        "Sentence %d: no translation %s.", pool[index].number + 1, reason
                     )
             report(len(indices), sum(len(results[index][0].token_ids) for index in indices))
         return results
@@ -493,7 +498,7 @@ class Translator:
         ]
 
 
-def _check_several(texts: Iterable[str]) -> None:
+def _check_several(texts: Iterable[object] | None) -> None:
     if isinstance(texts, str | bytes):
         raise ValueError(
             f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
@@ -525,10 +530,17 @@ def source_texts(
                 f"{number + 1} is missing in one of them. Leave a line empty for a text without "
                 "prefix or phrases."
             )
-        if not isinstance(text, str):
-            raise ValueError(f"Sentence {number + 1} must be a str, got {type(text).__name__}.")
         prefix = "" if prefixes is None else rest.pop(0)
-        yield SourceText(number, text, prefix, rest.pop() if rest else ())
+        for name, each in (("Sentence", text), ("Prefix", prefix)):
+            if not isinstance(each, str):
+                raise ValueError(f"{name} {number + 1} must be a str, got {type(each).__name__}.")
+        wanted = rest.pop() if rest else ()
+        if not (isinstance(wanted, list | tuple) and all(isinstance(each, str) for each in wanted)):
+            raise ValueError(
+                f"Phrases of sentence {number + 1} must be a list of str, got {wanted!r}. Put a "
+                "single phrase into a list."
+            )
+        yield SourceText(number, text, prefix, wanted)
 
 
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
