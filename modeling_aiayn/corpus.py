@@ -283,6 +283,7 @@ def files_of(path: str, source: str, target: str) -> list[Path]:
 
     Raises:
         OSError: There is no file for a side.
+        ValueError: The path is a file in another format.
     """
     if _kind_of(path) in (".tsv", ".jsonl"):
         return [Path(path)]
@@ -298,7 +299,12 @@ def _find_side(prefix: str, language: str) -> Path:
     for path in (plain, zipped):
         if path.exists():
             return path
-    name = prefix.removesuffix(f".{language}")
+    name = prefix.removesuffix(".gz").removesuffix(f".{language}")
+    if Path(prefix).is_file() and name in (prefix, prefix.removesuffix(".gz")):
+        raise ValueError(
+            f"{prefix} must be a .tsv or .jsonl file, plain or .gz, or the common name of two "
+            f"files that end in .{language} and in the other language. Convert or rename it."
+        )
     hint = f" Give the name without the language, {name}." if name != prefix else ""
     raise FileNotFoundError(f"No such file: {plain} (or {zipped.name}).{hint}")
 

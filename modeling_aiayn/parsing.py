@@ -1,11 +1,16 @@
 """Parse JSON and YAML; an error names the place, whatever is wrong with the text."""
 
+import dataclasses
+import difflib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from .configuration_aiayn import AiaynConfig
 
 SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
@@ -74,3 +79,19 @@ def parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split()).partition(";")[0]
         raise ValueError(f"{where}: not valid YAML ({reason}).") from error
+
+
+def check_config_fields(names: Iterable[str], where: str) -> None:
+    """Check that AiaynConfig has the fields that a user names; it keeps unknown ones unused.
+
+    Raises:
+        ValueError: It has no such field.
+    """
+    known = {
+        each.name for each in dataclasses.fields(AiaynConfig)
+    } | AiaynConfig.attribute_map.keys()
+    for name in names:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {similar[0]!r}?" if similar else ""
+            raise ValueError(f"{where}: AiaynConfig has no field {name!r}.{hint}")

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, close_session, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
@@ -32,6 +34,7 @@ TOKENIZER_FILES = (
     "source.spm",
     "target.spm",
     "vocab.json",
+    "target_vocab.json",
     "vocab-src.json",
     "vocab-tgt.json",
     "merges.txt",
@@ -105,10 +108,9 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     check_base(folder)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
-    card = ModelCard.load(folder / "README.md")
     # The text may quote a sentence with braces; a template's placeholder stands for the metadata.
-    metadata = str(card.data)
-    if "{{" in metadata or not card.data.to_dict().get("license"):
+    metadata = read_card_metadata(folder / "README.md")
+    if "{{" in str(metadata) or not metadata.get("license"):
         raise ValueError(
             f"{folder}/README.md must be a filled model card, with a license in its metadata and "
             "no '{{' there. Fill it in."
@@ -119,6 +121,24 @@ def files_to_publish(folder: str | Path) -> list[Path]:
                 f"{path} is a link to {path.resolve()}. Copy the file itself into the folder."
             )
     return files
+
+
+def read_card_metadata(path: str | Path) -> dict[str, Any]:
+    """Read the metadata of a model card.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not UTF-8, or its metadata is not valid YAML.
+    """
+    try:
+        metadata: dict[str, Any] = ModelCard.load(path).data.to_dict()
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} must be a model card in UTF-8 with valid YAML between its first two lines "
+            f"'---' ({reason}). Correct it."
+        ) from error
+    return metadata
 
 
 def check_base(folder: Path) -> None:
@@ -222,10 +242,15 @@ def upload(
 
 
 def _card_for(folder: Path, repo_id: str) -> str:
-    """The model card, with the name of the repository in its example."""
+    """The model card, with the name of the repository in its example.
+
+    The example names the folder, or the name in the title if the folder was renamed.
+    """
     card = (folder / "README.md").read_text("utf-8")
-    name = folder.resolve().name
-    return card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
+    title = re.search(r"^# ([^:\n]+)", card, re.MULTILINE)
+    for name in {folder.resolve().name, *([title[1].strip()] if title else [])}:
+        card = card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
+    return card
 
 
 def _commit(

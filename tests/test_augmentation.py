@@ -93,6 +93,8 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     seeds = [load_splits(DataArguments(**typos, noise_seed=seed))["train"] for seed in (0, 1)]
     assert len(seeds[0]) == len(seeds[1]) == 8
     assert sorted(seeds[0]["source"]) != sorted(seeds[1]["source"])
+    with pytest.raises(ValueError, match="noise_seed must not be negative, got -1"):
+        load_splits(DataArguments(**files, noise_seed=-1))
     with pytest.raises(ValueError, match="noise_seed needs noisy_sources"):
         load_splits(DataArguments(**files, noise_seed=1))
     with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):

@@ -200,3 +200,13 @@ def test_a_name_with_its_language_is_answered_with_the_name_to_give(tmp_path):
     (tmp_path / "train.en").write_text("a\n")
     with pytest.raises(FileNotFoundError, match=r"Give the name without the language, .*/train\."):
         read_pairs(str(tmp_path / "train.en"), "en", "de")
+    (tmp_path / "train.en").rename(tmp_path / "train.en.gz")
+    with pytest.raises(FileNotFoundError, match=r"Give the name without the language, .*/train\."):
+        read_pairs(str(tmp_path / "train.en.gz"), "en", "de")
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.json", "pairs.TSV", "pairs.txt.gz"])
+def test_a_file_of_pairs_in_another_format_is_not_called_missing(tmp_path, name):
+    (tmp_path / name).write_text("a\tb\n")
+    with pytest.raises(ValueError, match=rf"{name} must be a \.tsv or \.jsonl file"):
+        read_pairs(str(tmp_path / name), "en", "de")

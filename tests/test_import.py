@@ -401,6 +401,12 @@ def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
     assert float(str(proven).rpartition(" ")[2]) < 1e-5
 
 
+def test_a_misspelt_field_is_an_error():
+    state = randomised(TorchTranslator()).state_dict()
+    with pytest.raises(ValueError, match=r"no field 'norm_frist'\. Did you mean 'norm_first'\?"):
+        read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS | {"norm_frist": True})
+
+
 def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
     report = import_model(read_marian(marian_peer()), tmp_path / "marian")
     assert not report.assumed and "assumed" not in str(report)
@@ -414,8 +420,16 @@ def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
         ({"decoder_input_ids": torch.ones(4, 2).long()}, "logits must have one row for each"),
         ({"logits": torch.full((4, 3, 9), torch.nan)}, "logits must be finite, and there must be"),
         ({"logits": torch.ones(0, 3, 9)}, "logits must be finite, and there must be some"),
+        (
+            {"input_ids": torch.ones(1, 5).long()},
+            "input_ids must hold whole numbers, with a row for",
+        ),
+        (
+            {"input_ids": torch.ones(4, 5)},
+            "input_ids must hold whole numbers, .* got torch.float32",
+        ),
     ],
-    ids=["missing", "shape", "rows", "nan", "empty"],
+    ids=["missing", "shape", "rows", "nan", "empty", "sources", "floats"],
 )
 def test_examples_are_checked(change, message):
     with pytest.raises(ValueError, match=message):

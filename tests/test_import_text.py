@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from foreign_peers import (
     opennmt_checkpoint,
     paper_positions,
 )
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from test_import import (
     HEADS_OF_ANNOTATED,
@@ -327,6 +329,66 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+DAMAGE = {
+    "generation_config.json": b"{,}",
+    "config.json": b"[]",
+    "vocab.json": b'{"a": ',
+    "source.spm": b"no model",
+    "model.safetensors": b"no weights",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_marian_folder_is_named(opus, tmp_path, name):
+    folder = shutil.copytree(opus, tmp_path / "damaged")
+    (folder / name).write_bytes(DAMAGE[name])
+    with pytest.raises((OSError, ValueError), match=re.escape(str(folder))):
+        read_marian(folder)
+
+
+def test_pickled_weights_of_marian_run_no_code(opus, tmp_path):
+    folder = shutil.copytree(opus, tmp_path / "pickled")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert read_marian(folder).source_tokenizer is not None
+    torch.save(weights | {"x": os.system}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin must hold tensors and settings only"):
+        read_marian(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(OSError, match=r"pytorch_model\.bin is damaged"):
+        read_marian(folder)
+
+
+def test_a_vocabulary_of_another_model_is_rejected(opus, tmp_path):
+    folder = shutil.copytree(opus, tmp_path / "larger")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    (folder / "vocab.json").write_text(json.dumps(vocabulary | {"<new>": len(vocabulary)}))
+    with pytest.raises(
+        ValueError, match=rf"ids below {len(vocabulary)} and pads with .* ids up to"
+    ):
+        read_marian(folder)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 5}))
+    with pytest.raises(ValueError, match="pads with 5; got ids up to"):
+        read_marian(folder)
+
+
+def test_the_card_names_languages_and_original(opus, tmp_path):
+    foreign = read_marian(opus)
+    options = {"sources": 2, "license": "a: b", "repo_id": "me/opus"}
+    import_model(foreign, tmp_path / "imported", **options)
+    card = ModelCard.load(tmp_path / "imported" / "README.md").data
+    assert (card.license, card.language, card.base_model) == ("a: b", ["en", "de"], "me/opus")
+
+
+def published(folder: Path) -> list[Path]:
+    """The files that push-to-hub would upload, with a card."""
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    return files_to_publish(folder)
+
+
 def test_export_to_marian_keeps_separate_vocabularies(tmp_path):
     tokenizer = marian_tokenizer(tmp_path / "parts", is_separate=True)
     size, pad = len(tokenizer.encoder), tokenizer.pad_token_id
@@ -345,6 +407,7 @@ def test_export_to_marian_keeps_separate_vocabularies(tmp_path):
     import_model(read_marian(tmp_path / "opus"), tmp_path / "imported", sources=3)
     imported = Translator.from_pretrained(tmp_path / "imported")
     export_marian(imported, tmp_path / "back", sources=3)
+    assert tmp_path / "back" / "target_vocab.json" in published(tmp_path / "back")
     whole = MarianTokenizer.from_pretrained(tmp_path / "back")
     ids = [7, 9, 12, 20]
     assert whole.decode(ids) == tokenizer.decode(ids) == imported.target_tokenizer.decode(ids)

@@ -83,6 +83,8 @@ def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
     model.generation_config.num_beams = 4
     model.generation_config.early_stopping = True
     model.generation_config.num_return_sequences = 2
+    model.generation_config.no_repeat_ngram_size = 2
+    model.generation_config.suppress_tokens = [9, 12]
     translator = Translator(model, tokenizer)
     folder = exported(translator, tmp_path / "onnx", "float32", "int8")
     texts = [f"{text} {word}" for text in TEXTS if text for word in ("", "my", "a red cat")]

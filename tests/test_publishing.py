@@ -90,8 +90,8 @@ def test_a_folder_is_uploaded_in_one_commit(folder, hub):
     commit_id, files = hub.repositories["me/dogs"]["main"]
     assert address == f"{hub.url}/me/dogs/commit/{commit_id}"
     assert files.keys() == {path.name for path in files_to_publish(folder)}
-    for name, content in files.items():
-        assert content == (folder / name).read_bytes()
+    for name in files.keys() - {"README.md"}:  # its example names the repository
+        assert files[name] == (folder / name).read_bytes()
     assert any(path.startswith("/lfs/") for _, path, _ in hub.requests)
     assert not any(TOKEN.encode() in body for _, _, body in hub.requests)
     card = huggingface_hub.ModelCard(files["README.md"].decode())
@@ -110,6 +110,19 @@ def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
     assert card.count('from_pretrained("me/translator"') == 2 and '"dogs"' not in card
     assert 'from_pretrained("dogs"' in (run / "README.md").read_text()
     assert "Saved weights: the last weights." in card
+    publish(run.rename(tmp_path / "final"), "me/final")
+    card = hub.repositories["me/final"]["main"][1]["README.md"].decode()
+    assert card.count('from_pretrained("me/final"') == 2
+
+
+@pytest.mark.parametrize("text", [b"---\nlicense: a: b\n---\n", b"---\nlicense: \xe4\n---\n"])
+def test_a_damaged_card_is_named(folder, tmp_path, text):
+    run = shutil.copytree(folder, tmp_path / "dogs")
+    (run / "README.md").write_bytes(text)
+    with pytest.raises(
+        ValueError, match=r"README\.md must be a model card in UTF-8 with valid YAML"
+    ):
+        files_to_publish(run)
 
 
 def test_a_lost_connection_is_retried_and_then_reported(folder, hub, caplog):

@@ -1,6 +1,7 @@
 """Runs that are killed, damaged, interrupted or diverge."""
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import ROOT
+from conftest import ROOT, small_config
 from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
@@ -31,7 +32,7 @@ from transformers import (
     TrainerState,
 )
 
-from modeling_aiayn import whole_files
+from modeling_aiayn import AiaynForConditionalGeneration, whole_files
 from modeling_aiayn.configuration_aiayn import AiaynConfig
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import (
@@ -42,6 +43,7 @@ from modeling_aiayn.training import (
     interruption,
     settings,
 )
+from modeling_aiayn.training.averaging import best_checkpoints
 from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpoint
 from modeling_aiayn.training.data import DataArguments
 from modeling_aiayn.training.interruption import InterruptionCallback
@@ -144,6 +146,14 @@ def assert_same_run(trainer, expected):
         },
         {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0},
         pytest.param({"optim": "muon"}, marks=NEEDS_MUON),
+        {
+            "dataloader_num_workers": 1,
+            "dataloader_persistent_workers": True,
+            "train_sampling_strategy": "random",
+            "max_steps": -1,
+            "num_train_epochs": 3,
+            "save_strategy": "epoch",
+        },
     ],
     ids=str,
 )
@@ -552,6 +562,68 @@ def test_a_run_that_stopped_early_is_complete(run):
         assert is_more_patient(patience, 2) == is_more
     assert not is_more_patient(3, 0)
     assert patient.state.global_step == stopped.state.global_step + 4
+
+
+def test_early_stopping_can_be_added_when_a_run_resumes(run):
+    """The checkpoint has no state of the callback."""
+    options = {"eval_strategy": "steps", "eval_steps": 4}
+    run("run", at=6, **options)
+    patience = {"early_stopping_patience": 5, "metric_for_best_model": "loss"}
+    assert run("run", **options, **patience).state.global_step == 14
+
+
+def test_a_run_that_a_callback_paused_resumes(run, tmp_path):
+    class Pause(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = control.should_training_stop = state.global_step == 5
+
+    assert run("run", callback=Pause()).state.global_step == 5
+    assert run("run").state.global_step == 14
+
+
+def test_a_score_that_came_after_the_last_checkpoint_counts(run, tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    trainer = run("run", **options)
+    trainer.save_state()
+    best = best_checkpoints(tmp_path / "run", 1, "loss")
+    path = tmp_path / "run" / "checkpoint-14" / "trainer_state.json"
+    losses = {e["step"]: e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e}
+    assert best == [tmp_path / "run" / f"checkpoint-{min(losses, key=losses.get)}"]
+    state = json.loads(path.read_text())
+    kept = [entry for entry in state["log_history"] if "eval_loss" not in entry]
+    path.write_text(json.dumps(state | {"log_history": kept}))
+    manifest = path.with_name("manifest.json")
+    content = json.loads(manifest.read_text())
+    content["files"][path.name] = {
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    manifest.write_text(json.dumps(content))
+    assert len(best_checkpoints(tmp_path / "run", 7, "loss")) == 7
+
+
+def test_a_failed_run_leaves_no_average(tmp_path, encoded, tokenizer):
+    def build():
+        torch.manual_seed(3)
+        return AiaynForConditionalGeneration(small_config(vocab_size=len(tokenizer), dropout=0.0))
+
+    weights = []
+    for fails in (True, False):
+        trainer = AiaynTrainer(
+            model_init=build,
+            args=arguments(tmp_path / str(fails), ema_decay=0.9, predict_with_generate=False),
+            train_dataset=encoded,
+            processing_class=tokenizer,
+        )
+        if fails:
+            trainer.add_callback(Do("on_step_end", 3, kill))
+            with pytest.raises(Killed):
+                trainer.train()
+            trainer.pop_callback(Do)
+        trainer.train()
+        weights.append([weight.detach() for weight in trainer.model.parameters()])
+    for first, second in zip(*weights, strict=True):
+        assert torch.equal(first, second)
 
 
 def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):

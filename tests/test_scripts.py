@@ -620,6 +620,21 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             "d_model must be a multiple of encoder_attention_heads",
         ),
         ("train_translation.py", ["--lr_scheduler_type", "nome"], "one of noam, linear"),
+        (
+            "train_translation.py",
+            ["--config_overrides", "{position_type: learned, max_position_embeddings: 40}"],
+            "max_length=256 is more than the model's max_position_embeddings, 40. Pass --max_length",
+        ),
+        (
+            "train_translation.py",
+            ["--eval_do_concat_batches", "false", "--predict_with_generate", "true"],
+            "BLEU is computed over all validation pairs together",
+        ),
+        (
+            "train_translation.py",
+            ["--metric_for_best_model", "bleu", "--predict_with_generate", "false"],
+            "metric_for_best_model=bleu needs translations. Pass --predict_with_generate",
+        ),
     ],
 )
 def test_user_errors_are_one_line(run, tmp_path, monkeypatch, name, arguments, message):

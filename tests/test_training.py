@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from itertools import chain
 
 import numpy as np
@@ -17,7 +18,12 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 from training_setup import arguments, logged, make_trainer
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
@@ -183,6 +189,47 @@ def test_parameters_in_float16_are_not_trained(tmp_path, encoded, tokenizer):
         if isinstance(module, torch.nn.LayerNorm):
             module.float()
     check_trained_dtype(trainer.model)
+
+
+def test_a_hyperparameter_search_builds_each_trial_s_model(tmp_path, encoded, tokenizer):
+    """After each trial, transformers frees the model and sets it to None."""
+    trainer = AiaynTrainer(
+        model_init=lambda: small_model(vocab_size=len(tokenizer)),
+        args=arguments(tmp_path, max_steps=2, predict_with_generate=False),
+        train_dataset=encoded,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.model = trainer.model_wrapped = None
+    assert trainer.train().global_step == 2
+
+
+def test_sources_without_labels_are_translated(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer.compute_metrics = None
+    sources = encoded.select(range(3)).select_columns(["input_ids"])
+    output = trainer.predict(sources)
+    assert len(output.predictions) == 3 and output.label_ids is None
+
+
+def test_the_rate_leaves_out_callbacks_of_an_evaluation(tmp_path, encoded, tokenizer, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    class Slow(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            clock[0] += 1
+
+        def on_evaluate(self, args, state, control, **kwargs):
+            clock[0] += 50
+
+    options = {"eval_strategy": "steps", "eval_steps": 2, "predict_with_generate": False}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
+    trainer.add_callback(Slow())
+    counted = []
+    trainer.meter.rates = lambda _: counted.append(trainer.meter.state()["seconds"]) or {}
+    trainer.train()
+    assert counted == [1, 2, 3, 4]
 
 
 def test_training_does_not_change_the_model_s_configuration(tmp_path, encoded, tokenizer):

@@ -3,7 +3,7 @@
 import logging
 import signal
 import sys
-from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ package: {names}.
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     """Show default values, and keep the line breaks of examples."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        # "(default: None)" is wrong for required flags, and contradicts "Default: ..." in a help.
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""Write a teacher's translations as training pairs for a small, fast student (distillation).
+r"""Write a teacher's translations as training pairs for a small, fast student (distillation).
 
 aiayn distill --model runs/teacher --file data/train --output data/distilled.jsonl --num_beams 8
-aiayn train-translation student.yaml --train_file data/distilled.jsonl --output_dir runs/student \
-    --validation_file data/valid
+aiayn train-translation student.yaml --train_file data/distilled.jsonl data/train \
+    --validation_file data/valid --output_dir runs/student
 
 Of the hypotheses of each beam search, the one nearest to the reference is written.
 """

@@ -17,7 +17,7 @@ class ExportFlags(ModelFlags):
     file: str | None = HfArg(
         default=None,
         help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-        "embedded grammar.",
+        "built-in grammar.",
     )
 
     def sentences(self) -> list[str]:

@@ -74,6 +74,7 @@ def main() -> None:
         sources=flags.sources,
         dtype=None if flags.dtype is None else getattr(torch, flags.dtype),
         license=flags.license,
+        repo_id=flags.source if flags.hub else None,
         examples=None if flags.check is None else Examples.read(flags.check),
         show_progress=True,
     )

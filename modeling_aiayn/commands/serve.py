@@ -34,7 +34,7 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
     model: list[str] = HfArg(default_factory=lambda: [BUNDLED_MODEL], help=MODEL_OR_BUNDLED)
     target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
     max_waiting: int = HfArg(
-        default=2000, help="Sentences that may wait at most; further requests are refused."
+        default=2000, help="Maximum number of waiting sentences; further requests get status 429."
     )
 
     def __post_init__(self) -> None:

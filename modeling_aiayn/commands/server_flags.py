@@ -12,10 +12,12 @@ class ServerFlags:
     """The address, and the length of a request."""
 
     host: str = HfArg(
-        default="127.0.0.1", help="Address to listen on; 0.0.0.0 means that of every network."
+        default="127.0.0.1",
+        help="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: other "
+        "machines can connect too.",
     )
     port: int = HfArg(default=5000, help="Port to listen on.")
-    max_characters: int = HfArg(default=5000, help="Characters of a request at most.")
+    max_characters: int = HfArg(default=5000, help="Maximum number of characters in a request.")
 
     def __post_init__(self) -> None:
         if self.max_characters < 1:

@@ -5,8 +5,8 @@ aiayn train-translation multi30k_tiny.yaml --output_dir runs/multi30k \
 aiayn train-translation finetune.yaml --start_from aiayn-en-de --output_dir runs/captions \
     --train_file data/train --validation_file data/val --test_file data/test_2016_flickr
 
-Without files or a dataset name, it trains on the embedded corpus. The output folder holds the
-model, its card, scores.json and curves.png.
+Without files or a dataset name, it trains on the built-in English-German grammar. The output
+folder holds the model, its card, scores.json and curves.png.
 """
 
 import sys
@@ -18,7 +18,7 @@ from transformers import set_seed
 from ..languages import set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
-from ..training.data import DataArguments
+from ..training.data import DataArguments, check_max_length
 from ..training.evaluation import translation_metrics
 from ..training.fine_tuning import (
     FineTuningArguments,
@@ -26,7 +26,7 @@ from ..training.fine_tuning import (
     complete_adapter,
     replace_adapter,
 )
-from ..training.prepared_data import prepare_data_once
+from ..training.prepared_data import PreparedData, prepare_data_once
 from ..training.progress import training_table
 from ..training.run import Run
 from ..training.setup import ModelArguments, NewModel
@@ -41,6 +41,7 @@ def main() -> None:
     data, model_arguments, fine_tuning, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
+    check_evaluation(args)
     languages = data.languages(fine_tuning.start_from, fine_tuning.hub)
     data.source_lang, data.target_lang = languages
     run = Run(args, data, model_arguments, fine_tuning)
@@ -54,12 +55,29 @@ def main() -> None:
         else NewModel(model_arguments)
     )
     run.check_model(start.config)
+    check_max_length(data, start.config)
     prepared = prepare_data_once(args, data, start.tokenizers)
+    set_languages(prepared.source_tokenizer, *languages)
+    trainer = build_trainer(args, start, prepared)
+    trainer.train(run.checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        scores = score_run(trainer, fine_tuning, prepared.splits)
+        facts = run_facts(trainer, data, fine_tuning, prepared.splits, typed_command())
+        write_report(args.output_dir, scores, facts)
+        run.finish()
+        sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
+
+
+def build_trainer(
+    args: AiaynTrainingArguments, start: NewModel | SavedModel, prepared: PreparedData
+) -> AiaynTrainer:
+    """Build the model and its trainer."""
     splits = prepared.splits
     source, target = prepared.source_tokenizer, prepared.target_tokenizer
-    set_languages(source, *languages)
     metrics = translation_metrics(target, list(splits["validation"]["target"]))
-    trainer = AiaynTrainer(
+    return AiaynTrainer(
         model=start.build(source, target),
         args=args,
         train_dataset=splits["train"],
@@ -69,14 +87,22 @@ def main() -> None:
         compute_metrics=metrics if args.predict_with_generate else None,
         callbacks=[CurvesCallback()],
     )
-    trainer.train(run.checkpoint)
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        scores = score_run(trainer, fine_tuning, splits)
-        facts = run_facts(trainer, data, fine_tuning, splits, typed_command())
-        write_report(args.output_dir, scores, facts)
-        run.finish()
-        sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
+
+
+def check_evaluation(args: AiaynTrainingArguments) -> None:
+    """Check that the evaluations can give the scores that the run needs."""
+    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if metric not in ("loss", "perplexity") and not args.predict_with_generate:
+        raise ValueError(
+            f"metric_for_best_model={metric} needs translations. Pass --predict_with_generate "
+            "true, or --metric_for_best_model loss."
+        )
+    if args.predict_with_generate and (args.batch_eval_metrics or not args.eval_do_concat_batches):
+        raise ValueError(
+            "BLEU is computed over all validation pairs together, so batch_eval_metrics must be "
+            "false and eval_do_concat_batches true. Leave them out, or pass "
+            "--predict_with_generate false."
+        )
 
 
 def score_run(

@@ -8,9 +8,10 @@ aiayn translate --format markdown --input README.md --output LIESMICH.md
 aiayn translate --input large.en --output large.de --processes 8 --resume true
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
-The output has as many lines as the input. With --nbest N, each input line has up to N lines, which
-start with its number; an empty one has one. torchrun and accelerate launch divide a file among
-processes and machines: see docs/translation.md.
+With --format lines or text, the output has as many lines as the input. With --nbest N, up to N
+lines are written for each input line, and one for an empty line; they start with the number of the
+input line. torchrun and accelerate launch divide a file among processes and machines: see
+docs/translation.md.
 """
 
 import logging

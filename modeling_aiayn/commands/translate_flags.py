@@ -38,7 +38,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
         default="lines",
         help="lines: each line of the input is a sentence. text: a line may have several "
         "sentences; it is split, and lines and blanks stay as they are. html, markdown: the input "
-        "is one document, whose markup stays. All but lines need the extra documents.",
+        "is one document, whose markup stays. text, html and markdown need the extra 'documents'.",
         metadata={"choices": ["lines", "text", "html", "markdown"]},
     )
     alignment: str | None = HfArg(

@@ -53,6 +53,13 @@ class Examples:
         if not given["logits"].numel() or not given["logits"].isfinite().all():
             raise ValueError("The examples' logits must be finite, and there must be some.")
         examples = cls(**given)
+        for name in ("input_ids", "decoder_input_ids"):
+            if given[name].is_floating_point() or len(given[name]) != len(examples.logits):
+                raise ValueError(
+                    f"{name} must hold whole numbers, with a row for each row of logits, got "
+                    f"{given[name].dtype} of shape {tuple(given[name].shape)} for logits of shape "
+                    f"{tuple(examples.logits.shape)}."
+                )
         if examples.logits.shape[:2] != examples.decoder_input_ids.shape:
             raise ValueError(
                 "logits must have one row for each id in decoder_input_ids, got shapes "

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..configuration_aiayn import AiaynConfig
 from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..parsing import check_config_fields
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
 from .weight_names import NameTable, TakenWeights, check_matrix, take_weights
 
@@ -86,6 +87,7 @@ def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> 
     The numbers of heads are required. The tensors determine the `inferred` fields, so the user must
     not pass them.
     """
+    check_config_fields(fields, "config")
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if name not in fields:
             raise ValueError(

@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from huggingface_hub import ModelCardData
 
+from ..languages import Languages, saved_languages
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import check_unused, new_folder
@@ -14,12 +16,7 @@ from .parity import SOURCES, ImportReport, compare_models
 from .reference import ReferenceModel
 
 CARD = """---
-library_name: transformers
-pipeline_tag: translation
-license: {license}
-tags:
-- translation
-- aiayn
+{metadata}
 ---
 
 # {title}
@@ -52,6 +49,7 @@ def import_model(
     sources: int = SOURCES,
     dtype: torch.dtype | None = None,
     license: str = "other",
+    repo_id: str | None = None,
     examples: Examples | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
@@ -63,6 +61,7 @@ def import_model(
         sources: Number of random sources to compare on.
         dtype: Type of the written weights. None: the type that they were stored in.
         license: The weights' licence, for the model card.
+        repo_id: Repository of the original on the Hub, for the model card.
         examples: Outputs of the original module, to compare with.
         show_progress: Whether to show a progress bar on stderr.
 
@@ -97,7 +96,8 @@ def import_model(
         )
     with new_folder(folder) as unfinished:
         _write_model(foreign, model.to(dtype or foreign.dtype), unfinished)
-        card = imported_model_card(foreign, folder.name, report, license)
+        metadata = _metadata(license, repo_id, saved_languages(unfinished))
+        card = imported_model_card(foreign, folder.name, report, metadata)
         (unfinished / "README.md").write_text(card, "utf-8")
     return report
 
@@ -134,8 +134,20 @@ def _write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, fo
         foreign.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 
 
+def _metadata(license: str, repo_id: str | None, languages: Languages | None) -> str:
+    """The metadata of a card as YAML."""
+    return ModelCardData(
+        language=None if languages is None else list(languages),
+        base_model=repo_id,
+        license=license,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "aiayn"],
+    ).to_yaml()
+
+
 def imported_model_card(
-    foreign: ForeignModel, title: str, report: ImportReport, license: str
+    foreign: ForeignModel, title: str, report: ImportReport, metadata: str
 ) -> str:
     """Return the imported model's card, with the comparison, as Markdown."""
     left_out = [f"`{name}` ({why})" for name, why in foreign.taken.left_out.items()]
@@ -143,7 +155,7 @@ def imported_model_card(
     return CARD.format(
         title=title,
         system=foreign.system,
-        license=license,
+        metadata=metadata,
         report=report,
         left_out=", ".join(left_out) or "nothing",
         absent=", ".join(f"`{name}`" for name in foreign.taken.absent_biases) or "none",

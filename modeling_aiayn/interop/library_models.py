@@ -12,14 +12,30 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from ..loading import check_model_folder, check_weight_file, check_weights
+from ..loading import (
+    check_model_folder,
+    check_settings_files,
+    check_weight_files,
+    check_weights,
+    named_load_errors,
+)
+from ..parsing import read_json_object
+from ..tokenization import portable_tokenizer
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
+from .pickled import read_checkpoint_file
 from .weight_names import NameTable
 
 # Tokenizers of source and target; None for a missing one.
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
+# Files of these tokenizers that the library reads without naming them in its errors.
+VOCABULARIES = ("vocab.json", "target_vocab.json", "vocab-src.json", "vocab-tgt.json")
 # Configuration fields of the same name and meaning.
 SHARED_FIELDS = (
     "encoder_layers",
@@ -65,7 +81,28 @@ def open_peer(
     if isinstance(source, model_class):
         return source, (None, None)
     folder = Path(source)
-    return _load_peer(model_class, folder), load_tokenizers(folder)
+    peer = _load_peer(model_class, folder)
+    for name in VOCABULARIES:
+        if (folder / name).is_file():
+            read_json_object(folder / name)
+    with named_load_errors(folder):
+        tokenizers = load_tokenizers(folder)
+    for tokenizer, half in zip(tokenizers, (peer.model.encoder, peer.model.decoder), strict=True):
+        if tokenizer is not None:
+            _check_vocabulary(folder, tokenizer, half.embed_tokens.num_embeddings, peer.config)
+    return peer, tokenizers
+
+
+def _check_vocabulary(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, size: int, config: PreTrainedConfig
+) -> None:
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= size or tokenizer.pad_token_id != config.pad_token_id:
+        raise ValueError(
+            f"{folder}: the vocabulary must belong to the model, which has ids below {size} and "
+            f"pads with {config.pad_token_id}; got ids up to {highest} and padding "
+            f"{tokenizer.pad_token_id}. Use the vocabulary that the model was trained with."
+        )
 
 
 def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
@@ -74,22 +111,26 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
     Pickled weights are read too, by torch's reader that runs no code.
     """
     check_model_folder(folder)
+    check_settings_files(folder)
+    check_weight_files(folder)
     config, _ = model_class.config_class.get_config_dict(folder)
     if config.get("model_type") != model_class.config_class.model_type:
         raise ValueError(
             f"{folder}: model_type must be {model_class.config_class.model_type!r}, got "
             f"{config.get('model_type')!r}."
         )
-    for weights in folder.glob("*.safetensors"):
-        check_weight_file(weights)
+    if not list(folder.glob("*.safetensors")):
+        for weights in sorted(folder.glob("pytorch_model*.bin")):
+            read_checkpoint_file(weights)  # its errors say what is wrong with a pickle
     # Shapes are checked below, because the library's error does not name the weight.
-    model, loading_info = model_class.from_pretrained(
-        folder,
-        dtype="auto",
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
+    with named_load_errors(folder):
+        model, loading_info = model_class.from_pretrained(
+            folder,
+            dtype="auto",
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     if loading_info["mismatched_keys"]:
         name, got, expected = sorted(loading_info["mismatched_keys"])[0]
         raise ValueError(
@@ -168,4 +209,4 @@ def load_if_present(
     """Load a folder's tokenizer by a class; return None if the file `needed` is missing."""
     if not (folder / needed).is_file():
         return None
-    return tokenizer_class.from_pretrained(folder, local_files_only=True)
+    return portable_tokenizer(tokenizer_class.from_pretrained(folder, local_files_only=True))

@@ -1,5 +1,6 @@
 """Greedy search by onnxruntime, and its comparison with `generate()`."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,16 +77,16 @@ def count_equal(
     show_progress: bool = False,
 ) -> int:
     """Count the texts for which onnxruntime and `generate()` write the same ids, both greedy."""
-    ours, own = translator.model.float(), translator.model.generation_config
+    ours, own = copy.deepcopy(translator.model).float(), translator.model.generation_config
     config = GenerationConfig(
-        num_beams=1,  # generate() takes unset fields from the model's own rules
-        num_return_sequences=1,
+        num_beams=1,
         max_length=min(LONGEST, ours.model.decoder.embed_positions.max_length or LONGEST),
         **{
             name: getattr(own, name)
             for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         },
     )
+    ours.generation_config = config  # generate() takes unset fields from the model's own rules
     model = OnnxModel(folder, config, dtype)
     equal = 0
     starts = tqdm(range(0, len(texts), BATCH_SIZE), f"Comparing {dtype}", disable=not show_progress)

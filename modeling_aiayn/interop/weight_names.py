@@ -238,7 +238,8 @@ def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
         if not matching:
             raise ValueError(
                 f"The tensor {name} has no place in this model. The checkpoint has another "
-                "architecture, or more layers than its configuration says."
+                "architecture, or more layers than its configuration says. A second table of "
+                "positions is named by --names '{positions: NAME, target_positions: NAME}'."
             )
         reasons[name] = matching[0]
     return reasons

@@ -6,11 +6,11 @@ from importlib.metadata import requires, version
 from importlib.resources import files
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, ModelCard, SpaceCardData
+from huggingface_hub import CommitOperationAdd, SpaceCardData
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..publishing import model_operations
+from ..publishing import model_operations, read_card_metadata
 
 PACKAGE = "modeling_aiayn"
 SPACE_SDK = "gradio"
@@ -59,7 +59,7 @@ def space_operations(
     operations = model_operations(folder, Path(folder).resolve().name)
     for operation in operations:
         operation.path_in_repo = f"{model}/{operation.path_in_repo}"
-    license = ModelCard.load(Path(folder, "README.md")).data.license
+    license = read_card_metadata(Path(folder, "README.md"))["license"]
     texts = {
         "README.md": CARD.format(metadata=_metadata(name, str(license)), title=name, model=model),
         "app.py": APP.format(model=model, examples=list(examples)),

@@ -60,10 +60,14 @@ def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Ite
                 raise
     except Exception as error:  # each library reports a full disk by a type of its own
         is_full = free < FULL_DISK_BYTES or "No space left" in str(error)
-        cause = "No space left on device" if is_full else str(error)
+        is_named = isinstance(error, OSError | ValueError)
+        cause = str(error) if is_named else f"{type(error).__name__}: {error}"
+        cause, remedy = (
+            ("No space left on device", "Free some space") if is_full else (cause, "Correct this")
+        )
         raise OSError(
             f"Could not save {name} in {output_dir}: {cause}. Its files were deleted, and earlier "
-            "checkpoints are unchanged. Free some space, then resume with --resume auto."
+            f"checkpoints are unchanged. {remedy}, then resume with --resume auto."
         ) from error
 
 

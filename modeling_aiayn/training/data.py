@@ -14,11 +14,12 @@ from datasets import (
     concatenate_datasets,
     get_dataset_split_names,
 )
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..languages import Languages, choose_languages
 from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
+from .bpe_dropout import position_limit
 from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,12 @@ def _check_arguments(data: DataArguments) -> None:
     for name, needed in NEEDS.items():
         if getattr(data, name) is not None and getattr(data, needed) is None:
             raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
+    _check_noise(data)
+
+
+def _check_noise(data: DataArguments) -> None:
+    if data.noise_seed < 0:  # Python's generator takes -1 for 1
+        raise ValueError(f"noise_seed must not be negative, got {data.noise_seed}.")
     if not 0 <= data.noisy_sources <= 1:
         raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
     for kind in data.noise_kinds:
@@ -149,6 +156,16 @@ def _check_arguments(data: DataArguments) -> None:
     changed = {"noise_kinds": data.noise_kinds != list(NOISES), "noise_seed": data.noise_seed}
     for name in filter(changed.get, () if data.noisy_sources else changed):
         raise ValueError(f"{name} needs noisy_sources. Pass noisy_sources, such as 0.2.")
+
+
+def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
+    """Check that a model has positions for the longest pair that data keeps."""
+    limit = position_limit(config)
+    if data.max_length > limit:
+        raise ValueError(
+            f"max_length={data.max_length} is more than the model's max_position_embeddings, "
+            f"{limit}. Pass --max_length {limit}: longer pairs are then skipped."
+        )
 
 
 def _augmented(train: Dataset, data: DataArguments) -> Dataset:

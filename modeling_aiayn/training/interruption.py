@@ -42,6 +42,10 @@ def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
     if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
         inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
+        if inner.persistent_workers:
+            # Their seed is drawn once, and once more when a run resumes. With a generator of their
+            # own the draw leaves the random state of the run as it is.
+            inner.generator = torch.Generator().manual_seed(torch.initial_seed())
     return loader
 
 

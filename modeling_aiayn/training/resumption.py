@@ -59,7 +59,7 @@ class Resumption(TrainerCallback):
     def save(self, folder: Path) -> None:
         """Write this process's part into a checkpoint."""
         trainer, interruption = self.trainer, self.trainer.interruption
-        is_last = trainer.control.should_training_stop and not interruption.is_stopping
+        is_last = self._has_lost_patience() and not interruption.is_stopping
         state = {
             "loss": trainer._tr_loss.item(),
             "total_loss": trainer._total_loss_scalar,
@@ -71,6 +71,14 @@ class Resumption(TrainerCallback):
         }
         path = folder / LOG_STATE_FILE.format(process=self._process)
         path.write_text(json.dumps(state, indent=2) + "\n", "utf-8")
+
+    def _has_lost_patience(self) -> bool:
+        """Whether early stopping ends the run. Another callback may only pause it."""
+        return self.trainer.control.should_training_stop and any(
+            callback.early_stopping_patience_counter >= callback.early_stopping_patience
+            for callback in self.trainer.callback_handler.callbacks
+            if isinstance(callback, EarlyStoppingCallback)
+        )
 
     @property
     def _process(self) -> int:

@@ -1,8 +1,7 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
-import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from datasets import Dataset
@@ -10,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import parse_yaml
+from ..parsing import check_config_fields, parse_yaml
 from ..tokenization import train_tokenizer, vocabulary_sha256
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
@@ -82,12 +81,7 @@ def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, 
                 f"config_overrides must not set {name}: it follows from the training data and its "
                 "flags."
             )
-    names = {each.name for each in fields(AiaynConfig)} | AiaynConfig.attribute_map.keys()
-    for name in overrides:
-        if name not in names:
-            similar = difflib.get_close_matches(name, names, n=1)
-            hint = f" Did you mean {similar[0]!r}?" if similar else ""
-            raise ValueError(f"config_overrides: AiaynConfig has no field {name!r}.{hint}")
+    check_config_fields(overrides, "config_overrides")
     return overrides
 
 

@@ -22,6 +22,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 
 from ..losses import shift_left
@@ -75,6 +76,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     label_smoother: Any
     compute_loss_func: Any
     optimizer: Any
+    model: Any
 
     def __init__(
         self,
@@ -134,13 +136,14 @@ class AiaynTrainer(Seq2SeqTrainer):
                 number, as in 143.
             KeyboardInterrupt: SIGINT came.
         """
+        if self.model is None:  # a hyperparameter search frees the model of each trial
+            self.model = self.call_model_init(kwargs.get("trial"))
         check_trained_dtype(self.model)
         if self.args.should_save:
             claim_folder(self.args.output_dir)
         checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
-        datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
-        settings = run_settings(self.args, self.model, datasets)
-        self.resumption.start(checkpoint, settings)
+        self.resumption.start(checkpoint, self._settings())
+        self.ema.average = {}  # a run that ended with an error may have left one
         if self.args.ema_decay and checkpoint is not None:
             self.ema.load(checkpoint.folder)
         if self.args.should_save:
@@ -151,6 +154,23 @@ class AiaynTrainer(Seq2SeqTrainer):
         finally:
             self.interruption.restore()
         return output._replace(training_loss=output.metrics["train_loss"])
+
+    def _settings(self) -> dict[str, Any]:
+        datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
+        return run_settings(self.args, self.model, datasets)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Apply a trial's values, which its checkpoints note."""
+        super()._hp_search_setup(trial)
+        if trial is not None:
+            self.resumption.settings = self._settings()
+
+    def _load_callback_state(self) -> None:
+        """Restore callbacks. One that the checkpoint does not know starts anew."""
+        super()._load_callback_state()
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):
+                self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the library's values, with no epochs to train if the run is complete."""
@@ -307,8 +327,10 @@ class AiaynTrainer(Seq2SeqTrainer):
         """
         if prediction_loss_only and self._predicts_tokens and self.compute_loss_func is None:
             inputs = inputs | {"skip_logits": True}
-        if "labels" in inputs:
+        if inputs.get("labels") is not None:
             inputs = inputs | {"labels": mask_repeats(inputs["labels"], self.accelerator)}
+        else:  # DataCollatorForSeq2Seq writes labels=None, which the library takes for labels
+            inputs = {name: each for name, each in inputs.items() if name != "labels"}
         with kept_generation_config(self.model):
             loss, predictions, labels = super().prediction_step(
                 model, inputs, prediction_loss_only, *args, **kwargs
@@ -322,7 +344,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """Evaluate the averaged weights, if there are any; the loss is a mean over labels."""
-        started = time.perf_counter()
         # The library's own choice keeps the rows that fill up the processes' last batches.
         self.gather_function = self.accelerator.gather_for_metrics
         self.evaluation_loss.reset()
@@ -333,7 +354,6 @@ class AiaynTrainer(Seq2SeqTrainer):
             output.metrics[f"{metric_key_prefix}_loss"] = loss
             if self._predicts_tokens:
                 output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(loss))
-        self.meter.pause(time.perf_counter() - started)
         return output
 
     def _evaluate(
@@ -345,9 +365,13 @@ class AiaynTrainer(Seq2SeqTrainer):
         """
         if skip_scheduler and self.resumption.is_resumed:
             return {}
-        with self.interruption.stoppable_evaluation():
-            return super()._evaluate(*args, skip_scheduler=skip_scheduler, **kwargs)
-        return {}
+        started = time.perf_counter()
+        try:
+            with self.interruption.stoppable_evaluation():
+                return super()._evaluate(*args, skip_scheduler=skip_scheduler, **kwargs)
+            return {}
+        finally:
+            self.meter.pause(time.perf_counter() - started)
 
     def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
         """Compare scores with the best so far; a run that is stopping saves without scores."""
