@@ -80,6 +80,8 @@ def main() -> None:
         }
         running = {name: OwnProcess(job) for name, job in jobs.items()}
         table = whole_file(running, list(texts), arguments.rounds)
+        for contender in running.values():
+            contender.close()
         sys.stdout.write(f"\n{len(texts)} sentences, text to text, beam 4\n{table}\n")
 
 

@@ -156,6 +156,8 @@ def main() -> None:
             } | jobs
         contenders = {name: OwnProcess(job) for name, job in jobs.items()}
         table = one_core_table(contenders, texts, arguments.rounds)
+        for contender in contenders.values():
+            contender.close()
     heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, one thread"
     sys.stdout.write(f"{heading}\n{table}\n")
 
