@@ -95,13 +95,14 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     key = f"eval_{metric}"
     folders: dict[int, Path] = {}
     scores: dict[int, float] = {}
-    # If a signal postponed an evaluation, the log of the next checkpoint or of the run has it.
-    for folder in (*list_checkpoints(run), run):
-        if folder != run or (run / TRAINER_STATE_NAME).is_file():
-            state = read_json_object(folder / TRAINER_STATE_NAME)
-            scores |= {each["step"]: each[key] for each in state["log_history"] if key in each}
-        if folder != run:
-            folders[state["global_step"]] = folder
+    if (run / TRAINER_STATE_NAME).is_file():  # has the last evaluation if a signal postponed it
+        log = read_json_object(run / TRAINER_STATE_NAME)["log_history"]
+        scores |= {each["step"]: each[key] for each in log if key in each}
+    for folder in list_checkpoints(run):
+        state = read_json_object(folder / TRAINER_STATE_NAME)
+        folders[state["global_step"]] = folder
+        # If a signal postponed an evaluation, the log of the next checkpoint has it.
+        scores |= {each["step"]: each[key] for each in state["log_history"] if key in each}
     values = {folder: scores[step] for step, folder in folders.items() if step in scores}
     ordered = sorted(values, key=values.__getitem__, reverse=metric not in LOSSES)
     return _check_number(ordered[:number], number, run, f" evaluated by {metric}")
