@@ -1,5 +1,7 @@
 """Linear layers for decoding, against plain products."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from conftest import small_model
@@ -8,6 +10,7 @@ from modeling_aiayn.int8_weights import rounded_to_int8
 from modeling_aiayn.translation import fast_linear
 from modeling_aiayn.translation.fast_linear import (
     has_int8_kernel,
+    has_int8_tiles,
     has_packed_kernel,
     int8_linear_function,
     is_exact_in_float16,
@@ -109,6 +112,63 @@ def test_products_in_int8_are_near_those_of_floats(rows, bias):
     expected = linear(states)
     found = int8_linear_function(linear.weight, linear.bias)(states)
     assert 0 < (found - expected).norm() < 0.03 * expected.norm()
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """Layers as on a processor with AMX: oneDNN multiplies many rows."""
+    if not (has_int8_kernel() and torch.backends.mkldnn.is_available()):
+        pytest.skip("torch has no products in int8 here, or not by two engines")
+    monkeypatch.setattr(fast_linear, "has_int8_tiles", lambda: True)
+    # Without VNNI, oneDNN overflows where FBGEMM does not; neither does with states of 7 bits.
+    monkeypatch.setattr(fast_linear, "_int8_products_overflow", lambda: True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_tiles_multiply_many_rows_as_fbgemm_multiplies_few(tiles, monkeypatch, bias):
+    packed_for = []
+    pack = fast_linear._int8_packed
+
+    def packed(*arguments):
+        packed_for.append(arguments[-1])
+        return pack(*arguments)
+
+    monkeypatch.setattr(fast_linear, "_int8_packed", packed)
+    engine = torch.backends.quantized.engine
+    linear = torch.nn.Linear(300, 33, bias=bias)
+    product = int8_linear_function(linear.weight, linear.bias)
+    packed_for.clear()
+    states = torch.randn(fast_linear.TILE_ROWS, 300)
+    states[-1, :2] = torch.tensor([-10.0, 10.0])  # the range decides the scale of all rows
+    many, few = product(states), product(states[1:])
+    assert packed_for == ["onednn", engine]
+    torch.testing.assert_close(many[1:-1], few[:-1])  # the engines may round -10 or 10 otherwise
+    assert 0 < (many - linear(states)).norm() < 0.2 * linear(states).norm()
+    assert torch.backends.quantized.engine == engine
+
+
+def test_threads_that_pack_at_once_leave_the_engine_as_it_is(tiles):
+    engine = torch.backends.quantized.engine
+    linears = [torch.nn.Linear(40, 30 + number) for number in range(40)]
+    products = [int8_linear_function(linear.weight, None) for linear in linears]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda product: product(torch.ones(20, 40)), products))
+    assert torch.backends.quantized.engine == engine
+
+
+@pytest.mark.parametrize("lacking", ["the instructions", "the function", "oneDNN's instructions"])
+def test_fbgemm_multiplies_all_rows_without_tiles(monkeypatch, lacking):
+    capabilities = {"amx_int8": lacking != "the instructions"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    if lacking == "the function":
+        monkeypatch.delattr(torch.cpu, "get_capabilities")
+    works = lacking != "oneDNN's instructions"
+    monkeypatch.setattr(fast_linear, "has_packed_kernel", lambda dtype: works)
+    has_int8_tiles.cache_clear()
+    try:
+        assert not has_int8_tiles()
+    finally:
+        has_int8_tiles.cache_clear()
 
 
 def test_large_numbers_of_the_same_sign_do_not_overflow():

@@ -4,9 +4,11 @@ torch has no public names for packing; its compiler does it to frozen weights.
 """
 
 import logging
+import math
+import threading
 import warnings
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import cast
 
 import torch
@@ -21,6 +23,10 @@ logger = logging.getLogger(__name__)
 PACKED_ROWS = 128
 # The packed kernel is slower for fewer rows than these, so fewer are padded.
 FEWEST_ROWS = 4
+# Rows of a tile of AMX, Intel's instructions for matrices. With fewer rows, FBGEMM is faster.
+TILE_ROWS = 16
+# Held while the quantization engine, a setting of the whole process, is another one.
+ENGINE_LOCK = threading.Lock()
 
 Linear = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
@@ -138,24 +144,53 @@ def warn_of_slow_int8() -> None:
 
 
 def _int8_linear(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> Linear:
-    packed = _int8_packed(numbers, scales, bias)
     product = torch.ops.quantized.linear_dynamic
     reduce_range = _int8_products_overflow()
-    return lambda states: cast(Tensor, product(states, packed, reduce_range))
+    engine = torch.backends.quantized.engine
+    rows_for_tiles = TILE_ROWS if has_int8_tiles() else math.inf
+
+    # A weight is packed for the engines that its first products need: packing is slow.
+    @cache
+    def packed(engine: str) -> object:
+        return _int8_packed(numbers, scales, bias, engine)
+
+    def linear(states: Tensor) -> Tensor:
+        weight = packed("onednn" if len(states) >= rows_for_tiles else engine)
+        return cast(Tensor, product(states, weight, reduce_range))
+
+    return linear
 
 
-def _int8_packed(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> object:
-    with warnings.catch_warnings():
+@lru_cache
+def has_int8_tiles() -> bool:
+    """Whether oneDNN multiplies numbers of 8 bits by AMX, which FBGEMM does not use.
+
+    False also if this release of torch cannot tell, or if oneDNN is limited to older instructions:
+    then it does not multiply in bfloat16 either.
+    """
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_int8")) and has_packed_kernel(torch.bfloat16)
+
+
+def _int8_packed(numbers: Tensor, scales: Tensor, bias: Tensor | None, engine: str) -> object:
+    """Pack a weight for a quantization engine of torch, whose setting decides."""
+    with warnings.catch_warnings(), ENGINE_LOCK:
         # Newer releases of torch announce the end of these tensors; see has_int8_kernel.
         warnings.simplefilter("ignore")
         offsets = torch.zeros(len(numbers), dtype=torch.long)
         weight = torch._make_per_channel_quantized_tensor(numbers, scales.double(), offsets, 0)
-        return torch.ops.quantized.linear_prepack(weight, bias)
+        default = torch.backends.quantized.engine
+        torch.backends.quantized.engine = engine
+        try:
+            return torch.ops.quantized.linear_prepack(weight, bias)
+        finally:
+            torch.backends.quantized.engine = default
 
 
 @lru_cache
 def _int8_products_overflow() -> bool:
     """Whether a sum of two int8 products overflows, as without VNNI; states then get 7 bits."""
-    packed = _int8_packed(torch.full((1, 2), INT8_MAX, dtype=torch.int8), torch.ones(1), None)
+    numbers = torch.full((1, 2), INT8_MAX, dtype=torch.int8)
+    packed = _int8_packed(numbers, torch.ones(1), None, torch.backends.quantized.engine)
     result: Tensor = torch.ops.quantized.linear_dynamic(torch.ones(1, 2), packed, False)
     return not torch.isclose(result, torch.tensor(2.0 * INT8_MAX)).all()
