@@ -664,13 +664,28 @@ def test_debug_shows_the_traceback(run):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "not valid YAML"), ("- a", "must be a YAML mapping")]
+    ("text", "message"),
+    [
+        ("a: [", "not valid YAML"),
+        ("- a", "must be a YAML mapping"),
+        ("required: model", "required must be a list of names of flags, got 'model'"),
+        ("required: [1]", "required must be a list of names of flags, got [1]"),
+    ],
 )
 def test_an_invalid_recipe_is_rejected(monkeypatch, tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "recipe.yaml")])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         parse_arguments("", TranslatorFlags)
+
+
+def test_a_recipe_for_fine_tuning_needs_a_model(run, tmp_path):
+    """Without one, it would train a new model of the base size."""
+    code, _, err = run("train_translation.py", "recipes/finetune.yaml", "--output_dir", tmp_path)
+    assert code == 2
+    assert err.endswith(
+        "error: the recipe recipes/finetune.yaml needs --start_from. Add it after the recipe.\n"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -678,11 +693,13 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
     flags = ["--output_dir", str(tmp_path), "--seed", "7", "--use_cpu", "true"]
     if path.stem in (*CLASSIFIER_RECIPES, *LANGUAGE_MODEL_RECIPES):
         flags += ["--train_file", "a.txt"]
+    recipe = yaml.safe_load(path.read_text())
+    if recipe.pop("required", None) == ["start_from"]:
+        flags += ["--start_from", "aiayn-en-de"]
     monkeypatch.setattr(sys, "argv", ["x", str(path), *flags])
     holders = parse_arguments("", *arguments_of_recipe(path))
     args = holders[-1]
     assert (args.seed, args.output_dir) == (7, str(tmp_path))
-    recipe = yaml.safe_load(path.read_text())
     for name, value in recipe.items():
         holder = next(holder for holder in holders if hasattr(holder, name))
         if isinstance(value, dict):

@@ -21,9 +21,11 @@ from .streams import STREAMS, protect_streams
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """\
 The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
-override it. If the path does not exist, NAME.yaml and recipes/NAME.yaml mean a recipe of the
-package: {names}.
+override it, and its entry `required` lists flags that must follow it. If the path does not exist,
+NAME.yaml and recipes/NAME.yaml mean a recipe of the package: {names}.
 """
+# Entry of a recipe that lists flags without a value in it, which users must give.
+REQUIRED = "required"
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
@@ -47,12 +49,17 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
         epilog=RECIPE_HELP.format(names=", ".join(recipe_names())) if is_training else None,
         formatter_class=_HelpFormatter,
     )
-    arguments = sys.argv[1:]
+    arguments, required = sys.argv[1:], []
     if arguments and arguments[0].endswith((".yaml", ".yml")):
-        arguments = [*_read_recipe(find_recipe(arguments[0])), *arguments[1:]]
+        recipe = _read_recipe(find_recipe(arguments[0]))
+        required = recipe.pop(REQUIRED, [])
+        arguments = [*_flags(recipe), *arguments[1:]]
     *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    for name in required:
+        if all(getattr(each, name, None) is None for each in filled):
+            parser.error(f"the recipe {sys.argv[1]} needs --{name}. Add it after the recipe.")
     return tuple(filled)
 
 
@@ -73,11 +80,18 @@ def find_recipe(path: str) -> Path:
     )
 
 
-def _read_recipe(path: Path) -> list[str]:
-    """Turn a recipe into the flags that it sets."""
+def _read_recipe(path: Path) -> dict[str, Any]:
     recipe = parse_yaml(path.read_text("utf-8"), str(path))
     if not isinstance(recipe, dict):
         raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
+    names = recipe.get(REQUIRED, [])
+    if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        raise ValueError(f"{path}: {REQUIRED} must be a list of names of flags, got {names!r}.")
+    return recipe
+
+
+def _flags(recipe: dict[str, Any]) -> list[str]:
+    """The command-line words of the flags that a recipe sets."""
     flags = []
     for name, value in recipe.items():
         # Flags such as config_overrides take a mapping as YAML text.
