@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from .losses import (
     IGNORED_LABEL,
@@ -21,6 +22,9 @@ from .losses import (
 
 # Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU.
 LOGITS_IN_CHUNK = 2**22
+# The positions of a chunk are padded to a multiple of this. A CPU compiles its 16-bit products for
+# each new size, which takes longer than the products themselves, and the last chunk varies.
+POSITIONS_MULTIPLE = 64
 
 
 def score_tokens(
@@ -145,23 +149,26 @@ class _SummedCrossEntropy(torch.autograd.Function):
         ]
         projection = weight.to(dtype)
         total = states.new_zeros((), dtype=torch.float32)
-        size = max(1, LOGITS_IN_CHUNK // weight.size(0))
+        size = max(1, min(LOGITS_IN_CHUNK // weight.size(0), len(states)))
+        multiple = min(size, POSITIONS_MULTIPLE)
         # All chunks share these buffers, because allocating large tensors anew is slow.
-        products = states.new_empty(min(size, len(states)), weight.size(0), dtype=dtype)
+        products = states.new_empty(size + -size % multiple, weight.size(0), dtype=dtype)
         wide_products = products.float()  # the same buffer if products are float32
         needs_buffer = weight_grad is not None and dtype != torch.float32
         wide_weight = weight.new_empty(weight.shape if needs_buffer else 0, dtype=torch.float32)
         for start in range(0, len(states), size):
             chunk = slice(start, start + size)
-            inputs = states[chunk].to(dtype)
-            narrow = torch.mm(inputs, projection.T, out=products[: len(inputs)])  # [C, V]
-            logits = wide_products[: len(inputs)].copy_(narrow)  # [C, V]
+            count = len(labels[chunk])
+            inputs = functional.pad(states[chunk].to(dtype), (0, 0, 0, -count % multiple))  # [P, D]
+            narrow = torch.mm(inputs, projection.T, out=products[: len(inputs)])  # [P, V]
+            logits = wide_products[:count].copy_(narrow[:count])  # [C, V]
             if bias is not None:
                 logits += bias
             total += _loss_in_place(logits, labels[chunk], label_smoothing_factor)
-            logits_grad = narrow.copy_(logits)  # [C, V]
+            logits_grad = narrow  # [P, V]; zero at padding, like the states there
+            logits_grad[:count] = logits
             if states_grad is not None:
-                states_grad[chunk] = logits_grad @ projection
+                states_grad[chunk] = (logits_grad @ projection)[:count]
             if weight_grad is not None:
                 _add_product(weight_grad, logits_grad.T, inputs, wide_weight)
             if bias_grad is not None:
