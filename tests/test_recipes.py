@@ -10,7 +10,7 @@ from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import RECIPES, parse_arguments
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.data import DataArguments
+from modeling_aiayn.training.data import DataArguments, check_max_length
 from modeling_aiayn.training.setup import ModelArguments, build_config
 
 WMT14 = [RECIPES / f"wmt14_{size}.yaml" for size in ("base", "big")]
@@ -33,6 +33,13 @@ def wmt14(tmp_path):
     card = yaml.safe_dump({"configs": [{"config_name": "de-en", "data_files": files}]})
     (folder / "README.md").write_text(f"---\n{card}---\n")
     return folder
+
+
+@pytest.mark.parametrize("name", ["multi30k_seeds", "multi30k_tiny", "student", "demo"])
+def test_a_recipe_keeps_pairs_for_which_its_model_has_positions(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(sys, "argv", ["x", f"{name}.yaml", "--output_dir", str(tmp_path)])
+    data, model, *_ = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+    check_max_length(data, build_config(model))
 
 
 @pytest.mark.parametrize("path", WMT14, ids=lambda path: path.stem)
