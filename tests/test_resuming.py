@@ -633,15 +633,19 @@ def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
     assert not is_finished(resume="auto")
     Run(arguments(tmp_path)).finish()
     assert is_finished(resume="auto")
-    assert not is_finished(resume="auto", max_steps=5)
+    with pytest.raises(ValueError, match="holds a finished run without checkpoints"):
+        is_finished(resume="auto", max_steps=5)
     (tmp_path / "finished.json").write_text(
         json.dumps({"max_steps": 4, "num_train_epochs": 3.0})  # as it was written before
     )
     assert is_finished(resume="auto")
     patient = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
     Run(arguments(tmp_path, early_stopping_patience=2, **patient)).finish()
-    for patience, is_over in ((1, True), (2, True), (3, False), (0, False)):
-        assert is_finished(resume="auto", early_stopping_patience=patience, **patient) == is_over
+    for patience in (1, 2):
+        assert is_finished(resume="auto", early_stopping_patience=patience, **patient)
+    for patience in (3, 0):
+        with pytest.raises(ValueError, match=f"pass --start_from {tmp_path} and a new"):
+            is_finished(resume="auto", early_stopping_patience=patience, **patient)
     assert not is_finished()
 
 

@@ -59,8 +59,8 @@ class Run:
         OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
             resume from does not exist.
         ValueError: output_dir already holds a run and `args.resume` is None, the run is finished
-            and had other flags, or the checkpoint to resume from is damaged or has newer ones
-            beside it.
+            and had other flags or has no checkpoint to continue from, or the checkpoint to resume
+            from is damaged or has newer ones beside it.
     """
 
     def __init__(self, args: TrainingArguments, *flags: Any) -> None:
@@ -106,6 +106,12 @@ class Run:
         checkpoint = choose_checkpoint(self.args)
         if checkpoint is not None:
             logger.info("Resuming from %s.", checkpoint.folder)
+        elif self.args.resume is not None and (folder / FINISHED_FILE).exists():
+            raise ValueError(
+                f"output_dir {folder} holds a finished run without checkpoints, so it cannot be "
+                f"made longer. To train its model further, pass --start_from {folder} and a new "
+                "--output_dir."
+            )
         elif self.args.resume is not None:
             logger.info("No checkpoint in %s: the run starts from the beginning.", folder)
         return checkpoint
