@@ -513,8 +513,21 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     for flag, value in (("dtype", "int8"), ("num_beams", 8)):
         code, _, err = run("evaluate_translation.py", *files, f"--{flag}", value)
         assert code == 1 and f"error: --{flag} is for --model. Leave it out." in err
-    code, _, err = run("evaluate_translation.py", "--model", "m", *files[2:], "--nbest", 3)
-    assert code == 1 and "error: nbest must be 1 here: only the best is used, got 3." in err
+
+
+@pytest.mark.parametrize(
+    ("script", "flag"),
+    [
+        ("evaluate_translation", "--file"),
+        ("export_ctranslate2", "--output"),
+        ("quantize", "--output"),
+        ("serve", "--device"),
+        ("show_attention", "--output"),
+    ],
+)
+def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script, flag):
+    code, _, err = run(f"{script}.py", "--model", "m", flag, "x", "--nbest", 3)
+    assert code == 2 and err.endswith("error: unrecognized arguments: --nbest 3\n")
 
 
 def test_attention_is_drawn(run, model_folder, tmp_path):

@@ -30,7 +30,7 @@ from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import SearchFlags, changed_flags
+from .search_flags import OneBestFlags, changed_flags
 from .translator_flags import TranslatorFlags
 
 
@@ -64,9 +64,8 @@ class EvaluationFlags(PairFlags, TranslatorFlags):
         }
         check_outputs({"--scores": self.scores, "--translations": self.translations}, inputs)
 
-    def check_search(self, search: SearchFlags) -> None:
+    def check_search(self, search: OneBestFlags) -> None:
         """Check that flags of a model and its search come with a model."""
-        search.check_one_best()
         unused = changed_flags(self, TranslatorFlags) | search.given
         if self.hypotheses is not None and unused:
             raise ValueError(f"--{next(iter(unused))} is for --model. Leave it out.")
@@ -81,7 +80,7 @@ class EvaluationFlags(PairFlags, TranslatorFlags):
 
 def main() -> None:
     """Read, translate, score, report."""
-    flags, search = parse_arguments(__doc__, EvaluationFlags, SearchFlags)
+    flags, search = parse_arguments(__doc__, EvaluationFlags, OneBestFlags)
     flags.check_search(search)
     rows = flags.read_rows(flags.file)
     if flags.hypotheses is not None:

@@ -15,7 +15,7 @@ from ..loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
 from .export_flags import ExportFlags
-from .search_flags import SearchFlags
+from .search_flags import OneBestFlags
 
 
 @dataclass(kw_only=True)
@@ -31,7 +31,7 @@ class CTranslate2Flags(ExportFlags):
 
 def main() -> None:
     """Export, compare, report."""
-    flags, search = parse_arguments(__doc__, CTranslate2Flags, SearchFlags)
+    flags, search = parse_arguments(__doc__, CTranslate2Flags, OneBestFlags)
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
     from ..translation.ctranslate2_engine import check_ctranslate2_options

@@ -20,7 +20,7 @@ from ..translation.evaluation import score_translations
 from ..whole_files import check_unused
 from .command_line import parse_arguments
 from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import SearchFlags
+from .search_flags import OneBestFlags
 from .translator_flags import BatchFlags
 
 
@@ -46,7 +46,7 @@ class QuantizeFlags(PairFlags, BatchFlags):
 
 
 def compare(
-    flags: QuantizeFlags, search: SearchFlags, pairs: Dataset, translators: dict[str, Translator]
+    flags: QuantizeFlags, search: OneBestFlags, pairs: Dataset, translators: dict[str, Translator]
 ) -> str:
     """Translate sentence pairs with each translator, and return a table of scores."""
     lines, translations = [], []
@@ -62,8 +62,7 @@ def compare(
 
 def main() -> None:
     """Round, write, compare, report."""
-    flags, search = parse_arguments(__doc__, QuantizeFlags, SearchFlags)
-    search.check_one_best()
+    flags, search = parse_arguments(__doc__, QuantizeFlags, OneBestFlags)
     pairs = None if flags.file is None else flags.read_pairs(flags.file)
     before = flags.load()
     card = None if flags.hub else Path(find_model(flags.model[0]), "README.md")

@@ -1,6 +1,6 @@
 """Flags of a search: a number of beams, penalties, ..."""
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from transformers.hf_argparser import HfArg
@@ -54,11 +54,13 @@ class SearchFlags(SearchOptions):
         """The flags that differ from their defaults."""
         return changed_flags(self, SearchFlags)
 
-    def check_one_best(self) -> None:
-        """Check that no more than one translation of a sentence is asked for."""
-        if self.nbest > 1:
-            raise ValueError(f"nbest must be 1 here: only the best is used, got {self.nbest}.")
-
     def options_for(self, translator: Translator) -> SearchOptions:
         """The options of a search with a translator."""
         return translator.search_options(**self.given)
+
+
+@dataclass(frozen=True)
+class OneBestFlags(SearchFlags):
+    """As `SearchFlags`, for jobs that use only the best translation of each sentence."""
+
+    nbest: int = field(default=1, init=False)  # so that it is no flag

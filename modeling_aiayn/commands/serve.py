@@ -19,7 +19,7 @@ from ..loading import BUNDLED_MODEL, check_package
 from ..tokenization import clean_text
 from ..translation.translator import Translator
 from .command_line import parse_arguments
-from .search_flags import SearchFlags
+from .search_flags import OneBestFlags
 from .server_flags import ServerFlags
 from .source_flags import SourceFlags
 from .translator_flags import MODEL_OR_BUNDLED, TranslatorFlags
@@ -58,8 +58,7 @@ def is_too_long(translator: Translator, sentence: str) -> bool:
 
 def main() -> None:
     """Load, try, listen."""
-    flags, search = parse_arguments(__doc__, ServeFlags, SearchFlags)
-    search.check_one_best()
+    flags, search = parse_arguments(__doc__, ServeFlags, OneBestFlags)
     import uvicorn
 
     from ..documents.word_attention import word_attention

@@ -28,7 +28,7 @@ from ..modeling_aiayn import AiaynEncoderModel
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .saved_model import default_device, load_with_tokenizer, saved_architecture
-from .search_flags import SearchFlags
+from .search_flags import OneBestFlags
 from .translator_flags import ModelFlags
 
 PAGE_ENDING = ".html"
@@ -88,7 +88,7 @@ class PictureFlags:
 
 
 def load_maps(
-    flags: ModelFlags, search: SearchFlags, text: str, target: str | None
+    flags: ModelFlags, search: OneBestFlags, text: str, target: str | None
 ) -> AttentionMaps:
     """Run the model on the text and record its attention."""
     path = flags.model[0] if flags.hub else find_model(flags.model[0])
@@ -108,7 +108,7 @@ def load_maps(
 
 def main() -> None:
     """Load, draw, and print the name of the file."""
-    flags, search, picture = parse_arguments(__doc__, ModelFlags, SearchFlags, PictureFlags)
+    flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
     inputs = {"--model": [] if flags.hub else files_of_models(flags.model)}
     check_outputs({"--output": picture.output}, inputs)
     maps = load_maps(flags, search, picture.text, picture.target)
