@@ -166,6 +166,36 @@ def test_marks_over_several_sentences_contain_what_is_between():
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "translations", "wanted"),
+    [
+        # The link has all words of its first sentence; the bold mark is left without words.
+        ("<p><b>Old</b> <a>woman. Red books.</a></p>", ["Frau.", "Rote Bücher."],
+         "<p><b></b><a>Frau. Rote Bücher.</a></p>"),
+        # An atom stays before a mark that continues in the next sentence ...
+        ("<p>Old <code>q</code> <i>woman. Red books.</i></p>", ["Frau Old", "Rote Bücher."],
+         "<p> <code>q</code><i>Frau Old Rote Bücher.</i></p>"),
+        # ... and after a mark that comes from an earlier one.
+        ("<p><i>Red books. Old</i> <code>q</code> woman.</p>", ["Rote.", "Frau Old"],
+         "<p><i>Rote. Frau Old</i> <code>q</code></p>"),
+    ],
+)  # fmt: skip
+def test_marks_that_continue_in_another_sentence_repeat_no_word(text, translations, wanted):
+    assert translated(text, "html", translations, LINKS) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("> a_b\n> <br> text", "markdown"),
+        ("<p>A dog.</p><![x[ y ]]>", "html"),
+        ("A dog.\n\n<div>\nA cat.<![x[ y ]]>\n</div>\n", "markdown"),
+    ],
+)
+def test_line_ends_and_unknown_declarations_are_copied(text, kind):
+    assert same(text, kind) == text
+
+
 @pytest.mark.parametrize("kind", ["html", "markdown"])
 def test_no_translation_and_no_attention_can_break_the_markup(kind):
     """Words that look like markup, in any number, at places drawn at random."""

@@ -78,6 +78,13 @@ class _Events(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._add("end", tag)
 
+    def parse_html_declaration(self, i: int) -> int:
+        """Read "<![x" as a comment, as browsers do; Python 3.11 asserts that x is known."""
+        try:
+            return super().parse_html_declaration(i)
+        except AssertionError:
+            return self.parse_bogus_comment(i)
+
     handle_data = handle_entityref = handle_charref = _handler("text")
     handle_comment = handle_decl = handle_pi = unknown_decl = _handler("other")
 

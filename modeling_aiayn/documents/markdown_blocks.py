@@ -181,7 +181,7 @@ class _Segments:
         if has_words(block.text):
             part = self.content[self._begin : end]
             begin = self._begin + len(part) - len(part.lstrip(BLANKS))
-            yield begin, len(self.content[:end].rstrip(" ")), block
+            yield begin, len(self.content[:end].rstrip(BLANKS)), block
 
     def _take(self, token: Any, span: tuple[int, int] | None) -> None:
         raw = self.content[slice(*span)] if span else ""

@@ -121,9 +121,14 @@ class PlacedSentence:
             places: The places so far.
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
+        # Atoms stand after the marks of earlier sentences, and before those that continue.
+        spans = [(mark, windows[id(mark)]) for mark in marks if not mark.is_atom]
+        low = max((span[1] for mark, span in spans if self._begins(mark)), default=window[0])
+        high = min((span[0] for mark, span in spans if self._continues(mark)), default=window[1])
         for mark in marks:
             if mark.is_atom:
-                places[id(mark)] = self._atom(mark, window, covered, list(windows.values()))
+                taken = list(windows.values())
+                places[id(mark)] = self._atom(mark, window, covered, taken, (low, high))
                 continue
             first, last = windows[id(mark)]
             places[id(mark)] = Place(*self._characters(first, last))
@@ -142,25 +147,28 @@ class PlacedSentence:
             return {id(marks[0]): window}
         # A mark that comes from an earlier sentence must start at the first word, and one that
         # continues in the next sentence must end at the last word. So these marks choose first.
-        bound = [mark.start < self.start or mark.end > self.end for mark in marks]
-        runs = [self._best_run(mark, owned[id(mark)], window, []) for mark in marks]
+        bound = [self._begins(mark) or self._continues(mark) for mark in marks]
+        runs = [self._best_run(mark, owned[id(mark)], window, [], window[1]) for mark in marks]
         order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
         taken: list[Span] = []
         windows: dict[int, Span] = {}
+        end = window[1]  # place of marks without words
         for mark in (marks[each] for each in order):
-            _, run = self._best_run(mark, owned[id(mark)], window, taken)
+            _, run = self._best_run(mark, owned[id(mark)], window, taken, end)
             windows[id(mark)] = run
             taken = sorted([*taken, run])
+            if self._continues(mark):
+                end = run[0]
         return windows
 
     def _best_run(
-        self, mark: Mark, own: list[int], window: Span, taken: list[Span]
+        self, mark: Mark, own: list[int], window: Span, taken: list[Span], end: int
     ) -> tuple[float, Span]:
         """The run of target words that attend most to a mark's words, outside other marks' runs.
 
         Returns:
-            By how much their attention exceeds the threshold, and the run; an empty one at the end
-            if no word is left.
+            By how much their attention exceeds the threshold, and the run; an empty one at end if
+            no word is left.
         """
         first, last = window
         gains = {
@@ -179,7 +187,7 @@ class PlacedSentence:
                 total += gains[unit]
                 if unit in ends and best[0] > -inf:
                     options.append((best[0] + total, (best[1], unit + 1)))
-        return max(options, default=(0.0, (last, last)))
+        return max(options, default=(0.0, (end, end)))
 
     def _edges(self, mark: Mark, own: list[int], window: Span) -> tuple[set[int], set[int]]:
         """The target words at which a mark may begin, and those at which it may end.
@@ -193,14 +201,27 @@ class PlacedSentence:
             set(words) if words and own and self._is_word(own[side]) else set(range(*window))
             for side in (0, -1)
         )
-        if mark.start < self.start:
+        if self._begins(mark):
             starts = {window[0]}
-        if mark.end > self.end:
+        if self._continues(mark):
             ends = {window[1] - 1}
         return starts, ends
 
-    def _atom(self, mark: Mark, window: Span, covered: list[int], taken: list[Span]) -> Place:
-        """Place an atom after the word before it, or before the word that it touches."""
+    def _begins(self, mark: Mark) -> bool:
+        """Whether a mark began in an earlier sentence."""
+        return mark.start < self.start
+
+    def _continues(self, mark: Mark) -> bool:
+        """Whether a mark continues in the next sentence."""
+        return mark.end > self.end
+
+    def _atom(
+        self, mark: Mark, window: Span, covered: list[int], taken: list[Span], free: Span
+    ) -> Place:
+        """Place an atom after the word before it, or before the word that it touches.
+
+        It stands in the gaps between target words that free gives, and outside the runs taken.
+        """
         before = [word for word in covered if self.source_units[word][1] <= mark.start]
         after = [word for word in covered if self.source_units[word][0] >= mark.start]
         first, last = self._characters(*window)
@@ -213,10 +234,12 @@ class PlacedSentence:
         touches_next_word = mark.has_space_before and not mark.has_space_after
         if touches_next_word and self._is_word(after[0]):
             unit = self._gap(self._most_attending(after[0], window), taken, 0)
-            here = self.target_units[unit][0]
+            unit = max(free[0], min(unit, free[1]))
+            here = self.target_units[unit][0] if unit < window[1] else last
             return Place(here, here)
         unit = self._gap(self._most_attending(before[-1], window) + 1, taken, 1)
-        here = self.target_units[unit - 1][1]
+        unit = max(free[0], min(unit, free[1]))
+        here = self.target_units[unit - 1][1] if unit > window[0] else first
         return Place(here, here, before=blank)
 
     def _touches_word(self, mark: Mark) -> bool:
