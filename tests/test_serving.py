@@ -19,7 +19,6 @@ from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
-from modeling_aiayn.commands.serve import is_too_long
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.app import Service, make_app
 from modeling_aiayn.serving.batching import Batcher, QueueFullError
@@ -182,14 +181,48 @@ def test_a_full_queue_refuses_and_cancelled_requests_leave_it():
     assert batches == [["first"], ["y"]]
 
 
+def test_documents_that_wait_are_bounded_too():
+    goes_on = threading.Event()
+
+    async def run():
+        batcher = Batcher(upper, 6, 2, ThreadPoolExecutor(1))
+        waiting = [asyncio.create_task(batcher.run(goes_on.wait)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await batcher.run(str)
+        goes_on.set()
+        await asyncio.gather(*waiting)
+        assert await batcher.run(str) == ""
+
+    asyncio.run(run())
+
+
+def test_a_panic_of_a_library_is_reported_to_each_request():
+    """pyo3's PanicException is no Exception."""
+
+    class Panic(BaseException):
+        pass
+
+    def fail(sentences):
+        raise Panic("index out of bounds")
+
+    async def run():
+        batcher = Batcher(fail, 6, 5, ThreadPoolExecutor(1))
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="index out of bounds"):
+                await asyncio.wait_for(batcher(["a"]), 10)
+
+    asyncio.run(run())
+
+
 def test_long_sentences_are_counted_in_tokens():
     translator = Translator.from_pretrained("aiayn-en-de")
-    assert not is_too_long(translator, "a " * 200)
-    assert not is_too_long(translator, "A dog runs. " * 50)
-    assert is_too_long(translator, "a " * 520)
+    assert not translator.is_too_long("a " * 200)
+    assert not translator.is_too_long("A dog runs. " * 50)
+    assert translator.is_too_long("a " * 520)
     # A character may be four tokens, its bytes.
-    assert is_too_long(translator, f"The {'𓀀' * 200} end.")
-    assert not is_too_long(translator, "The \ud800 end.")
+    assert translator.is_too_long(f"The {'𓀀' * 200} end.")
+    assert not translator.is_too_long("The \ud800 end.")
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,12 @@ that are under way.
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..languages import choose_languages
 from ..loading import BUNDLED_MODEL, check_package
-from ..tokenization import clean_text
-from ..translation.translator import Translator
 from .command_line import parse_arguments
 from .search_flags import OneBestFlags
 from .server_flags import ServerFlags
@@ -50,12 +47,6 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
             check_package(package, "server")
 
 
-def is_too_long(translator: Translator, sentence: str) -> bool:
-    """Whether a sentence has more tokens than the model takes."""
-    ids = translator.source_tokenizer(clean_text(sentence)).input_ids
-    return len(ids) > translator.max_source_tokens
-
-
 def main() -> None:
     """Load, try, listen."""
     flags, search = parse_arguments(__doc__, ServeFlags, OneBestFlags)
@@ -83,7 +74,7 @@ def main() -> None:
         flags.source_lang,
         flags.target_lang,
         flags.max_characters,
-        partial(is_too_long, translator),
+        lambda sentence: translator.is_too_long(flags.prepare_sentence(sentence)),
         attention,
         ("text", "html") if translator.models else ("text",),
     )

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
 from ..inspection.attention_weights import text_attention_maps
 from ..language_model.completion import complete
 from ..serving.model_thread import ModelThread
+from ..tokenization import clean_text
 from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
 
 # Tokens that a visitor may ask a language model for.
@@ -53,7 +54,9 @@ class ClassificationPage(TextPage):
     def _probabilities(self, text: str) -> dict[str, float]:
         classifier = pipeline("text-classification", model=self.model, tokenizer=self.tokenizer)
         length = self.model.config.max_position_embeddings
-        predictions = classifier([text], top_k=None, truncation=True, max_length=length)[0]
+        predictions = classifier(
+            [clean_text(text)], top_k=None, truncation=True, max_length=length
+        )[0]
         return {each["label"]: each["score"] for each in predictions}
 
     def build(self) -> gradio.Blocks:

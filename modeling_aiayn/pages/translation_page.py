@@ -51,6 +51,9 @@ class TranslationPage:
         """
         check_length(text, self.max_characters)
         split = SplitText.of(text, self.source_lang)
+        for sentence in split.sentences:
+            if self.translator.is_too_long(self.prepare_sentence(sentence)):
+                raise gradio.Error(f"A sentence is too long: {sentence[:60]!r}... Split it.")
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
             sentences.append(self.thread(self.search, sentence, num_beams, length_penalty))

@@ -61,12 +61,13 @@ class Service:
             raise HTTPException(413, text)
         try:
             remaining = iter(await self.batcher(sentences))
+            translations = [
+                await self._joined(each, [next(remaining) for _ in each.sentences])
+                for each in split
+            ]
         except QueueFullError as error:
             text = "The server is busy. Try again in a moment."
             raise HTTPException(429, text, {"Retry-After": "1"}) from error
-        translations = [
-            await self._joined(each, [next(remaining) for _ in each.sentences]) for each in split
-        ]
         is_list = isinstance(fields["q"], list)
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
 

@@ -34,6 +34,7 @@ class Batcher:
         self.batch_size, self.max_waiting = batch_size, max_waiting
         self._waiting: deque[tuple[str, asyncio.Future[str]]] = deque()
         self._thread = thread
+        self._running = 0
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, sentences: Sequence[str]) -> list[str]:
@@ -58,8 +59,18 @@ class Batcher:
                 future.cancel()  # of a request that has failed or whose client has gone
 
     async def run(self, function: Callable[[], str]) -> str:
-        """Run a function that uses the model, between two batches."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        """Run a function that uses the model, between two batches.
+
+        Raises:
+            QueueFullError: max_waiting functions wait already.
+        """
+        if self._running >= self.max_waiting:
+            raise QueueFullError
+        self._running += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        finally:
+            self._running -= 1
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -70,10 +81,13 @@ class Batcher:
             sentences = [sentence for sentence, _ in batch]
             try:
                 translations = await loop.run_in_executor(self._thread, self.translate, sentences)
-            except Exception as error:  # each request of the batch reports it
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # each request reports it; panics are no Exception
+                failure = error if isinstance(error, Exception) else RuntimeError(str(error))
                 for _, future in batch:
                     if not future.done():
-                        future.set_exception(error)
+                        future.set_exception(failure)
                 continue
             for (_, future), translation in zip(batch, translations, strict=True):
                 if not future.done():

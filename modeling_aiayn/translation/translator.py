@@ -438,9 +438,16 @@ class Translator:
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
+        return self._cut(self._source_ids(text), name, self.max_source_tokens)
+
+    def is_too_long(self, text: str) -> bool:
+        """Whether a text has more than `max_source_tokens`, so that it would be cut."""
+        return len(self._source_ids(text)) > self.max_source_tokens
+
+    def _source_ids(self, text: str) -> list[int]:
         with named_tokenizer_errors(self.source_tokenizer):
             ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
-        return self._cut(ids, name, self.max_source_tokens)
+        return ids
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
