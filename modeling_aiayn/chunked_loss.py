@@ -91,6 +91,7 @@ def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
         type(module) is nn.Linear
         and not isinstance(module.weight, DTensor)
         and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
         and not hasattr(module, "_hf_hook")  # accelerate loads the weight in the call
     )
 

@@ -61,7 +61,7 @@ def label_smoothed_cross_entropy(
     """
     check_label_smoothing_factor(label_smoothing_factor)
     total = functional.cross_entropy(
-        logits.flatten(0, 1).float(),
+        logits.flatten(0, -2).float(),
         labels.flatten().to(logits.device),
         ignore_index=IGNORED_LABEL,
         label_smoothing=label_smoothing_factor,

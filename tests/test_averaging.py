@@ -79,6 +79,17 @@ def test_the_best_checkpoints_are_chosen_by_the_run_s_own_evaluations(evaluated)
     ]
 
 
+def test_losses_of_several_sets_are_better_if_they_are_smaller(evaluated, tmp_path, monkeypatch):
+    monkeypatch.setattr(averaging, "check_checkpoint", lambda folder: None)  # of the manifest
+    moved = tmp_path / "run"
+    shutil.copytree(evaluated[0], moved)
+    for path in moved.rglob("trainer_state.json"):
+        path.write_text(path.read_text().replace('"eval_loss"', '"eval_news_loss"'))
+    expected = names(best_checkpoints(evaluated[0], 3, "loss"))
+    assert names(best_checkpoints(moved, 3, "news_loss")) == expected
+    assert names(best_checkpoints(moved, 3, "eval_news_loss")) == expected
+
+
 def test_an_evaluation_that_a_signal_postponed_counts(evaluated, tmp_path, monkeypatch):
     """It is in the log of the next checkpoint."""
     monkeypatch.setattr(averaging, "check_checkpoint", lambda folder: None)  # of the manifest

@@ -181,6 +181,14 @@ def test_an_adapter_on_the_projection_is_called(batch):
     torch.testing.assert_close(skipped.loss, expected.loss)
 
 
+def test_a_backward_hook_on_the_projection_is_called(batch):
+    model = small_model()
+    seen = []
+    model.lm_head.register_full_backward_hook(lambda module, *gradients: seen.append(module))
+    model(**batch, skip_logits=True).loss.backward()
+    assert seen == [model.lm_head]
+
+
 def test_a_hook_on_the_projection_is_called(batch):
     model = small_model()
     seen = []

@@ -314,6 +314,18 @@ def test_logits_to_keep_returns_the_last_positions(model, batch):
     torch.testing.assert_close(kept, logits[:, -2:])
 
 
+def test_chosen_positions_have_a_loss_of_their_own(model, batch):
+    labels = batch["labels"]
+    ids = model.prepare_decoder_input_ids_from_labels(labels)
+    kept = torch.zeros_like(labels, dtype=torch.bool)
+    kept[0, 1:3] = kept[1, 0] = True
+    inputs = {"input_ids": batch["input_ids"], "decoder_input_ids": ids}
+    output = model(**inputs, labels=labels[kept], logits_to_keep=kept)
+    whole = model(**inputs).logits[kept]
+    expected = torch.nn.functional.cross_entropy(whole, labels[kept])
+    torch.testing.assert_close(output.loss, expected)
+
+
 def test_gradient_checkpointing_gives_the_same_gradients(batch):
     model = small_model().train()
     for module in model.modules():

@@ -730,6 +730,13 @@ def test_another_learning_rate_is_used_and_logged(run, cut, caplog):
     assert rates == pytest.approx(old[:8] + [rate / 2 for rate in old[8:]])
 
 
+def test_a_longer_schedule_holds_from_the_first_update(run):
+    linear = {"lr_scheduler_type": "linear", "learning_rate": 0.1, "warmup_steps": 0}
+    run("run", max_steps=4, **linear)
+    resumed = run("run", max_steps=10, **linear)
+    assert logged(resumed, "learning_rate")[4] == pytest.approx(0.1 * 6 / 10)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,5 +1,6 @@
 """Section 5 on the library's engine: schedule, loss, batches, evaluation, resume, report."""
 
+import copy
 import json
 import math
 import os
@@ -26,7 +27,11 @@ from transformers import (
 )
 from transformers.trainer_pt_utils import LabelSmoother
 
-from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
+from modeling_aiayn import (
+    AiaynForCausalLM,
+    AiaynForConditionalGeneration,
+    AiaynForSequenceClassification,
+)
 from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training.curves import CurvesCallback
@@ -60,6 +65,27 @@ def test_the_schedule_counts_updates_and_not_batches(tmp_path, encoded, tokenize
     trainer.train()
     expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
     assert logged(trainer, "learning_rate") == pytest.approx(expected)
+
+
+def test_arguments_of_another_class_are_rejected(tmp_path, tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    with pytest.raises(TypeError, match=r"must be AiaynTrainingArguments.* got Seq2SeqTrainingArg"):
+        AiaynTrainer(model, Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True))
+    with pytest.raises(TypeError, match="got NoneType"):
+        AiaynTrainer(model)
+    classifier = small_model(AiaynForSequenceClassification)
+    with pytest.raises(ValueError, match=r"has no generate\(\).*ClassifierTrainingArguments"):
+        AiaynTrainer(classifier, arguments(tmp_path, predict_with_generate=True))
+
+
+def test_labels_padded_on_the_left_and_no_data_are_rejected(tmp_path, encoded, tokenizer):
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    with pytest.raises(ValueError, match=r"must be padded on the right.* got 'left'"):
+        make_trainer(tmp_path, encoded, left)
+    empty = encoded.select([])
+    with pytest.raises(ValueError, match="The training data has no examples"):
+        make_trainer(tmp_path, empty, tokenizer, held_out=0, max_tokens_per_batch=100).train()
 
 
 def test_noam_without_warmup_is_rejected():

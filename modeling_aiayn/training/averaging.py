@@ -22,7 +22,7 @@ from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
 from .ema import load_weights
 from .settings import model_settings
 
-# Smaller values of these metrics are better.
+# Smaller values of metrics with these endings are better, as in news_loss of one of several sets.
 LOSSES = ("loss", "perplexity")
 
 
@@ -92,6 +92,7 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     Raises:
         ValueError: Fewer than number were evaluated by metric, or one is damaged.
     """
+    metric = metric.removeprefix("eval_")
     key = f"eval_{metric}"
     folders: dict[int, Path] = {}
     scores: dict[int, float] = {}
@@ -104,7 +105,7 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
         # If a signal postponed an evaluation, the log of the next checkpoint has it.
         scores |= {each["step"]: each[key] for each in state["log_history"] if key in each}
     values = {folder: scores[step] for step, folder in folders.items() if step in scores}
-    ordered = sorted(values, key=values.__getitem__, reverse=metric not in LOSSES)
+    ordered = sorted(values, key=values.__getitem__, reverse=not metric.endswith(LOSSES))
     return _check_number(ordered[:number], number, run, f" evaluated by {metric}")
 
 

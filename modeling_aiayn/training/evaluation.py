@@ -28,8 +28,9 @@ class LossMeter:
 
     def add(self, loss: Tensor, labels: Tensor) -> None:
         """Add a batch's mean loss, [], over its labels, [B] or [B, T], that are not -100."""
-        number = (labels != IGNORED_LABEL).sum().double().cpu()
-        self.sums += torch.stack((loss.double().cpu() * number, number))
+        # On the CPU, because some accelerators have no float64.
+        number = (labels != IGNORED_LABEL).sum().cpu().double()
+        self.sums += torch.stack((loss.cpu().double() * number, number))
 
     def mean(self, accelerator: Accelerator) -> float | None:
         """The mean over the labels of all processes; None if there were none."""

@@ -25,6 +25,11 @@ def padding_collator(
 ) -> Callable[[list[Any]], dict[str, Any]]:
     """The collator that pads a batch for a model's task."""
     if getattr(model.config, "is_encoder_decoder", False):
+        if tokenizer.padding_side != "right":
+            raise ValueError(
+                "Labels must be padded on the right: padding on the left would become input of the "
+                f"decoder. Set tokenizer.padding_side='right', got {tokenizer.padding_side!r}."
+            )
         return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=pad_to_multiple_of)
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
 
@@ -51,6 +56,8 @@ def token_batch_loader(
             "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "
             "set per_device_train_batch_size instead."
         )
+    if not len(dataset):
+        raise ValueError("The training data has no examples. Check the files and --max_length.")
     lengths: Lengths | Callable[[int], Lengths]
     if isinstance(dataset, ResegmentedPairs):
         lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)

@@ -113,8 +113,11 @@ class Resumption(TrainerCallback):
             if args.early_stopping_patience and isinstance(callback, EarlyStoppingCallback):
                 # The library has restored the checkpoint's patience.
                 callback.early_stopping_patience = args.early_stopping_patience
+        optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
         if self._value_before("learning_rate", args.learning_rate) != args.learning_rate:
-            change_learning_rate(kwargs["optimizer"], kwargs["lr_scheduler"], args.learning_rate)
+            change_learning_rate(optimizer, scheduler, args.learning_rate)
+        elif isinstance(scheduler, LambdaLR):
+            follow_schedule(optimizer, scheduler)
         if self.is_complete(state.max_steps):
             self.evaluate_if_due()
 
@@ -163,7 +166,15 @@ def change_learning_rate(optimizer: Optimizer, scheduler: Any, learning_rate: fl
             "checkpoint stores its learning rate. Resume with the earlier learning_rate."
         )
     scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
-    rates = [learning_rate * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+    for group in optimizer.param_groups:
+        group["initial_lr"] = learning_rate
+    follow_schedule(optimizer, scheduler)
+
+
+def follow_schedule(optimizer: Optimizer, scheduler: LambdaLR) -> None:
+    """Set the rates to those of the schedule, which may be another one than before a stop."""
+    factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+    rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["initial_lr"], group["lr"] = learning_rate, rate
+        group["lr"] = rate
     scheduler._last_lr = [*rates]

@@ -19,7 +19,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
@@ -28,7 +27,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from ..losses import shift_left
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
-from .arguments import MUON
+from .arguments import MUON, RunArguments
 from .bpe_dropout import ResegmentedPairs, position_limit
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
@@ -62,14 +61,17 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     Args:
         model: The model.
-        args: The run's arguments, such as AiaynTrainingArguments.
+        args: The run's arguments: AiaynTrainingArguments, or those of a classifier or a language
+            model, ClassifierTrainingArguments or LanguageModelTrainingArguments.
         data_collator: Makes a batch of examples. None: pads them with the processing_class.
         *others: As for Seq2SeqTrainer.
         target_tokenizer: Tokenizer of the target, if it is not the source's; saved with the model.
         **kwargs: As for Seq2SeqTrainer.
 
     Raises:
-        ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism.
+        TypeError: args are of another class.
+        ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism; or
+            `args.predict_with_generate` for a model without generate().
     """
 
     # The library's, which its own annotations leave out.
@@ -81,13 +83,23 @@ class AiaynTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         model: PreTrainedModel | nn.Module | None = None,
-        args: Seq2SeqTrainingArguments | None = None,
+        args: RunArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         *others: Any,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(args, RunArguments):
+            raise TypeError(
+                f"args must be AiaynTrainingArguments, or another class of modeling_aiayn, got "
+                f"{type(args).__name__}."
+            )
         super().__init__(model, args, data_collator, *others, **kwargs)
+        if args.predict_with_generate and not hasattr(self.model, "generate"):
+            raise ValueError(
+                f"{type(self.model).__name__} has no generate(). Pass the arguments of its task, "
+                "such as ClassifierTrainingArguments, or predict_with_generate=False."
+            )
         # The loss is already a mean over all labels of an update. transformers 5.4 lets Accelerate
         # divide it by the number of batches once more; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
@@ -328,7 +340,11 @@ class AiaynTrainer(Seq2SeqTrainer):
         if prediction_loss_only and self._predicts_tokens and self.compute_loss_func is None:
             inputs = inputs | {"skip_logits": True}
         if inputs.get("labels") is not None:
-            inputs = inputs | {"labels": mask_repeats(inputs["labels"], self.accelerator)}
+            labels = inputs["labels"]
+            # In other losses, of several labels and of numbers, -100 would be an ordinary number.
+            is_class = labels.dim() == 1 and getattr(self.model.config, "num_labels", 2) > 1
+            if self._predicts_tokens or is_class:
+                inputs = inputs | {"labels": mask_repeats(labels, self.accelerator)}
         else:  # DataCollatorForSeq2Seq writes labels=None, which the library takes for labels
             inputs = {name: each for name, each in inputs.items() if name != "labels"}
         with kept_generation_config(self.model):
