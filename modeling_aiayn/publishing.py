@@ -249,6 +249,9 @@ def _card_for(folder: Path, repo_id: str) -> str:
     card = (folder / "README.md").read_text("utf-8")
     title = re.search(r"^# ([^:\n]+)", card, re.MULTILINE)
     for name in {folder.resolve().name, *([title[1].strip()] if title else [])}:
+        # An adapter of a local model, which is now a repository.
+        local = f'Translator.from_pretrained("{name}")'
+        card = card.replace(local, f'Translator.from_pretrained("{repo_id}", hub=True)')
         card = card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
     return card
 

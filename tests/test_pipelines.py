@@ -61,6 +61,15 @@ def test_a_target_vocabulary_of_its_own_is_found_or_given(tmp_path):
     assert set(expected[0].split()) <= {*"efghi", "<unk>"}
 
 
+def test_a_target_tokenizer_of_a_shared_vocabulary_is_found(tmp_path, tokenizer):
+    """As in imports whose tokenizers differ in the language alone."""
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path / TARGET_TOKENIZER_FOLDER)
+    translator = pipeline("aiayn-translation", str(tmp_path), device="cpu").translator
+    assert translator.target_tokenizer is not translator.source_tokenizer
+
+
 def test_text_classification(tokenizer, tmp_path):
     torch.manual_seed(0)
     labels = {0: "bad", 1: "fair", 2: "good"}

@@ -27,7 +27,7 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
-from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish
+from modeling_aiayn.publishing import PUBLISHED, _card_for, files_to_publish, publish
 from modeling_aiayn.translation.options import SearchOptions
 
 
@@ -428,6 +428,22 @@ def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(fo
     # The page splits texts into sentences. This package itself is among the files.
     assert {pin.partition("==")[0] for pin in pins} >= {"sentencex", "markdown-it-py"}
     assert not any(pin.startswith(("gradio", "peft", "modeling")) for pin in pins)
+
+
+def test_a_space_of_an_adapter_is_refused(tmp_path, run):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    code, _, err = run(
+        "push_to_hub.py", "--model", tmp_path, "--repo_id", "me/dogs", "--space", "true"
+    )
+    assert code == 1 and "error: A Space needs a whole model" in err and "--merge_lora" in err
+
+
+def test_the_card_of_a_published_adapter_loads_it_from_the_hub(tmp_path):
+    text = 'translator = Translator.from_pretrained("lora")\n'
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    (folder / "README.md").write_text(text)
+    assert _card_for(folder, "me/lora") == text.replace('"lora"', '"me/lora", hub=True')
 
 
 def test_examples_without_a_space_are_refused(folder, run):

@@ -30,6 +30,8 @@ from modeling_aiayn.commands.command_line import (
     run_command,
     typed_command,
 )
+from modeling_aiayn.commands.shares import Share
+from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.translation.translator import POOL_SIZE
@@ -518,16 +520,45 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
 @pytest.mark.parametrize(
     ("script", "flag"),
     [
-        ("evaluate_translation", "--file"),
+        ("evaluate_translation", "--device"),
         ("export_ctranslate2", "--output"),
         ("quantize", "--output"),
         ("serve", "--device"),
-        ("show_attention", "--output"),
+        ("show_attention", "--text"),
     ],
 )
 def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script, flag):
     code, _, err = run(f"{script}.py", "--model", "m", flag, "x", "--nbest", 3)
     assert code == 2 and err.endswith("error: unrecognized arguments: --nbest 3\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+@pytest.mark.parametrize("flags", [(), ("--resume", "true")], ids=str)
+def test_an_output_has_one_writer(run, model_folder, tmp_path, flags):
+    output = tmp_path / "out.txt"
+    with TranslationOutput(str(output), False, Share()).open() as file:
+        file.write(b"Der Hund")
+        file.flush()
+        code, _, err = run(
+            *("translate.py", "--model", model_folder, "--output", output),
+            *("--text", "We see.", "The dog sees.", *flags),
+        )
+        assert code == 1
+        assert f"error: {output}.partial is being written by another process." in err
+        file.write(b" sieht.\n")
+    assert output.read_bytes() == b"Der Hund sieht.\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--do_sample", "true", "--num_beams", 8), "num_beams is for searching, and do_sample"),
+        (("--search_seed", 3), "top_p and search_seed are for sampling: set do_sample=True."),
+    ],
+)
+def test_flags_of_sampling_and_of_searching_are_not_mixed(run, flags, message):
+    code, _, err = run("translate.py", "--text", "A dog runs.", *flags)
+    assert code == 1 and message in err
 
 
 def test_attention_is_drawn(run, model_folder, tmp_path):

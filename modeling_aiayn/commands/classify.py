@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, pipeline
 from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
-from ..tokenization import replace_surrogates
+from ..tokenization import clean_text
 from .command_line import parse_arguments
 from .saved_model import check_head, load_with_tokenizer
 
@@ -44,6 +44,6 @@ def main() -> None:
     # Texts are cut to the length that the classifier was trained on.
     options = {"truncation": True, "max_length": model.config.max_position_embeddings}
     # The pipeline streams its input only if it is a generator.
-    stream = (replace_surrogates(text) for text in texts)
+    stream = (clean_text(text) for text in texts)
     for prediction in classifier(stream, batch_size=flags.batch_size, **options):
         sys.stdout.write(f"{prediction['label']}\t{prediction['score']:.4f}\n")

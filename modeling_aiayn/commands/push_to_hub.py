@@ -79,6 +79,11 @@ class PushFlags:
         """The files to upload."""
         if not self.space:
             return model_operations(self.model, self.repo_id)
+        if Path(self.model).is_dir() and not Path(self.model, CONFIG_NAME).is_file():
+            raise ValueError(
+                f"A Space needs a whole model, got {self.model}, which has no {CONFIG_NAME}. Merge "
+                "an adapter into its base model first: train with --merge_lora true."
+            )
         return space_operations(self.model, self.repo_id, self.examples)
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME
 
-from ..loading import load_checked, load_config, load_tokenizer
+from ..loading import find_file, load_checked, load_config, load_tokenizer
 
 
 def default_device(device: str | None) -> str:
@@ -32,7 +32,8 @@ def default_device(device: str | None) -> str:
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:
     """The class that a model was saved as; "" for a folder without one, such as an adapter's."""
-    if not (hub or Path(path, CONFIG_NAME).is_file()):
+    is_whole = Path(path, CONFIG_NAME).is_file()
+    if not (is_whole or (hub and find_file(path, CONFIG_NAME, {}) is not None)):
         return ""
     return next(iter(load_config(path, hub=hub).architectures or []), "")
 

@@ -54,7 +54,7 @@ def run_facts(
         "base_model": base if base is None or fine_tuning.hub else Path(base).resolve().name,
         "hub": fine_tuning.hub,
         "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
-        "license": "apache-2.0" if base is None else _license(find_model(base)),
+        "license": "apache-2.0" if base is None else _license(find_model(base), fine_tuning.hub),
         "train_pairs": f"{len(splits['train']):,}",
         "command": without_folders(command),
         "updates": f"{state.global_step:,}",
@@ -106,9 +106,14 @@ def _parameters(model: Any, is_merged: bool) -> int:
     return sum(each.numel() for name, each in names.items() if not is_merged or "lora_" not in name)
 
 
-def _license(base: str | Path) -> str:
-    """The licence in a model's card; "other" if there is no card, or no licence in it."""
+def _license(base: str | Path, hub: bool) -> str:
+    """The licence in a model's card; "other" if there is no card, or no licence in it.
+
+    The card is read from the Hub only if base was said to be a repository there.
+    """
     card = Path(base, "README.md")
+    if not (hub or card.is_file()):
+        return "other"
     try:
         return ModelCard.load(card if card.is_file() else base).data.license or "other"
     except (OSError, ValueError, yaml.YAMLError):

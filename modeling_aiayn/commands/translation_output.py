@@ -15,6 +15,11 @@ from ..whole_files import new_file
 from .output_files import PARTIAL, keep_whole_lines, partial_path
 from .shares import Share, merge
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 logger = logging.getLogger(__name__)
 
 
@@ -71,13 +76,17 @@ class TranslationOutput:
         """Skip the texts that an earlier run has translated, and return their number.
 
         Raises:
+            OSError: The earlier run is still running.
             ValueError: The earlier run had other texts, or another number of processes.
         """
         if not self.resume:
             return 0
         self.share.check_parts(str(self._partial))
         unfinished = self._unfinished()
-        first = keep_whole_lines(unfinished) if unfinished.is_file() else 0
+        first = 0
+        if unfinished.is_file():
+            with self._claimed():
+                first = keep_whole_lines(unfinished)
         if sum(1 for _ in islice(texts, first)) < first:
             raise ValueError(
                 f"{unfinished} has {first} lines, more than there are texts. It is of another "
@@ -88,14 +97,38 @@ class TranslationOutput:
         return first
 
     @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Lock the file of this process, so that no other process writes it. Not on Windows."""
+        if self._partial is None or fcntl is None:
+            yield
+            return
+        with self._unfinished().open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(
+                    f"{self._unfinished()} is being written by another process. Wait until it has "
+                    "ended, or give another --output."
+                ) from error
+            yield
+
+    @contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """Open the file that this process writes; it becomes the output at the end.
 
         With several processes, this waits for all of them, and the first one merges their files.
+
+        Raises:
+            OSError: Another process writes this output.
         """
         if self.path is None:
             yield sys.stdout.buffer
             return
+        with self._claimed(), self._opened(self.path) as file:
+            yield file
+
+    @contextmanager
+    def _opened(self, output: str) -> Iterator[BinaryIO]:
         mode: Any = "ab" if self.resume else "wb"
         opened: Any = gzip.open if self.is_compressed else open
         try:
@@ -103,7 +136,7 @@ class TranslationOutput:
                 with self._unfinished().open(mode) as file:
                     yield file
             else:
-                with new_file(self.path, kept=PARTIAL) as path, opened(path, mode) as file:
+                with new_file(output, kept=PARTIAL) as path, opened(path, mode) as file:
                     yield file
         except BaseException:
             if self._partial and self._unfinished().is_file():
@@ -114,7 +147,7 @@ class TranslationOutput:
         self.share.wait()
         if self.share.rank == 0:
             parts = self.share.parts(str(self._partial))
-            with new_file(self.path) as path, opened(path, "wb") as file:
+            with new_file(output) as path, opened(path, "wb") as file:
                 merge(parts, file)
             for part in parts:
                 part.unlink()

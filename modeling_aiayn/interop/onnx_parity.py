@@ -77,7 +77,7 @@ def count_equal(
     show_progress: bool = False,
 ) -> int:
     """Count the texts for which onnxruntime and `generate()` write the same ids, both greedy."""
-    ours, own = copy.deepcopy(translator.model).float(), translator.model.generation_config
+    ours, own = copy.deepcopy(translator.model).float().cpu(), translator.model.generation_config
     config = GenerationConfig(
         num_beams=1,
         max_length=min(LONGEST, ours.model.decoder.embed_positions.max_length or LONGEST),

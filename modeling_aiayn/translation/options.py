@@ -72,7 +72,9 @@ class SearchOptions:
     max_length_offset: int | None = HfArg(
         default=None, help="See max_length_factor; default: the model's own, 50 as in the paper."
     )
-    min_length: int = HfArg(default=0, help="Minimum number of tokens before `</s>`.")
+    min_length: int = HfArg(
+        default=0, help="Minimum number of tokens before `</s>`. The maximum is stronger."
+    )
     no_repeat_ngram_size: int = HfArg(
         default=0, help="No n-gram of this size occurs twice in a translation; 0: no limit."
     )
@@ -107,8 +109,11 @@ class SearchOptions:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
-        if not self.do_sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
-            raise ValueError("temperature, top_k and top_p are for sampling: set do_sample=True.")
+        sampling = (self.temperature, self.top_k, self.top_p, self.search_seed)
+        if not self.do_sample and sampling != (1.0, 0, 1.0, 0):
+            raise ValueError(
+                "temperature, top_k, top_p and search_seed are for sampling: set do_sample=True."
+            )
         if not self.do_sample and self.nbest > self.num_beams:
             raise ValueError(
                 f"nbest must be at most num_beams, got nbest={self.nbest} and "

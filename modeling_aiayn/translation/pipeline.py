@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBas
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..loading import convert_for_cpu, load_target_tokenizer
-from .translation_pipeline import SavedTranslationPipeline
+from .translation_pipeline import TARGET_TOKENIZER_FOLDER, SavedTranslationPipeline
 from .translator import Translator
 
 TASK = "aiayn-translation"
@@ -37,10 +37,10 @@ class AiaynTranslationPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if target_tokenizer is None and self.model.config.decoder_vocab_size is not None:
-            target_tokenizer = load_target_tokenizer(
-                self.model.name_or_path, self.model.config, trust_remote_code=False
-            )
+        config, folder = self.model.config, self.model.name_or_path
+        has_target = Path(folder, TARGET_TOKENIZER_FOLDER).is_dir()
+        if target_tokenizer is None and (has_target or config.decoder_vocab_size is not None):
+            target_tokenizer = load_target_tokenizer(folder, config, trust_remote_code=False)
         self.model: Any = convert_for_cpu(self.model)
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 

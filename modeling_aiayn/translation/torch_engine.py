@@ -130,7 +130,7 @@ class TorchEngine:
         )
         columns = None
         if shortlisted is not None:
-            columns = {int(each): n for n, each in enumerate(shortlisted)}
+            columns = {each: n for n, each in enumerate(shortlisted.tolist())}
         running = searches
         while running:
             self._advance(running, decoder, options, columns)
