@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.commands.command_line import RECIPES, parse_arguments
+from modeling_aiayn.commands.command_line import parse_arguments
+from modeling_aiayn.commands.recipes import RECIPES
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, check_max_length

@@ -23,13 +23,8 @@ from transformers import AutoConfig, AutoTokenizer
 import aiayn
 from modeling_aiayn.commands import evaluate_translation as evaluate_command
 from modeling_aiayn.commands import stream_flags
-from modeling_aiayn.commands.command_line import (
-    RECIPES,
-    find_recipe,
-    parse_arguments,
-    run_command,
-    typed_command,
-)
+from modeling_aiayn.commands.command_line import parse_arguments, run_command, typed_command
+from modeling_aiayn.commands.recipes import RECIPES, find_recipe
 from modeling_aiayn.commands.shares import Share
 from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
@@ -518,18 +513,11 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("script", "flag"),
-    [
-        ("evaluate_translation", "--device"),
-        ("export_ctranslate2", "--output"),
-        ("quantize", "--output"),
-        ("serve", "--device"),
-        ("show_attention", "--text"),
-    ],
+    "script", ["evaluate_translation", "export_ctranslate2", "quantize", "serve", "show_attention"]
 )
-def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script, flag):
-    code, _, err = run(f"{script}.py", "--model", "m", flag, "x", "--nbest", 3)
-    assert code == 2 and err.endswith("error: unrecognized arguments: --nbest 3\n")
+def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script):
+    code, out, _ = run(f"{script}.py", "--help")
+    assert code == 0 and "--num_beams" in out and "--nbest" not in out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")

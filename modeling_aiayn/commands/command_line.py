@@ -8,24 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
 from ..memory import is_out_of_memory
-from ..parsing import parse_yaml
 from ..tokenization import is_tokenizer_failure
+from .recipes import RECIPE_HELP, REQUIRED, find_recipe, read_recipe, recipe_flags, recipe_names
 from .streams import STREAMS, protect_streams
-
-RECIPES = Path(__file__).parent.parent / "recipes"
-RECIPE_HELP = """\
-The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
-override it, and its entry `required` lists flags that must follow it. If the path does not exist,
-NAME.yaml and recipes/NAME.yaml mean a recipe of the package: {names}.
-"""
-# Entry of a recipe that lists flags without a value in it, which users must give.
-REQUIRED = "required"
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
@@ -51,9 +41,9 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
     )
     arguments, required = sys.argv[1:], []
     if arguments and arguments[0].endswith((".yaml", ".yml")):
-        recipe = _read_recipe(find_recipe(arguments[0]))
+        recipe = read_recipe(find_recipe(arguments[0]))
         required = recipe.pop(REQUIRED, [])
-        arguments = [*_flags(recipe), *arguments[1:]]
+        arguments = [*recipe_flags(recipe), *arguments[1:]]
     *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -61,45 +51,6 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
         if all(getattr(each, name, None) is None for each in filled):
             parser.error(f"the recipe {sys.argv[1]} needs --{name}. Add it after the recipe.")
     return tuple(filled)
-
-
-def recipe_names() -> list[str]:
-    """File names of the package's recipes."""
-    return sorted(path.name for path in RECIPES.glob("*.yaml"))
-
-
-def find_recipe(path: str) -> Path:
-    """Find a recipe: an existing file, or else NAME.yaml or recipes/NAME.yaml of the package."""
-    recipe = Path(path)
-    if recipe.is_file():
-        return recipe
-    if recipe.parent in (Path(), Path("recipes")) and recipe.name in recipe_names():
-        return RECIPES / recipe.name
-    raise FileNotFoundError(
-        f"No such recipe: {path}. Pass a YAML file or one of {', '.join(recipe_names())}."
-    )
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    recipe = parse_yaml(path.read_text("utf-8"), str(path))
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
-    names = recipe.get(REQUIRED, [])
-    if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
-        raise ValueError(f"{path}: {REQUIRED} must be a list of names of flags, got {names!r}.")
-    return recipe
-
-
-def _flags(recipe: dict[str, Any]) -> list[str]:
-    """The command-line words of the flags that a recipe sets."""
-    flags = []
-    for name, value in recipe.items():
-        # Flags such as config_overrides take a mapping as YAML text.
-        text = yaml.safe_dump(value, default_flow_style=True) if isinstance(value, dict) else value
-        values = text if isinstance(text, list) else [] if text is None else [text]
-        if values:
-            flags += [f"--{name}", *(str(each).strip() for each in values)]
-    return flags
 
 
 def typed_command() -> list[str]:

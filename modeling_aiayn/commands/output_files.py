@@ -2,9 +2,15 @@
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from ..loading import find_model
 from ..publishing import MODEL_FILES, WEIGHT_FILES
@@ -76,6 +82,27 @@ def partial_path(output: str | None) -> str | None:
     if output is None or (Path(output).exists() and not Path(output).is_file()):
         return None
     return f"{Path(output).resolve()}{PARTIAL}"
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Lock a file, so that no other process writes it; Windows has no such lock.
+
+    Raises:
+        OSError: Another process has locked it.
+    """
+    if fcntl is None:
+        yield
+        return
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(
+                f"{path} is being written by another process. Wait until it has ended, or give "
+                "another --output."
+            ) from error
+        yield
 
 
 def keep_whole_lines(path: Path) -> int:

@@ -4,7 +4,7 @@ import gzip
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,13 +12,8 @@ from typing import Any, BinaryIO
 
 from ..translation.translator import SourceText
 from ..whole_files import new_file
-from .output_files import PARTIAL, keep_whole_lines, partial_path
+from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +80,7 @@ class TranslationOutput:
         unfinished = self._unfinished()
         first = 0
         if unfinished.is_file():
-            with self._claimed():
+            with claimed(unfinished):
                 first = keep_whole_lines(unfinished)
         if sum(1 for _ in islice(texts, first)) < first:
             raise ValueError(
@@ -95,22 +90,6 @@ class TranslationOutput:
         if first:
             logger.info("Continuing after %d lines.", first)
         return first
-
-    @contextmanager
-    def _claimed(self) -> Iterator[None]:
-        """Lock the file of this process, so that no other process writes it. Not on Windows."""
-        if self._partial is None or fcntl is None:
-            yield
-            return
-        with self._unfinished().open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OSError(
-                    f"{self._unfinished()} is being written by another process. Wait until it has "
-                    "ended, or give another --output."
-                ) from error
-            yield
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
@@ -124,7 +103,8 @@ class TranslationOutput:
         if self.path is None:
             yield sys.stdout.buffer
             return
-        with self._claimed(), self._opened(self.path) as file:
+        claim = nullcontext() if self._partial is None else claimed(self._unfinished())
+        with claim, self._opened(self.path) as file:
             yield file
 
     @contextmanager
