@@ -38,7 +38,10 @@ from modeling_aiayn.training.setup import ModelArguments
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
+# nohup makes them ignore SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Workers of pytest-xdist share the cores; more threads than cores slow each other several times.
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, (os.cpu_count() or 1) // WORKERS)
