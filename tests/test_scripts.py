@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 import aiayn
 from modeling_aiayn.commands import evaluate_translation as evaluate_command
-from modeling_aiayn.commands import stream_flags
+from modeling_aiayn.commands import output_files, stream_flags
 from modeling_aiayn.commands.command_line import parse_arguments, run_command, typed_command
 from modeling_aiayn.commands.recipes import RECIPES, find_recipe
 from modeling_aiayn.commands.shares import Share
@@ -535,6 +535,18 @@ def test_an_output_has_one_writer(run, model_folder, tmp_path, flags):
         assert f"error: {output}.partial is being written by another process." in err
         file.write(b" sieht.\n")
     assert output.read_bytes() == b"Der Hund sieht.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, caplog):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(output_files.fcntl, "flock", flock)
+    with TranslationOutput(str(tmp_path / "out.txt"), False, Share()).open() as file:
+        file.write(b"Der Hund sieht.\n")
+    assert (tmp_path / "out.txt").read_bytes() == b"Der Hund sieht.\n"
+    assert "out.txt.partial cannot be locked (No locks available)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The files that a command writes: checked before any work, and never one that it reads."""
 
+import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,8 @@ except ImportError:  # Windows
 
 from ..loading import find_model
 from ..publishing import MODEL_FILES, WEIGHT_FILES
+
+logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
 # Files of a model for CTranslate2.
@@ -88,6 +91,8 @@ def partial_path(output: str | None) -> str | None:
 def claimed(path: Path) -> Iterator[None]:
     """Lock a file, so that no other process writes it; Windows has no such lock.
 
+    Unlike the lock of a training run, it survives if this process opens and closes the file again.
+
     Raises:
         OSError: Another process has locked it.
     """
@@ -102,6 +107,9 @@ def claimed(path: Path) -> Iterator[None]:
                 f"{path} is being written by another process. Wait until it has ended, or give "
                 "another --output."
             ) from error
+        except OSError as error:  # some network file systems have no locks
+            reason = error.strerror
+            logger.warning("%s cannot be locked (%s). Start only one job for it.", path, reason)
         yield
 
 
