@@ -34,6 +34,7 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
+from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
@@ -86,6 +87,33 @@ def test_labels_padded_on_the_left_and_no_data_are_rejected(tmp_path, encoded, t
     empty = encoded.select([])
     with pytest.raises(ValueError, match="The training data has no examples"):
         make_trainer(tmp_path, empty, tokenizer, held_out=0, max_tokens_per_batch=100).train()
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "labels", "is_masked"),
+    [
+        (3, torch.tensor([2, 0]), True),  # classes
+        (1, torch.tensor([4, 2]), False),  # whole numbers of a regression
+        (1, torch.tensor([0.5, 2.0]), False),
+        (3, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), False),  # several labels of a text
+    ],
+)
+def test_repeated_rows_are_masked_only_where_minus_100_is_ignored(
+    tmp_path, monkeypatch, num_labels, labels, is_masked
+):
+    masked = []
+
+    def mask(labels, accelerator):
+        masked.append(labels)
+        return labels
+
+    monkeypatch.setattr(trainer_module, "mask_repeats", mask)
+    model = small_model(AiaynForSequenceClassification, num_labels=num_labels)
+    trainer = AiaynTrainer(model, arguments(tmp_path, predict_with_generate=False))
+    trainer.prediction_step(
+        model, {"input_ids": torch.tensor([[5, 2], [6, 2]]), "labels": labels}, True
+    )
+    assert bool(masked) == is_masked
 
 
 def test_noam_without_warmup_is_rejected():
