@@ -176,7 +176,7 @@ def test_accumulated_batches_have_the_loss_of_one(tmp_path, encoded, tokenizer):
             tmp_path / str(steps), encoded, tokenizer, dropout=0.0, r_drop=2.0, max_steps=1,
             per_device_train_batch_size=size, gradient_accumulation_steps=steps,
             predict_with_generate=False,
-            # Adam's first step has one size for all gradients, even for those that are nearly 0.
+            # Adam's first step has the same size for all gradients, even for gradients near 0.
             optim="sgd", lr_scheduler_type="constant", learning_rate=0.5,
         )  # fmt: skip
         trainer.train()

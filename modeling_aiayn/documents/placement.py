@@ -121,9 +121,9 @@ class PlacedSentence:
             places: The places so far.
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
-        # Atoms stand after the marks of earlier sentences, and before those that continue.
+        # Atoms stand after marks from an earlier sentence, and before marks that continue.
         spans = [(mark, windows[id(mark)]) for mark in marks if not mark.is_atom]
-        low = max((span[1] for mark, span in spans if self._begins(mark)), default=window[0])
+        low = max((span[1] for mark, span in spans if self._began_earlier(mark)), default=window[0])
         high = min((span[0] for mark, span in spans if self._continues(mark)), default=window[1])
         for mark in marks:
             if mark.is_atom:
@@ -147,7 +147,7 @@ class PlacedSentence:
             return {id(marks[0]): window}
         # A mark that comes from an earlier sentence must start at the first word, and one that
         # continues in the next sentence must end at the last word. So these marks choose first.
-        bound = [self._begins(mark) or self._continues(mark) for mark in marks]
+        bound = [self._began_earlier(mark) or self._continues(mark) for mark in marks]
         runs = [self._best_run(mark, owned[id(mark)], window, [], window[1]) for mark in marks]
         order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
         taken: list[Span] = []
@@ -201,13 +201,13 @@ class PlacedSentence:
             set(words) if words and own and self._is_word(own[side]) else set(range(*window))
             for side in (0, -1)
         )
-        if self._begins(mark):
+        if self._began_earlier(mark):
             starts = {window[0]}
         if self._continues(mark):
             ends = {window[1] - 1}
         return starts, ends
 
-    def _begins(self, mark: Mark) -> bool:
+    def _began_earlier(self, mark: Mark) -> bool:
         """Whether a mark began in an earlier sentence."""
         return mark.start < self.start
 

@@ -161,7 +161,6 @@ def _int8_linear(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> Linear
     return linear
 
 
-@lru_cache
 def has_int8_tiles() -> bool:
     """Whether oneDNN multiplies numbers of 8 bits by AMX, which FBGEMM does not use.
 

@@ -73,7 +73,7 @@ class SearchOptions:
         default=None, help="See max_length_factor; default: the model's own, 50 as in the paper."
     )
     min_length: int = HfArg(
-        default=0, help="Minimum number of tokens before `</s>`. The maximum is stronger."
+        default=0, help="Minimum number of tokens before `</s>`. A lower maximum overrides it."
     )
     no_repeat_ngram_size: int = HfArg(
         default=0, help="No n-gram of this size occurs twice in a translation; 0: no limit."
