@@ -29,7 +29,7 @@ from modeling_aiayn.commands.shares import Share
 from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.translation.translator import POOL_SIZE
+from modeling_aiayn.translation.translator import POOL_SIZE, Translator
 
 COMMANDS = ROOT / "modeling_aiayn" / "commands"
 MAX_LINES = 150
@@ -524,7 +524,7 @@ def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script):
 @pytest.mark.parametrize("flags", [(), ("--resume", "true")], ids=str)
 def test_an_output_has_one_writer(run, model_folder, tmp_path, flags):
     output = tmp_path / "out.txt"
-    with TranslationOutput(str(output), False, Share()).open() as file:
+    with TranslationOutput(str(output), False, Share()).open({}) as file:
         file.write(b"Der Hund")
         file.flush()
         code, _, err = run(
@@ -543,7 +543,7 @@ def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, ca
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(output_files.fcntl, "flock", flock)
-    with TranslationOutput(str(tmp_path / "out.txt"), False, Share()).open() as file:
+    with TranslationOutput(str(tmp_path / "out.txt"), False, Share()).open({}) as file:
         file.write(b"Der Hund sieht.\n")
     assert (tmp_path / "out.txt").read_bytes() == b"Der Hund sieht.\n"
     assert "out.txt.partial cannot be locked (No locks available)" in caplog.text
@@ -552,7 +552,7 @@ def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--do_sample", "true", "--num_beams", 8), "num_beams is for searching, and do_sample"),
+        (("--do_sample", "true", "--num_beams", 8), "num_beams cannot be used with do_sample"),
         (("--search_seed", 3), "top_p and search_seed are for sampling: set do_sample=True."),
     ],
 )
@@ -632,7 +632,11 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             "either --text or --input",
         ),
         ("translate.py", ["--model", "x", "--input", "/none.txt"], "/none.txt"),
-        ("translate.py", ["--model", "x", "--dtype", "float8"], "dtype must be auto, float32"),
+        (
+            "translate.py",
+            ["--model", "x", "--dtype", "float8"],
+            "dtype must be one of auto, float32",
+        ),
         ("score_alignment.py", ["--model", "x", "--pairs", "1"], "pairs must be at least 2, got 1"),
         (
             "train_language_model.py",
@@ -892,6 +896,36 @@ def test_a_stopped_translation_continues_after_its_whole_lines(run, model_folder
     code, _, err = run("translate.py", *flags, "--resume", "true")
     assert code == 1 and "has 6 lines, more than there are texts" in err
     assert partial.read_text() == "\n" * 6
+
+
+def test_a_resumed_translation_has_the_same_settings(run, model_folder, tmp_path, monkeypatch):
+    (tmp_path / "texts").write_text("We see.\nThe dog sees.\n")
+    flags = ("--model", model_folder, "--input", tmp_path / "texts", "--output", tmp_path / "out")
+    assert run("translate.py", *flags, "--num_beams", "2")[0] == 0
+    expected = (tmp_path / "out").read_text()
+
+    def stopped_pool(*arguments, **options):
+        yield translate_pool(*arguments, **options)[0]
+        raise OSError("stopped")
+
+    translate_pool = Translator.translate_pool
+    (tmp_path / "out.partial").write_text("of an older run\n" * 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate_pool", stopped_pool)
+        assert run("translate.py", *flags, "--num_beams", "2")[0] == 1
+    partial = {path.name: path.read_text() for path in tmp_path.glob("out.*")}
+    assert partial.keys() == {"out.partial", "out.partial.settings"}
+    assert partial["out.partial"] == expected.splitlines(keepends=True)[0]
+    code, _, err = run("translate.py", *flags, "--resume", "true")
+    assert code == 1
+    assert "out.partial was written with num_beams=2, got 4. Repeat the command as before" in err
+    assert {path.name: path.read_text() for path in tmp_path.glob("out.*")} == partial
+    # Sizes of batches may change, and a finished run leaves only its output.
+    resumed = (*flags, "--num_beams", "2", "--resume", "true", "--batch_size", "1")
+    code, _, err = run("translate.py", *resumed)
+    assert code == 0, err
+    assert (tmp_path / "out").read_text() == expected
+    assert not list(tmp_path.glob("out.*"))
 
 
 def test_prefixes_and_samples_continue_too(run, model_folder, tmp_path):

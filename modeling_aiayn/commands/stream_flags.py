@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import tee
 from typing import Any
@@ -21,6 +21,13 @@ from .translator_flags import TranslatorFlags
 logger = logging.getLogger(__name__)
 
 MAX_PROCESSES = 1024  # and threads
+# Flags that a resumed run may change. Its lines depend on all others.
+INCIDENTAL = frozenset(
+    [
+        *("output", "resume", "threads", "processes", "device"),
+        *("batch_size", "max_tokens_per_batch"),
+    ]
+)
 
 
 @dataclass(kw_only=True)
@@ -42,8 +49,8 @@ class StreamFlags(TranslatorFlags):
     )
     resume: bool = HfArg(
         default=False,
-        help="Continue after the lines that the same command, when it was stopped, has left in "
-        "OUTPUT.partial.",
+        help="Resume a stopped run of the same command: keep the lines of OUTPUT.partial, and "
+        "translate the rest.",
     )
 
     def __post_init__(self) -> None:
@@ -87,10 +94,11 @@ class StreamFlags(TranslatorFlags):
         """Translate texts, and write the lines of each."""
         output = self.destination
         own = output.share.of(texts)
-        skipped = output.skip_translated(own)
+        settings = self._settings(options)
+        skipped = output.skip_translated(own, settings)
         own, sources = tee(own)
         is_first = output.share.rank == 0
-        with output.open() as file:
+        with output.open(settings) as file:
             with TranslationBar(is_shown=is_first and not self.is_dialogue) as bar:
                 results = self._translations(translator, own, options, bar.report)
                 for translations in results:
@@ -100,6 +108,11 @@ class StreamFlags(TranslatorFlags):
                         file.flush()
             if is_first and not (bar.sentences or skipped):
                 logger.warning("There is nothing to translate.")
+
+    def _settings(self, options: SearchOptions) -> dict[str, Any]:
+        """The flags and options that decide which lines are written."""
+        names = {each.name for each in fields(self)} - INCIDENTAL
+        return {name: getattr(self, name) for name in sorted(names)} | asdict(options)
 
     def _translations(
         self,

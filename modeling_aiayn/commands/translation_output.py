@@ -3,8 +3,8 @@
 import gzip
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from ..translation.translator import SourceText
 from ..whole_files import new_file
 from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge
+from .unfinished_settings import check_settings, recorded_settings
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +68,15 @@ class TranslationOutput:
         partial = str(self._partial)
         return self.share.parts(partial)[self.share.rank] if self.is_shared else Path(partial)
 
-    def skip_translated(self, texts: Iterator[SourceText]) -> int:
+    def skip_translated(self, texts: Iterator[SourceText], settings: Mapping[str, Any]) -> int:
         """Skip the texts that an earlier run has translated, and return their number.
+
+        settings are values that JSON can hold: the lines depend on them.
 
         Raises:
             OSError: The earlier run is still running.
-            ValueError: The earlier run had other texts, or another number of processes.
+            ValueError: The earlier run had other settings, fewer texts, or another number of
+                processes.
         """
         if not self.resume:
             return 0
@@ -88,14 +92,16 @@ class TranslationOutput:
                 "command: delete it, or give another --output."
             )
         if first:
+            check_settings(unfinished, settings)
             logger.info("Continuing after %d lines.", first)
         return first
 
     @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
+    def open(self, settings: Mapping[str, Any]) -> Iterator[BinaryIO]:
         """Open the file that this process writes; it becomes the output at the end.
 
         With several processes, this waits for all of them, and the first one merges their files.
+        settings are those of `skip_translated`.
 
         Raises:
             OSError: Another process writes this output.
@@ -104,8 +110,16 @@ class TranslationOutput:
             yield sys.stdout.buffer
             return
         claim = nullcontext() if self._partial is None else claimed(self._unfinished())
-        with claim, self._opened(self.path) as file:
+        with claim, self._recorded(settings), self._opened(self.path) as file:
             yield file
+
+    def _recorded(self, settings: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Keep settings beside the unfinished file, for a run that resumes it."""
+        if self._partial is None or self.is_compressed:
+            return nullcontext()
+        if not self.resume:  # lines of an older run must not get these settings
+            self._unfinished().write_bytes(b"")
+        return recorded_settings(self._unfinished(), settings)
 
     @contextmanager
     def _opened(self, output: str) -> Iterator[BinaryIO]:

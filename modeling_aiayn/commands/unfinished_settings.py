@@ -1,0 +1,41 @@
+"""The settings of an unfinished translation: a run that resumes it must have the same ones."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..parsing import read_json_object
+from ..whole_files import write_file
+
+
+def settings_file(unfinished: Path) -> Path:
+    """The file beside an unfinished file that holds the settings of its run."""
+    return Path(f"{unfinished}.settings")
+
+
+def check_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
+    """Check that an unfinished file, if its settings were recorded, had the same settings.
+
+    Raises:
+        ValueError: A setting differs, or the record is damaged.
+    """
+    if not settings_file(unfinished).is_file():
+        return
+    earlier = read_json_object(settings_file(unfinished))
+    for name, value in settings.items():
+        before, now = json.dumps(earlier.get(name)), json.dumps(value)
+        if before != now:
+            raise ValueError(
+                f"{unfinished} was written with {name}={before}, got {now}. Repeat the command as "
+                "before, or delete that file to translate everything again."
+            )
+
+
+@contextmanager
+def recorded_settings(unfinished: Path, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Record settings beside an unfinished file until the block has ended without an error."""
+    write_file(settings_file(unfinished), json.dumps(settings))
+    yield
+    settings_file(unfinished).unlink(missing_ok=True)
