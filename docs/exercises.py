@@ -23,9 +23,9 @@ wrong. Plant one, and find it with [the paper beside the code](annotated.md):
 python docs/exercises.py 3
 ```
 
-It changes one line below `modeling_aiayn`. If you cannot find it by reading, run `make test`. The
-answer is below each symptom. `git restore modeling_aiayn` mends the code; it also undoes changes of
-your own there.
+It changes one line in `modeling_aiayn`. If you cannot find it by reading, run `make test`. The
+answer is below each symptom. `git restore modeling_aiayn` restores the code; it also undoes your
+own changes there.
 """
 
 

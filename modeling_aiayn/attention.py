@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask to add to scores of a dtype.
 
-    The given one is boolean (True: attend), or has numbers to add, of any dtype.
+    mask is boolean (True: attend), or holds numbers of any dtype to add to the scores.
     """
     lowest = torch.finfo(dtype).min
     if dtype == torch.float16:
@@ -95,8 +95,8 @@ class MultiHeadAttention(nn.Module):
         head_dim: Width of a head, K. None: D / H.
         dropout: Rate on the attention weights.
         bias: Give the four projections a bias.
-        is_causal: Whether a query attends only to keys up to its own position. The mask decides
-            that here; implementations without a mask read this.
+        is_causal: Whether a query attends only to keys up to its own position. The hand-written
+            attention reads the mask instead; other implementations read this if there is no mask.
 
     Raises:
         ValueError: d_model is not a multiple of num_heads, and head_dim is not given.

@@ -21,9 +21,9 @@ from .parsing import parse_json
 
 logger = logging.getLogger(__name__)
 
-# Longer lines are no sentences, but may never end.
+# Reject longer lines: they are no sentences, and the input may be endless.
 MAX_LINE_BYTES = 10_000_000
-# Texts expand 3 to 20 times; 1,032 times is possible.
+# Reject a .gz that expands more: texts expand 3 to 20 times, and gzip allows 1,032 times.
 MAX_EXPANSION = 50
 # Pairs that are compared at a time.
 BATCH_SIZE = 10_000
@@ -128,8 +128,8 @@ def _check_expansion(file: BinaryIO, read: int, name: str) -> None:
     packed = os.fstat(file.fileno()).st_size
     if packed and read > MAX_EXPANSION * packed:
         raise ValueError(
-            f"{name}: the file expands to more than {MAX_EXPANSION} times its size, and may never "
-            "end. If it is a text, unpack it and pass the text."
+            f"{name}: the file expands to more than {MAX_EXPANSION} times its size, and may be "
+            "damaged or endless. If it is a valid text, decompress it first."
         )
 
 

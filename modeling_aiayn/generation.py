@@ -20,29 +20,31 @@ from transformers import (
 # Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
 # The default of transformers for models without a source.
-NEW_TOKENS = 20
+DEFAULT_NEW_TOKENS = 20
+# Seq2SeqTrainer writes this default into a model's generation configuration.
+TRAINER_MAX_LENGTH = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
 Kwargs = dict[str, Any]
 # The length of the target's prefix, and settings to add.
-Filled = tuple[int, Kwargs]
+PrefixAndSettings = tuple[int, Kwargs]
 
 
 class NonFiniteScores(LogitsProcessor):
     """Records whether any score was NaN. Reading the record only once keeps an accelerator busy."""
 
     def __init__(self) -> None:
-        self.seen: Tensor | None = None
+        self.has_nan: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Look at the scores of the next token, [B, V], and return them unchanged."""
         is_nan = scores.isnan().any()
-        self.seen = is_nan if self.seen is None else self.seen | is_nan
+        self.has_nan = is_nan if self.has_nan is None else self.has_nan | is_nan
         return scores
 
     def check(self, dtype: torch.dtype) -> None:
         """Raise a ValueError if a score of a model in dtype was NaN."""
-        if self.seen is not None and self.seen:
+        if self.has_nan is not None and self.has_nan:
             raise ValueError(
                 "The model computed non-finite scores (NaN): a weight is not finite, or values are "
                 f"too large for {dtype}. Check the weights, or load with dtype='float32'."
@@ -71,12 +73,12 @@ class SourceRelativeLength(LogitsProcessor):
         beams = input_ids.size(0) // self.max_lengths.size(0)
         max_lengths = self.max_lengths.repeat_interleave(beams)  # [B]
         at_limit = input_ids.size(1) + 1 >= max_lengths  # [B]
-        ends = scores[:, self.eos_token_ids]  # [B, E]
+        eos_scores = scores[:, self.eos_token_ids]  # [B, E]
         # Another processor (suppress_tokens, for example) may have ruled out eos as well.
-        is_ruled_out = ends.isneginf().all(-1, keepdim=True)  # [B, 1]
-        ending = torch.full_like(scores, -math.inf)  # [B, V]
-        ending[:, self.eos_token_ids] = ends.masked_fill(is_ruled_out, 0.0)
-        return torch.where(at_limit[:, None], ending, scores)  # [B, V]
+        is_ruled_out = eos_scores.isneginf().all(-1, keepdim=True)  # [B, 1]
+        only_eos = torch.full_like(scores, -math.inf)  # [B, V]
+        only_eos[:, self.eos_token_ids] = eos_scores.masked_fill(is_ruled_out, 0.0)
+        return torch.where(at_limit[:, None], only_eos, scores)  # [B, V]
 
 
 class AiaynGenerationMixin(GenerationMixin):
@@ -101,45 +103,54 @@ class AiaynGenerationMixin(GenerationMixin):
 
         Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
         own source (an argument here, or a field of the generation configuration), and a language
-        model adds 20 tokens. A learned position table may end both earlier. A max_length of 20 in
-        the model's own generation configuration counts as none.
+        model adds 20 tokens. A learned position table limits both. max_length=20 in
+        model.generation_config is ignored, because Seq2SeqTrainer writes it there.
 
         Raises:
             ValueError: The scores are NaN, or max_length is beyond a learned position table.
         """
-        if self.generation_config.max_length == NEW_TOKENS:  # written there by Seq2SeqTrainer
+        if self.generation_config.max_length == TRAINER_MAX_LENGTH:
             self.generation_config.max_length = None
 
-        def setting(name: str) -> Any:
+        def get_setting(name: str) -> Any:
             if name in kwargs:
                 return kwargs[name]
             value = getattr(generation_config, name, None)
             return getattr(self.generation_config, name, None) if value is None else value
 
-        watch = NonFiniteScores()
-        kwargs["logits_processor"] = LogitsProcessorList([*(logits_processor or []), watch])
-        prefix, filled = self._fill_in_length(given_input(inputs, kwargs), kwargs, setting)
-        new_tokens = filled.get("max_new_tokens", setting("max_new_tokens"))
-        self._check_positions(setting("max_length") if new_tokens is None else prefix + new_tokens)
+        nan_check = NonFiniteScores()
+        kwargs["logits_processor"] = LogitsProcessorList([*(logits_processor or []), nan_check])
+        prefix, length_settings = self._fill_in_length(
+            find_input(inputs, kwargs), kwargs, get_setting
+        )
+        new_tokens = length_settings.get("max_new_tokens", get_setting("max_new_tokens"))
+        self._check_positions(
+            get_setting("max_length") if new_tokens is None else prefix + new_tokens
+        )
         if generation_config is None:
-            kwargs |= filled
+            kwargs |= length_settings
         else:  # transformers warns of settings in both
             generation_config = copy.deepcopy(generation_config)
-            generation_config.update(**filled)
+            generation_config.update(**length_settings)
         processors = kwargs.pop("logits_processor")
         try:
             output = super().generate(inputs, generation_config, processors, *args, **kwargs)
-        except RuntimeError:  # torch draws no token from scores that are NaN
-            watch.check(self.dtype)
+        except RuntimeError:  # torch.multinomial raises it for NaN
+            nan_check.check(self.dtype)
             raise
-        watch.check(self.dtype)
+        nan_check.check(self.dtype)
         return output
 
-    def _fill_in_length(self, prompt: Tensor | None, kwargs: Kwargs, setting: Setting) -> Filled:  # noqa: ARG002
+    def _fill_in_length(
+        self,
+        prompt: Tensor | None,
+        kwargs: Kwargs,  # noqa: ARG002
+        get_setting: Setting,
+    ) -> PrefixAndSettings:
         """Return the length of the prefix, and max_new_tokens if no length is set."""
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
-        if setting("max_length") is None and setting("max_new_tokens") is None:
-            return prefix, {"max_new_tokens": self._within_positions(NEW_TOKENS, prefix)}
+        if get_setting("max_length") is None and get_setting("max_new_tokens") is None:
+            return prefix, {"max_new_tokens": self._within_positions(DEFAULT_NEW_TOKENS, prefix)}
         return prefix, {}
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:
@@ -154,16 +165,18 @@ class AiaynGenerationMixin(GenerationMixin):
         positions = self.model.decoder.embed_positions.max_length
         if positions is not None and max_length > positions + 1:
             raise ValueError(
-                f"The learned position table has max_position_embeddings={positions} positions, "
-                f"got max_length={max_length} (with max_new_tokens: prompt plus new tokens). Pass "
-                f"max_length={positions + 1} or less."
+                f"max_length, or the prompt plus max_new_tokens, must be at most {positions + 1}, "
+                f"because the learned position table has max_position_embeddings={positions}, got "
+                f"{max_length}."
             )
 
 
 class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
-    def _fill_in_length(self, source: Tensor | None, kwargs: Kwargs, setting: Setting) -> Filled:
+    def _fill_in_length(
+        self, source: Tensor | None, kwargs: Kwargs, get_setting: Setting
+    ) -> PrefixAndSettings:
         """Limit each translation by the length of its source if no length is set."""
         # Decoding steps do not see the source ids any more, so padding is found here.
         has_mask = kwargs.get("attention_mask") is not None
@@ -171,24 +184,26 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
             mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
             is_ids = source.dim() == 2
             kwargs["attention_mask"] = mask * (source != self.config.pad_token_id if is_ids else 1)
-        prefix = prefix_length(kwargs.get("decoder_input_ids"), setting)
-        beyond = setting("max_tokens_beyond_source")
-        beyond = MAX_TOKENS_BEYOND_SOURCE if beyond is None else beyond
+        prefix = prefix_length(kwargs.get("decoder_input_ids"), get_setting)
+        max_beyond = get_setting("max_tokens_beyond_source")
+        max_beyond = MAX_TOKENS_BEYOND_SOURCE if max_beyond is None else max_beyond
         kwargs.pop("max_tokens_beyond_source", None)
-        if setting("max_length") is not None or setting("max_new_tokens") is not None:
+        if get_setting("max_length") is not None or get_setting("max_new_tokens") is not None:
             return prefix, {}
         length = 1 if source is None else source.size(1)
-        filled = {"max_new_tokens": self._within_positions(length + beyond, prefix)}
-        is_real, eos = kwargs.get("attention_mask"), setting("eos_token_id")
+        length_settings = {"max_new_tokens": self._within_positions(length + max_beyond, prefix)}
+        is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         if is_real is not None and eos is not None:
-            if setting("renormalize_logits"):  # before the limit, where eos would become certain
+            if get_setting(
+                "renormalize_logits"
+            ):  # at the limit it would give eos a probability of 1
                 kwargs["logits_processor"].append(LogitNormalization())
-                filled["renormalize_logits"] = False
-            longest = prefix + filled["max_new_tokens"]
-            lengths = (prefix + is_real.sum(-1) + beyond).clamp(max=longest)  # [N]
+                length_settings["renormalize_logits"] = False
+            max_batch_length = prefix + length_settings["max_new_tokens"]
+            lengths = (prefix + is_real.sum(-1) + max_beyond).clamp(max=max_batch_length)  # [N]
             eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
             kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
-        return prefix, filled
+        return prefix, length_settings
 
     def prepare_inputs_for_generation(
         self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
@@ -210,18 +225,23 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         return past_key_values
 
 
-def given_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
+def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
     """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
     encoded = kwargs.get("encoder_outputs")
-    given = (inputs, kwargs.get("inputs_embeds"), kwargs.get("input_ids"), encoded and encoded[0])
+    candidates = (
+        inputs,
+        kwargs.get("inputs_embeds"),
+        kwargs.get("input_ids"),
+        encoded and encoded[0],
+    )
     # transformers rejects anything else.
-    return next((each for each in given if isinstance(each, Tensor) and each.dim() > 1), None)
+    return next((each for each in candidates if isinstance(each, Tensor) and each.dim() > 1), None)
 
 
-def prefix_length(decoder_input_ids: Tensor | None, setting: Setting) -> int:
+def prefix_length(decoder_input_ids: Tensor | None, get_setting: Setting) -> int:
     """Return the length of the target's prefix. transformers adds a start token if it has none."""
-    start = setting("decoder_start_token_id")
-    start = setting("bos_token_id") if start is None else start
+    start = get_setting("decoder_start_token_id")
+    start = get_setting("bos_token_id") if start is None else start
     if decoder_input_ids is None or start is None:
         return 1
     has_start = decoder_input_ids[:, 0] == torch.as_tensor(start, device=decoder_input_ids.device)

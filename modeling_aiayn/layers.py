@@ -149,10 +149,10 @@ class TransformerLayer(GradientCheckpointingLayer):
         self.activation_dropout = sizes.activation_dropout
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        states = self.final_layer_norm.before(hidden_states)
+        sublayer_input = self.final_layer_norm.before(hidden_states)
         dropout = self.activation_dropout if self.training else 0.0
-        states = feed_forward(states, self.fc1, self.fc2, self.activation, dropout)
-        return self.final_layer_norm.after(hidden_states, states)
+        output = feed_forward(sublayer_input, self.fc1, self.fc2, self.activation, dropout)
+        return self.final_layer_norm.after(hidden_states, output)
 
 
 class EncoderLayer(TransformerLayer):
@@ -165,9 +165,9 @@ class EncoderLayer(TransformerLayer):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
         """Run the layer on states, [B, S, D]. The mask is in the implementation's form."""
-        states = self.self_attn_layer_norm.before(hidden_states)
-        key, value = self.self_attn.project_keys_values(states)
-        attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
+        sublayer_input = self.self_attn_layer_norm.before(hidden_states)
+        key, value = self.self_attn.project_keys_values(sublayer_input)
+        attended, _ = self.self_attn(sublayer_input, key, value, attention_mask, **kwargs)
         hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
         return self._feed_forward(hidden_states)
 
@@ -207,15 +207,17 @@ class DecoderLayer(TransformerLayer):
             past_key_values: Cached keys and values of earlier steps. New ones are added here.
             **kwargs: Arguments of attention.
         """
-        states = self.self_attn_layer_norm.before(hidden_states)
-        key, value = self._target_keys_values(states, past_key_values)
-        attended, _ = self.self_attn(states, key, value, attention_mask, **kwargs)
+        sublayer_input = self.self_attn_layer_norm.before(hidden_states)
+        key, value = self._target_keys_values(sublayer_input, past_key_values)
+        attended, _ = self.self_attn(sublayer_input, key, value, attention_mask, **kwargs)
         hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
 
         if encoder_hidden_states is not None:
-            states = self.encoder_attn_layer_norm.before(hidden_states)
+            sublayer_input = self.encoder_attn_layer_norm.before(hidden_states)
             key, value = self._source_keys_values(encoder_hidden_states, past_key_values)
-            attended, _ = self.encoder_attn(states, key, value, encoder_attention_mask, **kwargs)
+            attended, _ = self.encoder_attn(
+                sublayer_input, key, value, encoder_attention_mask, **kwargs
+            )
             hidden_states = self.encoder_attn_layer_norm.after(hidden_states, attended)
 
         return self._feed_forward(hidden_states)
@@ -234,8 +236,8 @@ class DecoderLayer(TransformerLayer):
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values of the source. They never change: project once, then reuse."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
-            kept = cache.cross_attention_cache.layers[self.layer_idx]
-            return kept.keys, kept.values
+            cached = cache.cross_attention_cache.layers[self.layer_idx]
+            return cached.keys, cached.values
         key, value = self.encoder_attn.project_keys_values(encoder_hidden_states)
         if cache is None:
             return key, value
@@ -246,15 +248,15 @@ class DecoderLayer(TransformerLayer):
 def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """Pool states, [B, S, D], over each text's real tokens to [B, D], for a classifier.
 
-    mask is 1 for real tokens, [B, S], or None if all are real. pooling is "mean" or "max". A text
-    without a token gives 0.
+    mask is 1 for real tokens, [B, S], or None if all are real. pooling is "mean" or "max". A row
+    of padding alone gives zeros.
     """
     if mask is None:
         mask = hidden_states.new_ones(hidden_states.shape[:2])  # [B, S]
     is_real = mask.to(hidden_states.device).bool()[..., None]  # [B, S, 1]
     if pooling == "mean":
-        wide = torch.promote_types(hidden_states.dtype, torch.float32)
-        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=wide)  # [B, D]
+        sum_dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+        total = hidden_states.masked_fill(~is_real, 0.0).sum(1, dtype=sum_dtype)  # [B, D]
         return (total / is_real.sum(1).clamp(min=1)).to(hidden_states.dtype)  # [B, D]
     lowest = torch.finfo(hidden_states.dtype).min
     highest = hidden_states.masked_fill(~is_real, lowest).amax(1)  # [B, D]

@@ -1,7 +1,7 @@
 """Section 5.4: each loss is a sum over real labels, divided by their number in an optimiser step.
 
 So the objective does not depend on padding, gradient accumulation or the number of processes.
-num_items_in_batch is the number of real labels in the whole step. None: it is counted in labels.
+num_items_in_batch is the number of real labels in the whole step. None: count those of labels.
 """
 
 from typing import Any
@@ -131,21 +131,23 @@ def classification_loss(
             f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, got {problem_type!r}."
         )
     labels = labels.to(logits.device)
-    is_single = problem_type == "single_label_classification"
-    if labels.numel() != (logits.size(0) if is_single else logits.numel()):
+    is_single_label = problem_type == "single_label_classification"
+    if labels.numel() != (logits.size(0) if is_single_label else logits.numel()):
         raise ValueError(
-            f"{problem_type} needs one label for each {'text' if is_single else 'score'}, got "
-            f"labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
+            f"{problem_type} needs one label for each {'text' if is_single_label else 'score'}, "
+            f"got labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
         )
-    if is_single:
+    if is_single_label:
         total = functional.cross_entropy(
             logits.float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
         )
     else:
         targets = labels.float().view_as(logits)
         is_regression = problem_type == "regression"
-        loss = functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
-        total = loss(logits.float(), targets, reduction="sum")
+        loss_function = (
+            functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
+        )
+        total = loss_function(logits.float(), targets, reduction="sum")
         if num_items_in_batch is None:
             num_items_in_batch = labels.numel()  # -100 is an ordinary number here
     return mean_over_step(total, labels, num_items_in_batch)

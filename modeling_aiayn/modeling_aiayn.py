@@ -95,16 +95,16 @@ class AiaynModel(AiaynPreTrainedModel):
             )
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
         if encoder_outputs is None:
-            source = self.encoder(
+            encoder_output = self.encoder(
                 input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         else:
-            is_plain = isinstance(encoder_outputs, (tuple, list))
-            source = BaseModelOutput(*encoder_outputs) if is_plain else encoder_outputs
+            is_tuple = isinstance(encoder_outputs, (tuple, list))
+            encoder_output = BaseModelOutput(*encoder_outputs) if is_tuple else encoder_outputs
         decoder_outputs = self.decoder(
             decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=source.last_hidden_state,
+            encoder_hidden_states=encoder_output.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -118,9 +118,9 @@ class AiaynModel(AiaynPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=source.last_hidden_state,
-            encoder_hidden_states=source.hidden_states,
-            encoder_attentions=source.attentions,
+            encoder_last_hidden_state=encoder_output.last_hidden_state,
+            encoder_hidden_states=encoder_output.hidden_states,
+            encoder_attentions=encoder_output.attentions,
         )
 
 
@@ -251,9 +251,11 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             use_cache=use_cache,
             **kwargs,
         )
-        counted = (labels, num_items_in_batch, label_smoothing_factor)
+        loss_arguments = (labels, num_items_in_batch, label_smoothing_factor)
         states = outputs.last_hidden_state
-        logits, loss = score_tokens(self.lm_head, states, *counted, logits_to_keep, skip_logits)
+        logits, loss = score_tokens(
+            self.lm_head, states, *loss_arguments, logits_to_keep, skip_logits
+        )
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -364,7 +366,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         load_config: LoadStateDictConfig,
         **kwargs: Any,
     ) -> Any:
-        """Load a three-way-tied matrix, which a translation checkpoint keeps as the encoder's.
+        """Load the shared embedding, which a translation checkpoint has under the encoder's name.
 
         The public ways to rename weights, key_mapping and registered mappings, rename them back
         when the model is saved. This model must save under its own names.
@@ -421,9 +423,11 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        counted = (targets, num_items_in_batch, label_smoothing_factor)
+        loss_arguments = (targets, num_items_in_batch, label_smoothing_factor)
         states = outputs.last_hidden_state
-        logits, loss = score_tokens(self.lm_head, states, *counted, logits_to_keep, skip_logits)
+        logits, loss = score_tokens(
+            self.lm_head, states, *loss_arguments, logits_to_keep, skip_logits
+        )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -440,5 +444,5 @@ for _model in (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, A
 AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 AiaynForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 AiaynForCausalLM.register_for_auto_class("AutoModelForCausalLM")
-# With label smoothing, transformers' Trainer shifts the labels of the classes in this list alone.
+# With label smoothing, transformers' Trainer shifts only the labels of the classes in this list.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[AiaynConfig.model_type] = AiaynForCausalLM.__name__

@@ -68,7 +68,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         """Resize the vocabulary, as PreTrainedModel does; only the source's if there are two."""
         stacks, config = self._stacks(), self.config
         if config.decoder_vocab_size is not None and len(stacks) > 1:
-            # The encoder alone has no output projection, which is the target's.
+            # Resize only the encoder: the output projection belongs to the target's vocabulary.
             embedding = stacks[0].resize_token_embeddings(*args, **kwargs)
         else:
             embedding = super().resize_token_embeddings(*args, **kwargs)
@@ -119,8 +119,9 @@ class AiaynPreTrainedModel(PreTrainedModel):
         elif is_embedding and not self.config.tie_word_embeddings:
             init.xavier_uniform_(module.weight)
         elif is_embedding:
-            is_unit = isinstance(module, LearnedPositions) and self.config.scale_embedding
-            init.normal_(module.weight, std=1.0 if is_unit else self.config.d_model**-0.5)
+            is_position = isinstance(module, LearnedPositions)
+            has_unit_std = is_position and self.config.scale_embedding
+            init.normal_(module.weight, std=1.0 if has_unit_std else self.config.d_model**-0.5)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
@@ -130,7 +131,7 @@ class AiaynStack(AiaynPreTrainedModel):
     """Embeddings, layers and an optional final norm: the parts that encoder and decoder share."""
 
     main_input_name = "input_ids"
-    _needed_inputs = "The encoder needs either input_ids or inputs_embeds, and not both."
+    _missing_inputs_message = "The encoder needs either input_ids or inputs_embeds, and not both."
     _fsdp_plan = {"layers.*": "free_full_weight"}
 
     def __init__(
@@ -155,7 +156,7 @@ class AiaynStack(AiaynPreTrainedModel):
         )
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
-                module.config = config  # flash_attention_2 reads its own name there
+                module.config = config  # flash_attention_2 reads config._attn_implementation
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -176,12 +177,13 @@ class AiaynStack(AiaynPreTrainedModel):
         if inputs_embeds is not None and input_ids is None:
             return inputs_embeds
         if input_ids is None or inputs_embeds is not None:
-            raise ValueError(self._needed_inputs)
-        if self._may_read(input_ids, past_length):
+            raise ValueError(self._missing_inputs_message)
+        if self._can_check(input_ids, past_length):
             check_ids(input_ids, self.embed_tokens.weight.size(0))
         return self.embed_tokens(input_ids)
 
-    def _may_read(self, values: Tensor, past_length: int | Tensor) -> bool:
+    def _can_check(self, values: Tensor, past_length: int | Tensor) -> bool:
+        """Return whether values can be checked without making an accelerator wait."""
         if torch.compiler.is_compiling() or values.device.type == "meta":
             return False
         is_first = isinstance(past_length, int) and past_length == 0
@@ -208,27 +210,27 @@ class AiaynStack(AiaynPreTrainedModel):
             ValueError: The mask does not fit the tokens, or a learned table is too short.
         """
         batch_size, length = inputs_embeds.shape[:2]
-        needed = 0  # rows of a learned table
+        num_positions = 0
         if isinstance(past_length, int):
             length += past_length
             check_mask(attention_mask, (batch_size, length), "token")
-            needed = length
+            num_positions = length
         if position_ids is None:
-            position_ids = count_positions(attention_mask, past_length, like=inputs_embeds)
+            position_ids = count_positions(attention_mask, past_length, inputs_embeds)
         else:
-            is_read = position_ids.numel() and self._may_read(position_ids, past_length)
-            needed = int(position_ids.max()) + 1 if is_read else 0
-        self._check_table(needed)
+            is_checked = position_ids.numel() and self._can_check(position_ids, past_length)
+            num_positions = int(position_ids.max()) + 1 if is_checked else 0
+        self._check_table(num_positions)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)
         hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
         return drop(hidden_states, self.config.dropout, self.training)
 
-    def _check_table(self, needed: int) -> None:
+    def _check_table(self, num_positions: int) -> None:
         rows = self.embed_positions.max_length
-        if rows is not None and needed > rows:
+        if rows is not None and num_positions > rows:
             raise ValueError(
                 f"The learned position table has max_position_embeddings={rows} positions, got an "
-                f"input of {needed} tokens. Shorten the input, or train a model with "
+                f"input of {num_positions} tokens. Shorten the input, or train a model with "
                 "position_type='sinusoidal', which has no limit."
             )
 
@@ -315,18 +317,18 @@ class AiaynDecoder(AiaynStack):
     """
 
     _layer_recorder = OutputRecorder(DecoderLayer)
-    # output_hidden_states=[-1] counts these layers. The constructor of older versions lacks it.
+    # output_hidden_states=[-1] needs the number of layers. Older constructors do not take the key.
     _layer_recorder.num_hidden_layers_key = "decoder_layers"
     _can_record_outputs = {
         "hidden_states": _layer_recorder,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="encoder_attn"),
     }
-    _needed_inputs = (
-        "The decoder needs decoder_input_ids or labels (or decoder_inputs_embeds in their place, "
-        "not beside them); a language model needs input_ids or inputs_embeds. With label smoothing "
-        "in a library Trainer, batch with DataCollatorForSeq2Seq(tokenizer, model=model). For the "
-        "encoder alone, load AutoModelForTextEncoding; its saved folder opens with AutoModel."
+    _missing_inputs_message = (
+        "The decoder needs exactly one input: decoder_input_ids, labels or decoder_inputs_embeds; "
+        "in a language model input_ids or inputs_embeds. With label smoothing in Seq2SeqTrainer, "
+        "use DataCollatorForSeq2Seq(tokenizer, model=model). To use only the encoder, load "
+        "AutoModelForTextEncoding; its saved folder opens with AutoModel."
     )
     _tp_plan = AiaynEncoder._tp_plan | {
         name.replace("self_attn", "encoder_attn"): style
@@ -385,9 +387,9 @@ class AiaynDecoder(AiaynStack):
         past_length = 0 if self_cache is None else self_cache.get_seq_length()
         inputs_embeds = self.look_up(input_ids, inputs_embeds, past_length)
         hidden_states = self.embed(inputs_embeds, attention_mask, past_length, position_ids)
-        shared = {"config": self.config, "inputs_embeds": hidden_states}
+        mask_arguments = {"config": self.config, "inputs_embeds": hidden_states}
         causal_mask = create_causal_mask(
-            **shared,
+            **mask_arguments,
             attention_mask=attention_mask,
             past_key_values=self_cache,
             position_ids=position_ids,
@@ -395,7 +397,7 @@ class AiaynDecoder(AiaynStack):
         cross_mask = None
         if self.has_source:
             cross_mask = create_bidirectional_mask(
-                **shared,
+                **mask_arguments,
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
@@ -435,7 +437,7 @@ def config_for_class(
 
 
 def count_positions(
-    attention_mask: Tensor | None, past_length: int | Tensor, like: Tensor
+    attention_mask: Tensor | None, past_length: int | Tensor, inputs_embeds: Tensor
 ) -> Tensor:
     """Count positions, [B, T] or [1, T], over real tokens only: padding on the left shifts none.
 
@@ -443,9 +445,9 @@ def count_positions(
         attention_mask: 1 for real tokens, [B, past_length + T], or longer for a static cache. None
             or a ready 4D mask: every token counts.
         past_length: Tokens in the cache.
-        like: Embeddings of the new tokens, [B, T, D].
+        inputs_embeds: Embeddings of the new tokens, [B, T, D].
     """
-    index = torch.arange(like.size(1), device=like.device) + past_length  # [T]
+    index = torch.arange(inputs_embeds.size(1), device=inputs_embeds.device) + past_length  # [T]
     if attention_mask is None or attention_mask.dim() != 2:
         return index[None]  # [1, T]
     positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]

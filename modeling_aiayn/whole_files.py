@@ -192,7 +192,7 @@ def unfinished_path(folder: Path) -> Path:
 
 def check_unused(folder: Path) -> None:
     """Check that a folder does not exist, or is empty and not the current directory."""
-    if folder.resolve() == Path.cwd():  # it would be replaced, and the user's shell stand in none
+    if folder.resolve() == Path.cwd():  # the user's shell would be in a deleted folder
         raise FileExistsError(f"{folder} is the current directory. Give the name of a new folder.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")

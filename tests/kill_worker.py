@@ -29,7 +29,7 @@ STEPS = 60
 
 
 def train(folder, limit):
-    """Train to the end, from wherever the newest whole checkpoint left off."""
+    """Train to the end, from wherever the newest intact checkpoint left off."""
     import torch
     from datasets import Dataset, disable_progress_bars
 

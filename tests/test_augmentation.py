@@ -99,7 +99,7 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
         load_splits(DataArguments(**files, noise_seed=1))
     with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):
         load_splits(DataArguments(**files, **kinds))
-    with pytest.raises(ValueError, match=r"some of capitals, title_case, .*, got 'capital'"):
+    with pytest.raises(ValueError, match=r"one or more of capitals, title_case, .*, got 'capital'"):
         load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=["capital"]))
 
 

@@ -339,7 +339,7 @@ def test_a_language_model_adds_20_tokens_or_fills_the_position_table():
     assert model.generate(prompt, suppress_tokens=[2]).size(1) == 31
     for cache in (None, "static"):
         with pytest.raises(
-            ValueError, match=r"has max_position_embeddings=30 .* got max_length=32"
+            ValueError, match=r"at most 31, because .* has max_position_embeddings=30, got 32"
         ):
             model.generate(prompt, max_new_tokens=7, cache_implementation=cache)
 

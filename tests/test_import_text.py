@@ -1160,7 +1160,9 @@ def test_rejects_flags_that_are_not_yaml_mappings():
         read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="8 heads"))
     with pytest.raises(ValueError, match="config must be a YAML mapping"):
         read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="{a: ["))
-    with pytest.raises(ValueError, match=r"names must be some of transformer, .* got 'encoder'"):
+    with pytest.raises(
+        ValueError, match=r"names must be one or more of transformer, .* got 'encoder'"
+    ):
         read_foreign_model(
             ImportFlags(output="y", system="torch", source="x", names="{encoder: core}")
         )

@@ -476,7 +476,7 @@ def test_empty_batch_gives_an_empty_result(model):
     ("arguments", "message"),
     [
         ({}, "encoder needs either input_ids or inputs_embeds"),
-        ({"input_ids": torch.tensor([[5, 2]])}, "decoder needs decoder_input_ids or labels"),
+        ({"input_ids": torch.tensor([[5, 2]])}, "decoder needs exactly one input: decoder_input_ids, labels"),
         (
             {
                 "input_ids": torch.tensor([[5, 6, 2]]),

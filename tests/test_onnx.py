@@ -156,9 +156,11 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         with pytest.raises(ValueError, match=message):
             exported(translator, tmp_path / "wrong")
     for dtypes in (("float16",), ("int8", "int4")):
-        with pytest.raises(ValueError, match=r"dtypes must be some of float32, int8, got \['"):
+        with pytest.raises(
+            ValueError, match=r"dtypes must be one or more of float32, int8, got \['"
+        ):
             exported(Translator(model, tokenizer), tmp_path / "wrong", *dtypes)
-    with pytest.raises(ValueError, match=r"some of float32, int8, got \[\]"):
+    with pytest.raises(ValueError, match=r"one or more of float32, int8, got \[\]"):
         export_onnx(Translator(model, tokenizer), tmp_path / "wrong", ())
     assert not (tmp_path / "wrong").exists()
     (tmp_path / "full").mkdir()

@@ -92,7 +92,7 @@ def terminate():
 
 @pytest.fixture
 def run(tmp_path, encoded, tokenizer):
-    """Train in tmp_path / name, resuming from the newest whole checkpoint if there is one."""
+    """Train in tmp_path / name, resuming from the newest intact checkpoint if there is one."""
 
     def run_(name, at=None, data=encoded, callback=None, path=None, **options):
         checkpoint = path or choose_checkpoint(arguments(tmp_path / name, resume="auto"))
@@ -343,7 +343,7 @@ def test_training_resumes_as_the_arguments_say(cut, encoded, tokenizer):
 
 def test_a_checkpoint_of_weights_alone_is_not_resumed(run):
     run("cut", at=6, save_only_model=True)
-    with pytest.raises(ValueError, match=r"checkpoint-4 holds weights alone \(save_only_model\)"):
+    with pytest.raises(ValueError, match=r"checkpoint-4 holds only weights \(save_only_model\)"):
         run("cut", save_only_model=True)
 
 
@@ -1085,7 +1085,7 @@ def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenize
     trainer = make_trainer(cut, encoded, tokenizer, **STEPS)
     trainer.train(resume_from_checkpoint=True)
     assert_same_run(trainer, run("whole"))
-    with pytest.raises(ValueError, match="No whole checkpoint in output_dir"):
+    with pytest.raises(ValueError, match="No intact checkpoint in output_dir"):
         make_trainer(tmp_path / "none", encoded, tokenizer).train(resume_from_checkpoint=True)
 
 

@@ -27,7 +27,8 @@ class AverageFlags:
         default=None, help="Average this many of the run's newest checkpoints."
     )
     best: int | None = HfArg(
-        default=None, help="Average this many of the run's best checkpoints that were evaluated."
+        default=None,
+        help="Average this many of the evaluated checkpoints, those with the best --metric.",
     )
     metric: str = HfArg(default="loss", help="With --best, the metric: loss, bleu, chrf, ...")
     checkpoints: list[str] | None = HfArg(

@@ -60,7 +60,7 @@ def _torch_names(names: dict[str, str]) -> TorchNames:
     known = [each.name for each in fields(TorchNames)]
     for name in names:
         if name not in known:
-            raise ValueError(f"names must be some of {', '.join(known)}, got {name!r}.")
+            raise ValueError(f"names must be one or more of {', '.join(known)}, got {name!r}.")
     return TorchNames(**names)
 
 

@@ -81,7 +81,7 @@ class AlignmentFlags(ModelFlags):
             pairs = embedded_gold(size, is_reversed=languages != DEFAULT_LANGUAGES)
         if len(pairs) < 2:
             raise ValueError(
-                f"Choosing on one half and scoring on the other needs 2 pairs, got {len(pairs)}."
+                f"score-alignment needs at least 2 pairs, one half to choose on, got {len(pairs)}."
             )
         return pairs
 

@@ -46,9 +46,7 @@ class SearchFlags(SearchOptions):
 
     def __post_init__(self) -> None:
         if self.do_sample and self.num_beams is not None:
-            raise ValueError(
-                "num_beams is for searching, and do_sample samples. Leave one of them out."
-            )
+            raise ValueError("num_beams cannot be used with do_sample. Leave one of them out.")
         # The number of beams may follow from the model, which is not loaded yet.
         beams = {} if self.num_beams is not None else {"num_beams": max(4, self.nbest)}
         SearchOptions(**beams | {n: v for n, v in vars(self).items() if v is not None})

@@ -43,7 +43,7 @@ class ModelFlags:
 
     def __post_init__(self) -> None:
         if self.engine == "torch" and self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be {', '.join(DTYPES)}, got {self.dtype!r}.")
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}.")
 
     def load(self, **options: Any) -> Translator:
         """Load the translator; options are further ones of `Translator.from_pretrained`."""

@@ -162,7 +162,9 @@ def export_onnx(
     check_clients_support(translator)
     unknown = set(dtypes) - SUFFIXES.keys()
     if unknown or not dtypes:
-        raise ValueError(f"dtypes must be some of {', '.join(SUFFIXES)}, got {list(dtypes)}.")
+        raise ValueError(
+            f"dtypes must be one or more of {', '.join(SUFFIXES)}, got {list(dtypes)}."
+        )
     model = copy.deepcopy(translator.model).float().cpu().eval()
     with (
         new_folder(folder) as unfinished,

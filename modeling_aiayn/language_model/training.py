@@ -37,9 +37,9 @@ class LanguageModelTrainingArguments(RunArguments):
         default=64, help="Windows in an evaluation batch, on each device."
     )
     eval_strategy: str = HfArg(default="steps", help="no, epoch or steps.")
-    eval_steps: float | None = HfArg(default=250, help="Evaluate every so many updates.")
+    eval_steps: float | None = HfArg(default=250, help="Updates between evaluations.")
     save_strategy: str = HfArg(default="steps", help="no, epoch, steps or best.")
-    save_steps: float = HfArg(default=250, help="Save every so many updates.")
+    save_steps: float = HfArg(default=250, help="Updates between checkpoints.")
     prediction_loss_only: bool = HfArg(default=True, help="Compute only the loss in evaluation.")
     save_total_limit: int | None = HfArg(default=2, help="Keep at most this many checkpoints.")
     load_best_model_at_end: bool = HfArg(

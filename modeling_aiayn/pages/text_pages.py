@@ -26,7 +26,7 @@ class TextPage:
         tokenizer: Its tokenizer.
         thread: Where the model computes.
         title: The page's title.
-        max_characters: Characters of a text at most.
+        max_characters: Maximum number of characters in a text.
         examples: Texts to begin with.
     """
 

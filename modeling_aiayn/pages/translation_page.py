@@ -27,7 +27,7 @@ class TranslationPage:
         thread: Where the model computes.
         title: The page's title.
         source_lang: Language of the texts, an ISO 639 code, by which they are split into sentences.
-        max_characters: Characters of a text at most.
+        max_characters: Maximum number of characters in a text.
         examples: Texts to begin with.
         prepare_sentence: Returns a sentence as the model gets it.
     """

@@ -72,14 +72,14 @@ class RunArguments(Seq2SeqTrainingArguments):
     r_drop: float = field(
         default=0.0,
         metadata={
-            "help": "Compute each batch twice with other dropout, and add this weight times the "
-            "divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is usual. A step "
-            "takes two to three times as long."
+            "help": "Compute each batch twice with different dropout masks, and add this weight "
+            "times the divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is "
+            "usual. A step takes two to three times as long."
         },
     )
     restore_callback_states_from_checkpoint: bool = field(
         default=True,
-        metadata={"help": "When resuming, continue to count for early_stopping_patience."},
+        metadata={"help": "When resuming, restore the count of early_stopping_patience."},
     )
     use_cache: bool = field(
         default=True,

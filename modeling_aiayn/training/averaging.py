@@ -80,7 +80,7 @@ def check_same_model(folders: Iterable[Path]) -> None:
 
 
 def last_checkpoints(run: Path, number: int) -> list[Path]:
-    """The newest checkpoints of a run, oldest first; all must exist and be undamaged."""
+    """The newest checkpoints of a run, oldest first; all must exist and be intact."""
     return _check_number(list_checkpoints(run)[-number:], number, run)
 
 

@@ -73,9 +73,9 @@ def cut_batches(
     needed = -(-max(len(batches), at_least) // num_processes) * num_processes
     if len(lengths) < needed:
         raise ValueError(
-            f"{needed} batches of at most {max_tokens} tokens, for {num_processes} processes, need "
-            f"at least as many pairs, got {len(lengths)}. Raise max_tokens_per_batch, or use "
-            "fewer processes or more pairs."
+            f"Training needs at least {needed} pairs, one for each batch of at most {max_tokens} "
+            f"tokens of {num_processes} processes, got {len(lengths)}. Raise max_tokens_per_batch, "
+            "or use fewer processes or more pairs."
         )
     while len(batches) < needed:
         largest = max(range(len(batches)), key=lambda index: len(batches[index]))

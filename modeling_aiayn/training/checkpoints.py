@@ -134,7 +134,7 @@ def _update_of(folder: Path) -> int:
 
 
 def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
-    """The newest undamaged checkpoint, or None; the log names each skipped checkpoint."""
+    """The newest intact checkpoint, or None; the log names each skipped checkpoint."""
     for folder in reversed(list_checkpoints(output_dir)):
         try:
             return check_checkpoint(folder)
@@ -144,7 +144,7 @@ def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
 
 
 def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
-    """Check that output_dir has no whole checkpoint newer than resumed.
+    """Check that output_dir has no intact checkpoint newer than resumed.
 
     If resumed is None or lies elsewhere, check that the folder has no checkpoint.
     """
@@ -204,7 +204,7 @@ def choose_checkpoint(
         if newest is None and (name is True or has_renamed):
             name_it = "Name one of the abandoned-* folders: --resume FOLDER."
             hint = name_it if has_renamed else "Start without resume, or name another folder."
-            raise ValueError(f"No whole checkpoint in output_dir {output_dir}. {hint}")
+            raise ValueError(f"No intact checkpoint in output_dir {output_dir}. {hint}")
         return newest
     folder = Path(name) if name else None
     checkpoint = None if folder is None else check_checkpoint(folder)

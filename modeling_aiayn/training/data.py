@@ -152,7 +152,9 @@ def _check_noise(data: DataArguments) -> None:
         raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
     for kind in data.noise_kinds:
         if kind not in NOISES:
-            raise ValueError(f"noise_kinds must be some of {', '.join(NOISES)}, got {kind!r}.")
+            raise ValueError(
+                f"noise_kinds must be one or more of {', '.join(NOISES)}, got {kind!r}."
+            )
     changed = {"noise_kinds": data.noise_kinds != list(NOISES), "noise_seed": data.noise_seed}
     for name in filter(changed.get, () if data.noisy_sources else changed):
         raise ValueError(f"{name} needs noisy_sources. Pass noisy_sources, such as 0.2.")

@@ -18,7 +18,7 @@ EMA_FOLDER = "ema"
 
 
 def ema_decay(decay: float, update: int) -> float:
-    """The decay of an update, counted from 1; it grows, to soon forget the initial weights."""
+    """The decay at an update, counted from 1. It starts small, to forget the initial weights."""
     return min(decay, (1 + update) / (10 + update))
 
 

@@ -62,7 +62,7 @@ class FineTuningArguments:
         default=None,
         metadata={
             "help": "Train an adapter of this rank by LoRA, instead of the model. Usual: 16. "
-            "output_dir then holds the adapter alone."
+            "output_dir then holds only the adapter."
         },
     )
     merge_lora: bool = field(
@@ -83,7 +83,7 @@ class FineTuningArguments:
                 raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
         for part in self.freeze or ():
             if part not in PARTS:
-                raise ValueError(f"freeze must be some of {', '.join(PARTS)}, got {part!r}.")
+                raise ValueError(f"freeze must be one or more of {', '.join(PARTS)}, got {part!r}.")
         if self.lora_rank is not None and self.lora_rank < 1:
             raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
         self._check_combination()

@@ -44,7 +44,7 @@ class Resumption(TrainerCallback):
             check_settings(checkpoint.settings, settings)
             if self._value_before("save_only_model", False):
                 raise ValueError(
-                    f"{checkpoint.folder} holds weights alone (save_only_model), so a run cannot "
+                    f"{checkpoint.folder} holds only weights (save_only_model), so a run cannot "
                     "resume from it. Start another run from these weights, in a new --output_dir, "
                     f"with --start_from {checkpoint.folder}."
                 )

@@ -27,7 +27,7 @@ FIXED = (
 )
 # Once set, these cannot change either: scores of two metrics cannot be compared.
 COMPARISON = ("metric_for_best_model", "greater_is_better")
-# A run ends here; a longer one continues a shorter one.
+# These set the length of a run. With larger values, a finished run can be continued.
 LENGTH = ("max_steps", "num_train_epochs", "early_stopping_patience")
 # The results do not depend on these. Any other argument may change too, and the log says so.
 INCIDENTAL = frozenset(

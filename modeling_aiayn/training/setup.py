@@ -14,16 +14,20 @@ from ..tokenization import train_tokenizer, vocabulary_sha256
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
+PRESET_HELP = "Model size: base or big (Table 3), or tiny (Wu et al. 2021)."
 
 
 @dataclass
 class PresetArguments:
     """Model size: a preset of AiaynConfig, and fields that replace its values."""
 
-    preset: str = field(default="tiny", metadata={"help": "tiny, base or big."})
+    preset: str = field(default="tiny", metadata={"help": PRESET_HELP})
     config_overrides: str | None = field(
         default=None,
-        metadata={"help": "Fields of AiaynConfig as YAML, as in '{d_model: 256, dropout: 0.2}'."},
+        metadata={
+            "help": "Fields of AiaynConfig as YAML, as in '{d_model: 256, dropout: 0.2}'. They "
+            "replace the overrides of a recipe."
+        },
     )
 
 
@@ -31,7 +35,7 @@ class PresetArguments:
 class ModelArguments(PresetArguments):
     """Model size and vocabulary of a translation model."""
 
-    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
+    preset: str = field(default="base", metadata={"help": PRESET_HELP})
     vocabulary: str = field(
         default="bpe",
         metadata={
@@ -45,7 +49,7 @@ class ModelArguments(PresetArguments):
         default=False,
         metadata={
             "help": "Lower-case all text in a bpe or token vocabulary, as the word vocabulary "
-            "does. Compare bleu_lowercase then."
+            "does. Then compare the score bleu_lowercase."
         },
     )
     length_penalty: float = field(
@@ -56,7 +60,8 @@ class ModelArguments(PresetArguments):
         },
     )
     min_frequency: int = field(
-        default=2, metadata={"help": "Minimum count of a word or token in its vocabulary."}
+        default=2,
+        metadata={"help": "Words or tokens that occur fewer times than this become <unk>."},
     )
 
 
@@ -99,7 +104,7 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
 def build_tokenizers(
     model: ModelArguments, train: Dataset
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """Train tokenizers of source and target, one object if shared, on the training pairs alone.
+    """Train tokenizers of source and target, one object if shared, only on the training pairs.
 
     Raises:
         ValueError: There is no such kind of vocabulary, or its size does not fit the text.

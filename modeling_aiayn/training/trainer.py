@@ -216,7 +216,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return separate_workers(super().get_eval_dataloader(eval_dataset))
 
     def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
-        """The library's batches; dataloader_drop_last applies to training alone."""
+        """The library's batches; dataloader_drop_last applies only to training."""
         drops_last = self.args.dataloader_drop_last
         self.args.dataloader_drop_last = drops_last and is_training
         try:
@@ -360,7 +360,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """Evaluate the averaged weights, if there are any; the loss is a mean over labels."""
-        # The library's own choice keeps the rows that fill up the processes' last batches.
+        # The default of transformers keeps the repeated rows that fill the last batches.
         self.gather_function = self.accelerator.gather_for_metrics
         self.evaluation_loss.reset()
         with self.ema.averaged_weights(self.model):

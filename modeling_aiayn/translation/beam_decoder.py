@@ -21,7 +21,7 @@ class BeamDecoder:
         models: Models of one vocabulary.
         input_ids: Sources, [N, S].
         attention_mask: 1 for real source tokens, [N, S].
-        width: Hypotheses of each source at most.
+        width: Maximum number of hypotheses of a source.
         max_length: Longest translation in tokens.
         with_coverage: Whether to add up the attention that each source token gets.
         shortlisted: The ids to score, [C]. None: the whole vocabulary; C is V then.

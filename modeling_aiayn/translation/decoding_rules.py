@@ -67,8 +67,8 @@ class DecodingRules:
         """The only end, for CTranslate2; a ValueError if there are several."""
         if len(self.eos_token_ids) != 1:
             raise ValueError(
-                "CTranslate2 needs exactly one end, got "
-                f"eos_token_id={sorted(self.eos_token_ids)}. Set one in the generation config."
+                "CTranslate2 needs exactly one eos_token_id, got "
+                f"{sorted(self.eos_token_ids)}. Set one in the generation config."
             )
         return next(iter(self.eos_token_ids))
 

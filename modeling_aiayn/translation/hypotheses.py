@@ -51,7 +51,7 @@ class SentenceSearch:
     Args:
         options: How to search.
         eos_token_ids: Ids that end a translation.
-        max_length: Tokens at most; the last must be an end.
+        max_length: Maximum number of tokens; the last must be one of eos_token_ids.
         prefix: The first ids of the translation.
         running: Unfinished hypotheses, best first; none once the search is done.
         finished: Finished hypotheses, best first.

@@ -25,7 +25,7 @@ class HypothesisTree:
     Several models that vote share the tree; each has its own keys and values.
 
     Args:
-        width: Hypotheses of a sentence at most.
+        width: Maximum number of hypotheses of a sentence.
         likes: For each model, and each of its layers, a tensor [N, H, S, K] with the sizes, dtype
             and device of the layer's keys.
     """

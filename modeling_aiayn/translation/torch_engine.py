@@ -72,7 +72,7 @@ class TorchEngine:
             raise ValueError("Translator needs at least one model, got an empty list.")
         if len(sizes) > 1:
             raise ValueError(
-                "Models that vote must have one target vocabulary, got vocabularies of "
+                "The models of an ensemble must have one target vocabulary, got vocabularies of "
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
             )
         self.vocab_size = sizes.pop()

@@ -277,8 +277,8 @@ class Translator:
         Args:
             texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
                 cut, with a warning.
-            batch_size: Sentences of a batch at most.
-            max_tokens_per_batch: Source tokens of a batch at most, padding included.
+            batch_size: Maximum number of sentences in a batch.
+            max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
             **search_options: As for `SearchOptions`: num_beams, length_penalty, ...; others as
                 `search_options` says.
@@ -316,8 +316,8 @@ class Translator:
             options: How to search. None: as `search_options` says.
             prefixes: The beginning of each translation, one for each text.
             phrases: Phrases that each translation must contain, a list for each text.
-            batch_size: Sentences of a batch at most.
-            max_tokens_per_batch: Source tokens of a batch at most, padding included.
+            batch_size: Maximum number of sentences in a batch.
+            max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             pool_size: Sentences to read before the first translation; they are sorted by length.
             first_number: Number of the first text; samples of equal texts differ by their numbers.
             report: Called after each batch with its sentences and target tokens.
@@ -401,8 +401,9 @@ class Translator:
             texts: Sentences.
             targets: A translation of each; cut after `max_target_tokens`, with a warning.
             options: The length penalty; the coverage penalty is not applied.
-            batch_size: Sentences of a batch at most.
-            max_tokens_per_batch: Source or target tokens of a batch at most, padding included.
+            batch_size: Maximum number of sentences in a batch.
+            max_tokens_per_batch: Maximum number of source, or of target, tokens in a batch, padding
+                included.
 
         Returns:
             The translations with their scores, in the order of the texts.
