@@ -30,14 +30,14 @@ def scaled_dot_product_attention(
         key: Keys, [B, H, S, K].
         value: Values, [B, H, S, K].
         attention_mask: Added to the scores, broadcastable to [B, H, T, S]: 0 at keys that a query
-            attends to, and the dtype's minimum at the others.
+            attends to, and a very low number at the others; see `additive_mask`.
         dropout: Share of the attention weights that is dropped before they meet the values.
 
     Returns:
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
 
-    Departs from the paper: masked scores get the dtype's minimum, not minus infinity, so a row of
-    padding alone stays finite (`additive_mask` ensures that in float16, too).
+    Departs from the paper: masked scores get the dtype's minimum, in float16 half of it, not minus
+    infinity. So a row of padding alone stays finite.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # [B, H, T, S]
     if attention_mask is not None:
@@ -157,9 +157,8 @@ class MultiHeadAttention(nn.Module):
         """
         query = self._split_heads(self.q_proj(hidden_states))
         dropout = self.dropout if self.training else 0.0
-        attended, weights = attention_function(
-            self, query, key, value, attention_mask, dropout=dropout, **kwargs
-        )
+        options = {"dropout": dropout, "scaling": self.head_dim**-0.5, **kwargs}
+        attended, weights = attention_function(self, query, key, value, attention_mask, **options)
         return self.out_proj(self._join_heads(attended)), weights
 
     def _split_heads(self, projected: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ def blockwise_attention_forward(
     is_causal = attention_mask is None and queries > 1 and getattr(module, "is_causal", False)
     # Sizes of an exported program may be symbols.
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
-    if is_exporting or queries * keys >= FEWEST_SCORES:
+    # Algorithm 2 has no gradient of the mask, which a learned bias needs.
+    is_learned = attention_mask is not None and attention_mask.requires_grad
+    if (is_exporting or queries * keys >= FEWEST_SCORES) and not is_learned:
         # Draw the seed from torch's default generator: gradient checkpointing restores its state.
         seed = torch.randint(2**62, ()) if dropout else torch.tensor(0)
         inputs = (query, key, value, attention_mask, seed, dropout, is_causal)

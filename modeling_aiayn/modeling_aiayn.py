@@ -214,6 +214,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
+        decoder_position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
@@ -248,6 +249,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
+            decoder_position_ids=decoder_position_ids,
             use_cache=use_cache,
             **kwargs,
         )
@@ -285,6 +287,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = AiaynEncoderModel(self.config)
         self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.dropout = config.classifier_dropout
         self.post_init()
 
     @can_return_tuple
@@ -316,10 +319,12 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
             position_ids=position_ids,
             **kwargs,
         )
+        if attention_mask is not None and attention_mask.dim() == 4:  # ready for attention
+            attention_mask = source_mask(input_ids, None, self.config.pad_token_id)
         pooled = pool_states(
             outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
         )
-        pooled = drop(pooled, self.config.classifier_dropout, self.training)
+        pooled = drop(pooled, self.dropout, self.training)
         logits = self.classifier(pooled)
         loss = None
         if labels is not None:

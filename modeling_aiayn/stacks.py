@@ -30,6 +30,9 @@ from .layers import (
     TransformerLayer,
 )
 
+# Attention implementations that return no weights. One that a user registers may return them.
+WITHOUT_WEIGHTS = ("sdpa", "flash_attention", "flex_attention", "aiayn_", "kernels-community/")
+
 
 class AiaynPreTrainedModel(PreTrainedModel):
     """Base class of all models here: declares to transformers how to load, split and run them."""
@@ -93,6 +96,14 @@ class AiaynPreTrainedModel(PreTrainedModel):
         embedding.num_embeddings = self.config.decoder_vocab_size = embedding.weight.size(0)
         return embedding
 
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Inputs of a forward pass, for tools that trace a model."""
+        inputs = super().dummy_inputs
+        if self.config.is_encoder_decoder and len(self._stacks()) > 1:
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        return inputs
+
     def _stacks(self) -> list["AiaynStack"]:
         return [module for module in self.modules() if isinstance(module, AiaynStack)]
 
@@ -148,6 +159,7 @@ class AiaynStack(AiaynPreTrainedModel):
             self.embed_positions = SinusoidalPositions(
                 config.d_model, config.position_base, config.position_offset
             )
+        self.dropout = config.dropout
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.layers = nn.ModuleList(layers)
         final_norm = config.norm_first if config.final_norm is None else config.final_norm
@@ -214,20 +226,24 @@ class AiaynStack(AiaynPreTrainedModel):
         if isinstance(past_length, int):
             length += past_length
             check_mask(attention_mask, (batch_size, length), "token")
-            num_positions = length
+            num_positions = length if position_ids is None else 0
         if position_ids is None:
             position_ids = count_positions(attention_mask, past_length, inputs_embeds)
-        else:
-            is_checked = position_ids.numel() and self._can_check(position_ids, past_length)
-            num_positions = int(position_ids.max()) + 1 if is_checked else 0
-        self._check_table(num_positions)
+        self._check_table(position_ids, past_length, num_positions)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)
         hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
-        return drop(hidden_states, self.config.dropout, self.training)
+        return drop(hidden_states, self.dropout, self.training)
 
-    def _check_table(self, num_positions: int) -> None:
+    def _check_table(
+        self, position_ids: Tensor, past_length: int | Tensor, num_positions: int
+    ) -> None:
+        """Check that a learned table has all positions, or num_positions if they cannot be read."""
         rows = self.embed_positions.max_length
-        if rows is not None and num_positions > rows:
+        if rows is None:
+            return
+        if position_ids.numel() and self._can_check(position_ids, past_length):
+            num_positions = int(position_ids.max()) + 1
+        if num_positions > rows:
             raise ValueError(
                 f"The learned position table has max_position_embeddings={rows} positions, got an "
                 f"input of {num_positions} tokens. Shorten the input, or train a model with "
@@ -238,12 +254,13 @@ class AiaynStack(AiaynPreTrainedModel):
         """Check that the implementation computes attention weights if they are asked for.
 
         Raises:
-            ValueError: Weights are asked for, and the implementation is not "eager".
+            ValueError: Weights are asked for, and the implementation returns none.
         """
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         implementation = self.config._attn_implementation
-        if output_attentions and implementation != "eager":
+        has_weights = not (implementation or "").startswith(WITHOUT_WEIGHTS)
+        if output_attentions and not has_weights:
             raise ValueError(
                 "output_attentions=True needs attn_implementation='eager', got "
                 f"{implementation!r}, which computes no attention weights. Load the model with "
@@ -378,6 +395,11 @@ class AiaynDecoder(AiaynStack):
         """
         if self.has_source:
             check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        elif encoder_hidden_states is not None:
+            raise ValueError(
+                "A language model has no attention over a source. Leave out encoder_hidden_states, "
+                "or load AutoModelForSeq2SeqLM."
+            )
         self.check_output_attentions(kwargs.get("output_attentions"))
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
@@ -491,7 +513,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
             "A 4D attention mask must be boolean, or hold floating-point numbers to add to the "
             f"scores, got {mask.dtype}. Pass mask.bool() if 1 means that a query may attend."
         )
-    if mask.dim() != 2:
+    if mask.dim() == 4:
         return
     if mask.shape != shape:
         raise ValueError(

@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from conftest import small_model
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
 
 from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn.attention import (
@@ -291,3 +293,21 @@ def test_flash_attention_gives_the_logits_of_eager_attention():
     expected = model(ids, labels=ids).logits
     model.set_attn_implementation("flash_attention_2")
     torch.testing.assert_close(model(ids, labels=ids).logits, expected, rtol=0.05, atol=0.05)
+
+
+def test_an_implementation_of_ones_own_gets_the_scale_and_may_return_weights():
+    def doubled(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+        scores = query @ key.transpose(2, 3) * scaling
+        weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
+        return (2 * weights @ value).transpose(1, 2), weights
+
+    AttentionInterface.register("doubled", doubled)
+    AttentionMaskInterface.register("doubled", eager_mask)
+    ids = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "decoder_input_ids": torch.tensor([[0, 8]])}
+    model = small_model(encoder_layers=1, decoder_layers=1)
+    eager = model(**ids, output_attentions=True)
+    model.set_attn_implementation("doubled")
+    outputs = model(**ids, output_attentions=True)
+    torch.testing.assert_close(outputs.encoder_attentions[0], eager.encoder_attentions[0])
+    assert outputs.cross_attentions[0].shape == (1, 2, 2, 4)
+    assert not torch.allclose(outputs.logits, eager.logits)

@@ -7,6 +7,7 @@ import torch
 from conftest import small_model
 from torch.utils.checkpoint import checkpoint
 
+from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn import blockwise_attention as module
 from modeling_aiayn.attention import scaled_dot_product_attention
 from modeling_aiayn.blockwise_attention import blockwise_attention, blockwise_attention_forward
@@ -254,3 +255,16 @@ def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch):
     with Watch():
         blockwise_attention_forward(Attention(), *given, None)[0].sum().backward()
     assert max(largest) <= B * H * 160 * K
+
+
+@pytest.mark.parametrize("length", [16, 300])
+def test_a_learned_bias_gets_its_gradient(length):
+    gradients = []
+    for implementation in ("eager", "aiayn_blockwise"):
+        model = small_model(AiaynForCausalLM, attn_implementation=implementation)
+        ids = torch.arange(length)[None] % 20 + 5
+        bias = torch.zeros(1, 1, length, length)
+        bias = bias.masked_fill(torch.ones(length, length).triu(1).bool(), -1e9).requires_grad_()
+        model(ids, attention_mask=bias, use_cache=False).logits.square().sum().backward()
+        gradients.append(bias.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-4)

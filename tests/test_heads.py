@@ -391,3 +391,45 @@ def test_a_model_with_one_of_two_vocabularies_can_be_resized():
     writer.resize_token_embeddings(33)
     assert writer.config.decoder_vocab_size == 33
     assert writer(torch.tensor([[5, 32]])).logits.size(-1) == 33
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_classifier_pools_real_tokens_of_a_4d_mask(pooling):
+    model = classifier(classifier_pooling=pooling)
+    expected = model(IDS).logits
+    mask = (IDS != 1)[:, None, None].expand(-1, 1, 6, -1)  # [B, 1, S, S]
+    torch.testing.assert_close(model(IDS, attention_mask=mask).logits, expected)
+    torch.testing.assert_close(model(IDS[1:], attention_mask=mask[1:]).logits, expected[1:])
+
+
+def test_masks_of_three_dimensions_are_rejected():
+    for model in (classifier(), language_model(), small_model(AiaynEncoderModel)):
+        message = r"must have one entry per token, got a mask of shape \(2, 6, 6\)"
+        with pytest.raises(ValueError, match=message):
+            model(IDS, attention_mask=torch.ones(2, 6, 6))
+
+
+def test_padding_on_the_left_needs_no_position():
+    learned = {"position_type": "learned", "max_position_embeddings": 4}
+    model = language_model(**learned)
+    ids = torch.tensor([[1] * 5 + [7, 8, 9]])
+    logits = model(ids, attention_mask=(ids != 1).long()).logits[:, 5:]
+    torch.testing.assert_close(logits, model(ids[:, 5:]).logits)
+    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, got an input of 5"):
+        model(ids, attention_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
+
+
+def test_a_language_model_takes_no_source():
+    with pytest.raises(ValueError, match="A language model has no attention over a source"):
+        language_model()(IDS, encoder_hidden_states=torch.zeros(2, 3, 12))
+
+
+def test_a_later_change_of_the_config_changes_no_dropout():
+    for model, inputs in (
+        (classifier(dropout=0.0, classifier_dropout=0.0), {"input_ids": IDS}),
+        (small_model(dropout=0.0), {"input_ids": IDS, "decoder_input_ids": IDS}),
+    ):
+        model.train()
+        expected = model(**inputs).logits
+        model.config.dropout = model.config.classifier_dropout = 0.9
+        torch.testing.assert_close(model(**inputs).logits, expected)

@@ -1,5 +1,7 @@
 """Section 3 as PreTrainedModels: what goes in, what comes out, what learns."""
 
+import inspect
+
 import pytest
 import torch
 from conftest import small_config, small_model
@@ -624,3 +626,19 @@ def test_the_earlier_name_of_label_smoothing_is_rejected(head):
 def test_extra_attributes_of_a_configuration_do_not_reach_the_layers():
     model = AiaynForConditionalGeneration(small_config(num_heads=7, ffn_dim=5))
     assert model.model.encoder.layers[0].fc1.out_features == 13
+
+
+def test_dummy_inputs_and_positions_of_the_target_can_be_passed(batch):
+    for cls in (AiaynForConditionalGeneration, AiaynModel, AiaynEncoderModel, AiaynForCausalLM):
+        model = small_model(cls)
+        assert model(**model.dummy_inputs)[0].shape[:2] == (3, 5)
+    parameters = inspect.signature(AiaynForConditionalGeneration.forward).parameters
+    assert "decoder_position_ids" in parameters  # a Trainer drops other columns
+    model = small_model()
+    ids = batch["input_ids"]
+    inputs = {"input_ids": ids, "decoder_input_ids": torch.tensor([[0, 5, 6]] * len(ids))}
+    expected = model(**inputs).logits
+    positions = torch.arange(3)[None].expand(len(expected), -1)
+    given = model(**inputs, decoder_position_ids=positions).logits
+    torch.testing.assert_close(given, expected)
+    assert not torch.allclose(model(**inputs, decoder_position_ids=positions + 1).logits, expected)
