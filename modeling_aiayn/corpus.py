@@ -62,13 +62,16 @@ def read_bytes(path: str | Path) -> bytes:
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     """Read a .jsonl file: the place of each line, as path:number, and its JSON value.
 
+    Blank lines are skipped.
+
     Raises:
         OSError: The file cannot be read.
         ValueError: A line is not UTF-8 or not JSON.
     """
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}:{number}"
-        yield where, parse_json(line, where)
+        if line.strip():
+            yield where, parse_json(line, where)
 
 
 def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
@@ -151,6 +154,10 @@ def _replace_invalid(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _decode_line(line: bytes, where: str) -> str:
+    if b"\0" in line:
+        raise ValueError(
+            f"{where}: not UTF-8: the line has NUL bytes, as UTF-16 has. Convert it to UTF-8."
+        )
     try:
         return line.decode("utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -180,6 +187,8 @@ def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> 
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
+        if not line.strip():
+            continue
         if len(cells) != 2:
             raise ValueError(
                 f"{path}:{number}: a line must have 2 columns, got {len(cells)}. Put one tab "
@@ -210,7 +219,12 @@ def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, 
         record = record["translation"]
     keys = record.keys() if isinstance(record, dict) else ()
     for key in (source, target):
-        if key not in keys or not isinstance(record[key], str):
+        if key in keys and not isinstance(record[key], str):
+            raise ValueError(
+                f"{where}: a record must have a text under {key!r}, got {record[key]!r}. Write a "
+                'text, or "" to skip the pair.'
+            )
+        if key not in keys:
             raise ValueError(
                 f"{where}: a record must have a text under {key!r}, got "
                 f"{f'the keys {sorted(keys)}' if keys else type(record).__name__}."

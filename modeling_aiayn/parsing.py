@@ -58,12 +58,25 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads YAML without aliases: a few lines of them can stand for billions of values."""
+    """Reads YAML without aliases: a few lines of them can stand for billions of values.
+
+    As in YAML 1.2, only true and false are booleans (no is Norwegian), and 1e-5 is a number.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases such as *name are not supported")
         return super().compose_node(parent, index)
+
+
+_BOOLEAN, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN or first in "tTfF"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PlainLoader.add_implicit_resolver(
+    _FLOAT, re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def parse_yaml(text: str, where: str) -> Any:

@@ -54,6 +54,7 @@ def test_typing_errors_hit_letters_at_their_rate_and_are_of_each_kind():
     assert any(len(word) == 5 and sum(a != b for a, b in zip(word, "brown", strict=True)) == 1 for word in words if len(word) == 5)  # fmt: skip
     assert with_typing_errors(TEXT, random.Random(1)) == found
     assert with_typing_errors("", random.Random(1)) == ""
+    assert all(with_typing_errors("I", random.Random(seed)) for seed in range(200))
 
 
 @pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 2), (1.0, 4)])

@@ -9,6 +9,7 @@ import pytest
 from conftest import MULTI30K
 from datasets import Dataset
 
+from modeling_aiayn.classification.labelled_texts import read_labelled
 from modeling_aiayn.corpus import (
     embedded_pairs,
     parse_columns,
@@ -149,7 +150,9 @@ def test_the_error_names_a_missing_file(tmp_path):
         ("pairs.tsv", "a b\n", r"pairs\.tsv:1: a line must have 2 columns, got 1"),
         ("pairs.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', r"pairs\.jsonl:2: not valid JSON"),
         ("pairs.jsonl", '{"en": "a"}\n', r"jsonl:1: .* text under 'de', got the keys \['en'\]"),
-        ("pairs.jsonl", '{"en": "a", "de": 5}\n', r"jsonl:1: .* text under 'de'"),
+        ("pairs.jsonl", '{"en": "a", "de": 5}\n', r"jsonl:1: .* text under 'de', got 5\."),
+        ("pairs.jsonl", '{"en": "a", "de": null}\n', r'text under .de., got None\. Write .* "" to'),
+        ("pairs.tsv", "a\0\tb\0\n", r"pairs\.tsv:1: not UTF-8: .* NUL bytes, as UTF-16 has"),
         ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got list"),
     ],
 )
@@ -157,6 +160,24 @@ def test_the_error_names_a_malformed_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_pairs(str(tmp_path / name), "en", "de")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "a\tb\n\nc\td\n \n"),
+        ("a.jsonl", '{"en": "a", "de": "b"}\n\n{"en": "c", "de": "d"}\n\n'),
+    ],
+)
+def test_blank_lines_are_skipped(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    pairs = read_pairs(str(tmp_path / name), "en", "de")
+    assert (list(pairs["source"]), list(pairs["target"])) == (["a", "c"], ["b", "d"])
+    (tmp_path / name).write_text("a\tb\n\nc\td\n" if name == "a.tsv" else text)
+    columns = ("en", "de")
+    assert [row[0] for row in read_labelled(tmp_path / name, *columns)] == (
+        ["a", "c"] if name == "a.tsv" else ["b", "d"]
+    )
 
 
 def test_the_columns_must_be_the_two_languages(tmp_path):

@@ -8,8 +8,9 @@ import yaml
 
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import parse_arguments
-from modeling_aiayn.commands.recipes import RECIPES
+from modeling_aiayn.commands.recipes import RECIPES, read_recipe, recipe_flags
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.parsing import parse_yaml
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, check_max_length
 from modeling_aiayn.training.setup import ModelArguments, build_config
@@ -92,3 +93,22 @@ def test_the_numbers_are_those_of_the_paper(
     layer = 4 * width**2 + 2 * width * ffn
     count = 37_000 * width + 6 * layer + 6 * (layer + 4 * width**2)
     assert count == pytest.approx(parameters, rel=0.02)
+
+
+def test_recipes_hold_norwegian_and_mappings(tmp_path):
+    """YAML 1.1 takes no for a boolean, and transformers reads its own mappings as JSON."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "target_lang: no\nlr_scheduler_kwargs: {min_lr: 0.1}\nbf16: true\nuse_cpu: False\n"
+        "config_overrides: {norm_first: true, classifier_pooling: max, layer_norm_eps: 0.00001}\n"
+        "noise_kinds: [on, Yes]\n"
+    )
+    flags = recipe_flags(read_recipe(path))
+    assert flags[:4] == ["--target_lang", "no", "--lr_scheduler_kwargs", '{"min_lr": 0.1}']
+    assert flags[4:8] == ["--bf16", "True", "--use_cpu", "False"]
+    overrides = {"norm_first": True, "classifier_pooling": "max", "layer_norm_eps": 1e-5}
+    assert parse_yaml(flags[9], "flag") == overrides
+    assert parse_yaml("[1e-5, -2E3, 1.5e+2, 1e, e5, 12]", "flag") == [
+        *(1e-5, -2000.0, 150.0, "1e", "e5", 12)
+    ]
+    assert flags[10:] == ["--noise_kinds", "on", "Yes"]

@@ -76,6 +76,8 @@ def read_labelled(path: str | Path, text_column: str, label_column: str) -> list
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         label, tab, text = line.partition("\t")
+        if not line.strip():
+            continue
         if not tab:
             raise ValueError(f"{path}:{number}: a line must be a label, a tab and a text.")
         rows.append(_strip_row(label, text, f"{path}:{number}"))

@@ -1,9 +1,8 @@
 """Recipes: YAML files that set the flags of a command by name."""
 
+import json
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from ..parsing import parse_yaml
 
@@ -53,8 +52,8 @@ def recipe_flags(recipe: dict[str, Any]) -> list[str]:
     """The command-line words of the flags that a recipe sets."""
     flags = []
     for name, value in recipe.items():
-        # Flags such as config_overrides take a mapping as YAML text.
-        text = yaml.safe_dump(value, default_flow_style=True) if isinstance(value, dict) else value
+        # A mapping as JSON, which is YAML too: transformers reads its own flags as JSON.
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
         values = text if isinstance(text, list) else [] if text is None else [text]
         if values:
             flags += [f"--{name}", *(str(each).strip() for each in values)]

@@ -48,7 +48,7 @@ def with_typing_errors(text: str, generator: random.Random) -> str:
         skipped = kind == 2 and following.isalpha()
         others = ["", letter * 2, following + letter if skipped else letter * 2]
         written.append([*others, generator.choice("abcdefghijklmnopqrstuvwxyz")][kind])
-    return "".join(written)
+    return "".join(written) or text
 
 
 Noise = Callable[[str, random.Random], str]
