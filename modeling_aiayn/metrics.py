@@ -1,6 +1,7 @@
 """Scores of translations, with the signatures of sacreBLEU that make them comparable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import datasets
@@ -35,6 +36,14 @@ class PlainCHRF(PythonNumbers, CHRF):
     """sacreBLEU's chrF."""
 
 
+SCORES: dict[str, Callable[[], Any]] = {
+    "bleu": PlainBLEU,
+    "bleu_lowercase": partial(PlainBLEU, lowercase=True),
+    "bleu_lowercase_intl": partial(PlainBLEU, lowercase=True, tokenize="intl"),
+    "chrf": PlainCHRF,
+}
+
+
 class TranslationScores(evaluate.Metric):
     """BLEU and chrF of sacreBLEU, and lower-cased BLEU for comparison with the literature.
 
@@ -66,14 +75,9 @@ class TranslationScores(evaluate.Metric):
         """Score translations; resamples are for intervals by bootstrap (Koehn 2004)."""
         if not predictions:
             raise ValueError("Scoring needs at least one translation, got none.")
-        metrics: dict[str, Any] = {
-            "bleu": PlainBLEU(),
-            "bleu_lowercase": PlainBLEU(lowercase=True),
-            "bleu_lowercase_intl": PlainBLEU(lowercase=True, tokenize="intl"),
-            "chrf": PlainCHRF(),
-        }
         result: dict[str, Any] = {}
-        for name, metric in metrics.items():
+        for name, make_metric in SCORES.items():
+            metric = make_metric()
             score = metric.corpus_score(predictions, [references], n_bootstrap=resamples)
             result[name] = float(score.score)
             if resamples:

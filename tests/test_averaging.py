@@ -109,7 +109,7 @@ def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):
         last_checkpoints(folder, 6)
     with pytest.raises(ValueError, match=r"has 0 checkpoints evaluated by bleu, 1 were asked for"):
         best_checkpoints(folder, 1, "bleu")
-    with pytest.raises(ValueError, match="0 were asked for"):
+    with pytest.raises(ValueError, match="number of checkpoints must be at least 1, got 0"):
         last_checkpoints(folder, 0)
     (tmp_path / "checkpoint-3").mkdir()
     with pytest.raises(ValueError, match=r"checkpoint-3: manifest\.json is missing"):
@@ -134,6 +134,9 @@ def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "model.int8.safetensors")
     with pytest.raises(ValueError, match=r"a holds weights in 8 bits\. Average the models"):
         write_average([tmp_path / "a"], tmp_path / "mean")
+    (tmp_path / "c" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"c holds a LoRA adapter, which cannot be averaged"):
+        write_average([tmp_path / "c"], tmp_path / "mean")
 
 
 class Killed(BaseException):

@@ -372,6 +372,12 @@ def test_invalid_models_are_rejected(tmp_path, options, message):
         ({"predict_with_generate": True}, "unexpected keyword argument 'predict_with_generate'"),
         ({"generation_num_beams": 5}, "unexpected keyword argument 'generation_num_beams'"),
         ({"lr_scheduler_type": "noam"}, "lr_scheduler_type must be one of linear, .* got 'noam'"),
+        ({"prediction_loss_only": True}, "scored by its classes. Leave out prediction_loss_only"),
+        (
+            {"batch_eval_metrics": True},
+            "scored by its classes. Leave out batch_eval_metrics",
+        ),
+        ({"eval_do_concat_batches": False}, "scored over all texts: eval_do_concat_batches=True"),
     ],
 )
 def test_options_of_translation_are_rejected(tmp_path, options, message):

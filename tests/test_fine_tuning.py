@@ -222,7 +222,7 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
         (["--start_from", "/none"], "No such directory: /none"),
         (
             ["--start_from", "BASE", "--output_dir", "BASE", "--resume", "auto"],
-            "output_dir must not",
+            "holds a model, but no run to resume",
         ),
         (["--start_from", str(ROOT / "tests")], "holds no model"),
         (["--freeze", "encoder"], "freeze needs start_from"),
@@ -326,3 +326,10 @@ def test_the_recipe_keeps_the_best_epoch(run, tune, tmp_path, flags):
     assert code == 0, err
     card = (tmp_path / "runs" / "recipe" / "README.md").read_text()
     assert "the checkpoint with the best validation loss" in card and "license: other" in card
+
+
+def test_a_run_does_not_overwrite_the_model_that_it_starts_from(run, model_folder):
+    (model_folder / ".pid").write_text("1\n")  # a run whose checkpoints were deleted
+    folders = ("--start_from", model_folder, "--output_dir", model_folder)
+    code, _, err = run("train_translation.py", *SCHEDULE, *folders, "--resume", "auto")
+    assert code == 1 and "output_dir must not be the folder of start_from" in err

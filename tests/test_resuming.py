@@ -1075,10 +1075,34 @@ def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
     flip_a_byte(older / "scheduler.pt")
     with pytest.raises(ValueError, match=r"scheduler\.pt has another checksum"):
         Run(arguments(cut, resume=str(older)))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="model holds a model, but no run to resume"):
+            Run(arguments(tmp_path / "model", resume="auto"))
+    (tmp_path / "model" / ".pid").write_text("1\n")  # its checkpoints were deleted
+    assert Run(arguments(tmp_path / "model", resume="auto")).checkpoint is None
     (tmp_path / "file").touch()
     for function in (Run, lambda args: claim_folder(args.output_dir)):
         with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
             function(arguments(tmp_path / "file"))
+
+
+def test_a_resumed_run_evaluates_logs_and_saves_as_its_arguments_say(
+    run, encoded, tokenizer, tmp_path
+):
+    steps = {"eval_strategy": "steps", "eval_steps": 8, "logging_steps": 8, "save_total_limit": 9}
+    run("cut", at=10, **steps)
+    changed = {"eval_steps": 3, "logging_steps": 2, "save_steps": 1}
+    trainer = make_trainer(
+        tmp_path / "cut", encoded, tokenizer, **(STEPS | steps | changed), resume="auto"
+    )
+    trainer.train()
+    history = trainer.state.log_history
+    assert [each["step"] for each in history if "eval_loss" in each] == [8, 9, 12, 14]
+    assert [each["step"] for each in history if "loss" in each] == [8, 10, 12, 14]
+    saved = {path.name for path in (tmp_path / "cut").glob("checkpoint-*")}
+    assert {f"checkpoint-{number}" for number in range(9, 15)} <= saved
 
 
 def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenizer, tmp_path):

@@ -29,6 +29,7 @@ from modeling_aiayn.commands.shares import Share
 from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.parsing import parse_yaml
 from modeling_aiayn.translation.translator import POOL_SIZE, Translator
 
 COMMANDS = ROOT / "modeling_aiayn" / "commands"
@@ -683,6 +684,21 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             ["--metric_for_best_model", "bleu", "--predict_with_generate", "false"],
             "metric_for_best_model=bleu needs translations. Pass --predict_with_generate",
         ),
+        (
+            "train_translation.py",
+            ["--metric_for_best_model", "blue"],
+            "must be one of loss, perplexity, bleu, bleu_lowercase, bleu_lowercase_intl, chrf, got",
+        ),
+        (
+            "train_translation.py",
+            ["--metric_for_best_model", "bleu", "--prediction_loss_only", "true"],
+            "metric_for_best_model=bleu cannot be used with prediction_loss_only. Leave out one",
+        ),
+        (
+            "train_language_model.py",
+            ["--metric_for_best_model", "accuracy", "--train_file", "text"],
+            "metric_for_best_model must be one of loss, perplexity, got 'accuracy'",
+        ),
     ],
 )
 def test_user_errors_are_one_line(run, tmp_path, monkeypatch, name, arguments, message):
@@ -751,7 +767,7 @@ def test_recipes_are_read_and_later_flags_win(monkeypatch, tmp_path, path):
     for name, value in recipe.items():
         holder = next(holder for holder in holders if hasattr(holder, name))
         if isinstance(value, dict):
-            assert yaml.safe_load(getattr(holder, name)) == value
+            assert parse_yaml(getattr(holder, name), name) == value
         else:
             assert getattr(holder, name) == value
 

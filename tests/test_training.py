@@ -32,6 +32,7 @@ from modeling_aiayn import (
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
 )
+from modeling_aiayn.classification.training import ClassifierTrainingArguments
 from modeling_aiayn.commands.training_report import run_facts, write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training import trainer as trainer_module
@@ -40,9 +41,11 @@ from modeling_aiayn.training.data import DataArguments, encode_pairs, load_split
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
+from modeling_aiayn.training.loaders import padding_collator
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
+from modeling_aiayn.training.settings import data_sha256
 from modeling_aiayn.training.setup import ModelArguments, NewModel, build_model, build_tokenizers
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
@@ -736,3 +739,97 @@ def test_the_norm_of_gradients_is_the_library_s(tmp_path, encoded, tokenizer):
     trainer.model(**batch).loss.backward()
     expected = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), math.inf)
     assert gradient_norm(trainer.model).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+class GeneratedPairs(torch.utils.data.Dataset):
+    """Pairs that are made on demand, for any index."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        ids = [5 + index % 7] * (1 + index % 3)
+        return {"input_ids": [*ids, 2], "labels": [*ids, 2]}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens_per_batch": 40}], ids=str)
+def test_datasets_without_an_end_of_their_own_have_the_length_they_say(
+    tmp_path, encoded, tokenizer, options
+):
+    trainer = make_trainer(
+        tmp_path, encoded, tokenizer, predict_with_generate=False, max_steps=2, **options
+    )
+    trainer.train_dataset = GeneratedPairs()
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_texts_that_are_not_encoded_yet_are_rejected(tmp_path, encoded, tokenizer):
+    raw = encoded.select_columns(["source", "target"])
+    trainer = make_trainer(
+        tmp_path, encoded, tokenizer, predict_with_generate=False, remove_unused_columns=False
+    )
+    trainer.train_dataset = raw
+    message = r"need the column input_ids in the dataset, got \['source', 'target'\]"
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+def test_predictions_of_a_classifier_are_in_the_order_of_the_data(tmp_path, tokenizer):
+    rows = [[5 + index] * (1 + index * 5 % 7) + [2] for index in range(12)]
+    model = small_model(AiaynForSequenceClassification, num_labels=3)
+    trainer = AiaynTrainer(
+        model,
+        ClassifierTrainingArguments(
+            str(tmp_path),
+            **{"use_cpu": True, "disable_tqdm": True, "per_device_eval_batch_size": 5},
+            **{"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False},
+        ),
+        padding_collator(tokenizer, model, None),
+    )
+    predicted = trainer.predict(Dataset.from_dict({"input_ids": rows})).predictions
+    with torch.no_grad():
+        expected = [model(torch.tensor([row])).logits[0] for row in rows]
+    torch.testing.assert_close(torch.from_numpy(predicted), torch.stack(expected))
+
+
+def test_a_loss_function_of_ones_own_may_have_any_scale(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer, predict_with_generate=False, max_steps=2)
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: (
+        1000 + outputs.logits.square().mean()
+    )
+    trainer.train()
+    assert min(logged(trainer, "loss")) > 1000
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: (
+        outputs.logits.sum() * torch.nan
+    )
+    with pytest.raises(ValueError, match="Training diverged at update 1: loss nan"):
+        trainer.train()
+
+
+def test_a_smaller_perplexity_is_better(tmp_path):
+    for metric in ("perplexity", "eval_perplexity", "loss"):
+        assert arguments(tmp_path, metric_for_best_model=metric).greater_is_better is False
+    assert arguments(tmp_path, metric_for_best_model="bleu").greater_is_better
+    with pytest.raises(ValueError, match="gradient_accumulation_steps must be at least 1, got 0"):
+        arguments(tmp_path, gradient_accumulation_steps=0)
+
+
+def test_labels_of_every_kind_have_a_hash():
+    def sha256(labels):
+        return data_sha256(Dataset.from_dict({"input_ids": [[5, 2], [6, 2]], "labels": labels}))
+
+    kinds = ([0.2, 0.7], [0.2, 0.6], [1, 0], [[1.0, 0.0], [0.0, 1.0]], [[1, 0], [0, 1]])
+    hashes = [sha256(labels) for labels in kinds]
+    assert None not in hashes and len({*hashes[:4]}) == 4
+    assert hashes[4] != hashes[2]
+
+
+def test_a_learned_table_s_length_is_saved_with_the_tokenizers(tokenizer):
+    sizes = "{encoder_layers: 1, decoder_layers: 1, d_model: 12, encoder_attention_heads: 2, "
+    sizes += "decoder_attention_heads: 2, max_position_embeddings: 9, position_type: %s}"
+    for position_type, length in (("sinusoidal", tokenizer.model_max_length), ("learned", 9)):
+        its_tokenizer = copy.deepcopy(tokenizer)
+        model = ModelArguments(config_overrides=sizes % position_type)
+        build_model(model, its_tokenizer, its_tokenizer)
+        assert its_tokenizer.model_max_length == length

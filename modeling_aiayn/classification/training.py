@@ -17,7 +17,7 @@ from ..loading import check_directory, find_model, load_checked, load_config, lo
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
-from ..training.setup import PresetArguments, read_overrides
+from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
 
@@ -47,6 +47,11 @@ class ClassifierTrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("prediction_loss_only", "batch_eval_metrics"):
+            if getattr(self, name):
+                raise ValueError(f"A classifier is scored by its classes. Leave out {name}.")
+        if not self.eval_do_concat_batches:
+            raise ValueError("A classifier is scored over all texts: eval_do_concat_batches=True.")
         metric = self.metric_for_best_model
         if metric is not None and metric.removeprefix("eval_") not in METRICS:
             raise ValueError(f"metric_for_best_model must be {', '.join(METRICS)}, got {metric!r}.")
@@ -113,6 +118,7 @@ def build_classifier(
         **classes,
         **{"max_position_embeddings": max_length, **overrides},
     )
+    save_table_length(config, tokenizer)
     return AiaynForSequenceClassification(config), tokenizer
 
 

@@ -16,6 +16,7 @@ from datasets import DatasetDict
 from transformers import set_seed
 
 from ..languages import set_languages
+from ..metrics import SCORES
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments, check_max_length
@@ -29,11 +30,15 @@ from ..training.fine_tuning import (
 from ..training.prepared_data import PreparedData, prepare_data_once
 from ..training.progress import training_table
 from ..training.run import Run
+from ..training.settings import LOSSES
 from ..training.setup import ModelArguments, NewModel
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
 from .command_line import parse_arguments, typed_command
 from .training_report import run_facts, write_report
+
+# Scores of an evaluation; see `translation_metrics`.
+METRICS = (*LOSSES, *SCORES)
 
 
 def main() -> None:
@@ -92,7 +97,16 @@ def build_trainer(
 def check_evaluation(args: AiaynTrainingArguments) -> None:
     """Check that the evaluations can give the scores that the run needs."""
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
-    if metric not in ("loss", "perplexity") and not args.predict_with_generate:
+    if metric not in METRICS:
+        raise ValueError(
+            f"metric_for_best_model must be one of {', '.join(METRICS)}, got {metric!r}."
+        )
+    if metric not in LOSSES and args.prediction_loss_only:
+        raise ValueError(
+            f"metric_for_best_model={metric} cannot be used with prediction_loss_only. Leave out "
+            "one of them."
+        )
+    if metric not in LOSSES and not args.predict_with_generate:
         raise ValueError(
             f"metric_for_best_model={metric} needs translations. Pass --predict_with_generate "
             "true, or --metric_for_best_model loss."

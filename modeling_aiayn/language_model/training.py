@@ -10,6 +10,7 @@ from ..modeling_aiayn import AiaynForCausalLM
 from ..tokenization import vocabulary_sha256
 from ..training import AiaynTrainer
 from ..training.arguments import RunArguments
+from ..training.settings import LOSSES
 from ..training.setup import PresetArguments, build_config
 from .texts import EncodedText
 from .windows import covering_windows
@@ -53,6 +54,11 @@ class LanguageModelTrainingArguments(RunArguments):
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        metric = (self.metric_for_best_model or "loss").removeprefix("eval_")
+        if metric not in LOSSES:
+            raise ValueError(
+                f"metric_for_best_model must be one of {', '.join(LOSSES)}, got {metric!r}."
+            )
         super().__post_init__()
 
     @property

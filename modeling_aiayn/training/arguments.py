@@ -99,6 +99,8 @@ class RunArguments(Seq2SeqTrainingArguments):
         self._check_unsupported()
         self._check_numbers()
         self._check_patience()
+        if (self.metric_for_best_model or "").endswith("perplexity"):
+            self.greater_is_better = False  # transformers knows only names that end in "loss"
         if self.lr_scheduler_type not in self.schedules:
             raise ValueError(
                 f"lr_scheduler_type must be one of {', '.join(self.schedules)}, "
@@ -154,6 +156,11 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
+        if self.gradient_accumulation_steps < 1:
+            raise ValueError(
+                "gradient_accumulation_steps must be at least 1, got "
+                f"{self.gradient_accumulation_steps}."
+            )
         if not 0 <= self.r_drop < math.inf:
             raise ValueError(f"r_drop must be a number of at least 0, got {self.r_drop}.")
 

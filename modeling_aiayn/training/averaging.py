@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..int8_weights import INT8_WEIGHTS_NAME
 from ..loading import check_weight_files, load_config
@@ -20,10 +20,7 @@ from ..publishing import MODEL_FILES
 from ..whole_files import check_unused, new_folder
 from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
 from .ema import load_weights
-from .settings import model_settings
-
-# Smaller values of metrics with these endings are better, as in news_loss of one of several sets.
-LOSSES = ("loss", "perplexity")
+from .settings import LOSSES, model_settings
 
 
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
@@ -110,7 +107,9 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
 
 
 def _check_number(folders: list[Path], number: int, run: Path, how: str = "") -> list[Path]:
-    if number < 1 or len(folders) < number:
+    if number < 1:
+        raise ValueError(f"The number of checkpoints must be at least 1, got {number}.")
+    if len(folders) < number:
         raise ValueError(
             f"{run} has {len(folders)} checkpoints{how}, {number} were asked for. A run keeps "
             "--save_total_limit checkpoints."
@@ -118,6 +117,24 @@ def _check_number(folders: list[Path], number: int, run: Path, how: str = "") ->
     for folder in folders:
         check_checkpoint(folder)
     return folders
+
+
+def _check_folder(folder: Path) -> None:
+    """Check that a folder holds a whole model, in weights that can be averaged."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"No such checkpoint: {folder}.")
+    if (folder / INT8_WEIGHTS_NAME).is_file():
+        raise ValueError(
+            f"{folder} holds weights in 8 bits. Average the models from which it was made."
+        )
+    if (folder / ADAPTER_CONFIG_NAME).is_file():
+        raise ValueError(
+            f"{folder} holds a LoRA adapter, which cannot be averaged. Merge each adapter into a "
+            "model, and average these models."
+        )
+    if (folder / MANIFEST_FILE).is_file():
+        check_checkpoint(folder)
+    check_weight_files(folder)
 
 
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
@@ -132,15 +149,7 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
     """
     check_unused(output)
     for folder in folders:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"No such checkpoint: {folder}.")
-        if (folder / INT8_WEIGHTS_NAME).is_file():
-            raise ValueError(
-                f"{folder} holds weights in 8 bits. Average the models from which it was made."
-            )
-        if (folder / MANIFEST_FILE).is_file():
-            check_checkpoint(folder)
-        check_weight_files(folder)
+        _check_folder(folder)
     check_same_model(folders)
     average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
     with new_folder(output) as unfinished:

@@ -7,7 +7,7 @@ little padding.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow.compute
@@ -22,11 +22,18 @@ FILL = 0.9
 Lengths = NDArray[np.int64]
 
 
-def pair_lengths(dataset: Dataset | Iterable[dict[str, list[int]]]) -> Lengths:
+def pair_lengths(dataset: Dataset | Sequence[dict[str, list[int]]]) -> Lengths:
     """Source and target lengths in tokens of pairs with "input_ids" and "labels", [pairs, 2]."""
     columns = ("input_ids", "labels")
     if not isinstance(dataset, Dataset):
-        return np.array([[len(row[name]) for name in columns] for row in dataset]).reshape(-1, 2)
+        rows = (dataset[index] for index in range(len(dataset)))
+        return np.array([[len(row[name]) for name in columns] for row in rows]).reshape(-1, 2)
+    if missing := [name for name in columns if name not in dataset.column_names]:
+        raise ValueError(
+            f"Batches of similar length need the column {missing[0]} in the dataset, got "
+            f"{dataset.column_names}. Encode the texts first, with Dataset.map, or pass "
+            "train_sampling_strategy='random' without max_tokens_per_batch."
+        )
     tables = dataset.select_columns(columns).with_format("arrow").iter(10_000)
     lengths = [
         np.stack([pyarrow.compute.list_value_length(table[name]) for name in columns], axis=1)

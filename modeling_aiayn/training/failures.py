@@ -102,7 +102,9 @@ class DivergenceGuard:
             norm /= scaler.get_scale()
         # Loss scaling makes infinite norms usual: the scaler skips such updates.
         is_finite = math.isfinite(loss) and (scaler is not None or math.isfinite(norm))
-        if is_finite and loss <= self.worst_loss:
+        # A loss function of the user's may have another scale.
+        is_own = self.trainer.compute_loss_func is not None
+        if is_finite and (is_own or loss <= self.worst_loss):
             return
         self.trainer.state.global_step += 1
         self.trainer.log({"loss": loss, "grad_norm": norm})

@@ -40,7 +40,7 @@ def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
         return pair_lengths(dataset).max(1).tolist()
     if isinstance(dataset, Dataset):
         return [len(ids) for ids in dataset["input_ids"]]
-    return [len(row["input_ids"]) for row in dataset]
+    return [len(dataset[index]["input_ids"]) for index in range(len(dataset))]
 
 
 def token_batch_loader(

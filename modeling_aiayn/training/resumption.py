@@ -109,6 +109,8 @@ class Resumption(TrainerCallback):
         self.trainer._globalstep_last_logged = self._log_state["last_logged"]
         self.trainer.meter.resume(self._log_state["meter"])
         state.best_model_checkpoint = _find_best_checkpoint(self._checkpoint.folder)
+        # The library has restored the checkpoint's eval_steps, save_steps and logging_steps.
+        state.compute_steps(args, state.max_steps)
         for callback in self.trainer.callback_handler.callbacks:
             if args.early_stopping_patience and isinstance(callback, EarlyStoppingCallback):
                 # The library has restored the checkpoint's patience.

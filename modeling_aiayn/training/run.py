@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 PID_FILE = ".pid"
 FINISHED_FILE = "finished.json"
-# Files that a run writes at its end.
+# Files that a run writes at its end, and that others may have written.
 REPORTS = ("README.md", "scores.json")
 PATIENCE = "early_stopping_patience"
 
@@ -68,6 +68,8 @@ class Run:
         self._flags = run_flags(args, *flags)  # now: data may be replaced while the run goes on
         self.checkpoint: Checkpoint | None = None
         check_not_a_file(args.output_dir)
+        if args.resume is not None:
+            check_no_other_model(Path(args.output_dir))
         if args.should_save:
             claim_folder(args.output_dir)
         self.is_finished = self._is_finished()
@@ -90,9 +92,7 @@ class Run:
 
     def _find_checkpoint(self) -> Checkpoint | None:
         folder = Path(self.args.output_dir)
-        models = (CONFIG_NAME, ADAPTER_CONFIG_NAME)
-        is_used = list_checkpoints(folder) or any((folder / name).exists() for name in models)
-        if self.args.resume is None and is_used:
+        if self.args.resume is None and (list_checkpoints(folder) or has_model(folder)):
             raise ValueError(
                 f"output_dir {folder} already holds a run. Resume it with --resume auto, or give a "
                 "new --output_dir."
@@ -126,6 +126,20 @@ class Run:
         content = _length(self.args) | {"flags": self._flags}
         text = json.dumps(content, indent=2) + "\n"
         write_file(Path(self.args.output_dir) / FINISHED_FILE, text)
+
+
+def has_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / name).exists() for name in (CONFIG_NAME, ADAPTER_CONFIG_NAME))
+
+
+def check_no_other_model(folder: Path) -> None:
+    """Check that a model in the folder of a run to resume is of a run, which has left its pid."""
+    traces = [folder / name for name in (PID_FILE, FINISHED_FILE)] + list_checkpoints(folder)
+    if has_model(folder) and not any(trace.exists() for trace in traces):
+        raise ValueError(
+            f"output_dir {folder} holds a model, but no run to resume. Give a new --output_dir."
+        )
 
 
 def check_not_a_file(output_dir: str | Path) -> None:

@@ -27,6 +27,8 @@ FIXED = (
 )
 # Once set, these cannot change either: scores of two metrics cannot be compared.
 COMPARISON = ("metric_for_best_model", "greater_is_better")
+# Smaller values of metrics with these endings are better, as in news_loss of one of several sets.
+LOSSES = ("loss", "perplexity")
 # These set the length of a run. With larger values, a finished run can be continued.
 LENGTH = ("max_steps", "num_train_epochs", "early_stopping_patience")
 # The results do not depend on these. Any other argument may change too, and the log says so.
@@ -168,10 +170,12 @@ def data_sha256(dataset: Any) -> str | None:
     for table in dataset.select_columns(columns).with_format("arrow").iter(10_000):
         for name in columns:
             column = table[name]
-            is_number = pyarrow.types.is_integer(column.type)
+            is_list = hasattr(column.type, "value_type")
             parts = (pyarrow.compute.list_value_length, pyarrow.compute.list_flatten)
-            for part in [column] if is_number else [part(column) for part in parts]:
-                digest.update(part.to_numpy().astype("int64").tobytes())
+            for part in [part(column) for part in parts] if is_list else [column]:
+                values = part.to_numpy()
+                is_float = values.dtype.kind == "f"
+                digest.update(values.astype("float64" if is_float else "int64").tobytes())
     return digest.hexdigest()
 
 

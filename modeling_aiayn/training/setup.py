@@ -117,6 +117,13 @@ def build_tokenizers(
     return train_tokenizer(source, *options), train_tokenizer(target, *options)
 
 
+def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
+    """Tell tokenizers the length of a learned position table: truncation=True then cuts to it."""
+    if config.position_type == "learned":
+        for tokenizer in tokenizers:
+            tokenizer.model_max_length = config.max_position_embeddings
+
+
 def build_model(
     model: ModelArguments,
     source_tokenizer: PreTrainedTokenizerBase,
@@ -135,6 +142,7 @@ def build_model(
         decoder_vocab_size=None if is_shared else len(target_tokenizer),
         vocabulary_sha256=[vocabulary_sha256(tokenizer) for tokenizer in tokenizers],
     )
+    save_table_length(config, *tokenizers)
     translation_model = AiaynForConditionalGeneration(config)
     translation_model.generation_config.num_beams = NUM_BEAMS
     translation_model.generation_config.length_penalty = model.length_penalty

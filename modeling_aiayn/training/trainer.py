@@ -236,9 +236,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return self.length_groups
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
-        """Keep the order for models that predict tokens: references may be a list in this order."""
-        if not self._predicts_tokens:
-            return super()._get_eval_sampler(eval_dataset)
+        """Keep the order: references, or the texts of predictions, may be a list in this order."""
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
