@@ -393,13 +393,8 @@ class AiaynDecoder(AiaynStack):
         Returns:
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
         """
-        if self.has_source:
-            check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
-        elif encoder_hidden_states is not None:
-            raise ValueError(
-                "A language model has no attention over a source. Leave out encoder_hidden_states, "
-                "or load AutoModelForSeq2SeqLM."
-            )
+        check_source = check_source_inputs if self.has_source else check_no_source
+        check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
         self.check_output_attentions(kwargs.get("output_attentions"))
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
@@ -528,7 +523,16 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
         )
 
 
-def check_source(
+def check_no_source(encoder_hidden_states: Tensor | None, *_: Any) -> None:
+    """Check that a language model gets no encoder's output."""
+    if encoder_hidden_states is not None:
+        raise ValueError(
+            "A language model has no attention over a source. Leave out encoder_hidden_states, or "
+            "load AutoModelForSeq2SeqLM."
+        )
+
+
+def check_source_inputs(
     encoder_hidden_states: Tensor | None,
     encoder_attention_mask: Tensor | None,
     past_key_values: Cache | None,

@@ -449,3 +449,33 @@ def test_an_exported_model_translates_no_documents(run, tmp_path):
     command = ("--engine", "ctranslate2", "--model", tmp_path / "exported", "--format", "html")
     code, out, err = run("translate.py", *command, "--text", "x")
     assert (code, out) == (1, "") and "which gives neither weights nor attention" in err
+
+
+def test_the_box_of_a_task_is_copied_whatever_follows_it():
+    text = "- [ ] **Important**: buy milk\n- [x] __Done__ now\n- [X] ***Both*** and ~~no~~\n- [x] a *\n"
+    assert Document.of(text, "markdown", "en").sentences == [
+        *("Important: buy milk", "Done now", "Both and no", "a *")
+    ]
+    assert same(text, "markdown") == text.replace("a *", "a \\*")
+
+
+def test_front_matter_is_yaml_or_toml_and_no_rule():
+    for front in ("---\ntitle: A dog\n---\n", '+++\ntitle = "A dog"\ndate = 1\n+++\n'):
+        document = Document.of(f"{front}\nThe dog runs.\n", "markdown", "en")
+        assert document.sentences == ["The dog runs."]
+    between_rules = "---\n\nThe dog runs.\n\n---\n"
+    assert Document.of(between_rules, "markdown", "en").sentences == ["The dog runs."]
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+@pytest.mark.parametrize(
+    "raised",
+    ["<sup>1</sup>", "<sup>[2]</sup>", "<a href='#1'><sup>3</sup></a>", "<sup>-2</sup>"],
+)
+def test_raised_numbers_stay_behind_their_word(kind, raised):
+    text = f"The dog{raised} runs.\n"
+    assert Document.of(text, kind, "en").sentences == ["The dog runs."]
+    links = {"Hund": "dog", "läuft": "runs", "Der": "The"}
+    expected = f"Der Hund{raised} läuft.\n"
+    assert translated(text, kind, ["Der Hund läuft."], links) == expected
+    assert Document.of("A <sup>big</sup> dog.", kind, "en").sentences == ["A big dog."]

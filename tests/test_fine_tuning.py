@@ -328,7 +328,8 @@ def test_the_recipe_keeps_the_best_epoch(run, tune, tmp_path, flags):
     assert "the checkpoint with the best validation loss" in card and "license: other" in card
 
 
-def test_a_run_does_not_overwrite_the_model_that_it_starts_from(run, model_folder):
+def test_a_run_does_not_overwrite_the_model_that_it_starts_from(run, model_folder, tmp_path):
+    model_folder = shutil.copytree(model_folder, tmp_path / "model")
     (model_folder / ".pid").write_text("1\n")  # a run whose checkpoints were deleted
     folders = ("--start_from", model_folder, "--output_dir", model_folder)
     code, _, err = run("train_translation.py", *SCHEDULE, *folders, "--resume", "auto")

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from conftest import small_model
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
@@ -225,3 +226,14 @@ def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
     ):
         code, _, err = run("quantize.py", *flags, *wrong)
         assert code == 1 and message in err
+
+
+def test_a_model_of_the_hub_keeps_the_licence_of_its_card(run, hub, model_folder, tmp_path):
+    files = {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}
+    files["README.md"] = b"---\nlicense: cc-by-2.0\nlanguage: [en, de]\n---\nA model.\n"
+    hub.repositories["me/base"] = {"main": ("0" * 40, files)}
+    flags = ("--hub", "true", "--model", "me/base", "--output", tmp_path / "int8")
+    code, _, err = run("quantize.py", *flags)
+    assert code == 0, err
+    metadata = yaml.safe_load((tmp_path / "int8" / "README.md").read_text().split("---")[1])
+    assert (metadata["license"], metadata["language"]) == ("cc-by-2.0", ["en", "de"])

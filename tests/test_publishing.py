@@ -446,6 +446,21 @@ def test_the_card_of_a_published_adapter_loads_it_from_the_hub(tmp_path):
     assert _card_for(folder, "me/lora") == text.replace('"lora"', '"me/lora", hub=True')
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--timeout", -1), "timeout must be a positive number of seconds, got -1.0"),
+        (("--timeout", "inf"), "timeout must be a positive number of seconds, got inf"),
+        (("--message", " "), "message must not be empty"),
+        (("--model", "aiayn-en-de"), "is a bundled model, not a folder of yours. Copy its folder"),
+    ],
+    ids=str,
+)
+def test_flags_are_checked_before_a_repository_is_created(folder, run, flags, message):
+    code, _, err = run("push_to_hub.py", "--model", folder, "--repo_id", "me/dogs", *flags)
+    assert code == 1 and message in err
+
+
 def test_examples_without_a_space_are_refused(folder, run):
     flags = ("--model", folder, "--repo_id", "me/dogs", "--examples", "The dog sees.")
     code, _, err = run("push_to_hub.py", *flags)

@@ -967,6 +967,9 @@ def test_prefixes_and_samples_continue_too(run, model_folder, tmp_path):
         (("--resume", "true", "--output", "a.gz"), "--resume needs an --output that is a file"),
         (("--resume", "true", "--output", "a", "--nbest", "2"), "--resume needs --nbest 1"),
         (("--input", "x"), "Give either --text or --input, not both"),
+        (("--alignment", ""), "An attention must be mean, LAYER or LAYER,HEAD, got ''"),
+        (("--phrases", "a", "--do_sample", "true"), "need beam search: leave out do_sample"),
+        (("--engine", "ctranslate2", "--model", "none"), "directory: none. Write one with: aiayn"),
     ],
     ids=str,
 )
@@ -974,6 +977,7 @@ def test_impossible_ways_to_translate_are_rejected(
     run, model_folder, tmp_path, monkeypatch, flags, message
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("Katze\n")
     code, out, err = run("translate.py", "--model", model_folder, "--text", "We see.", *flags)
     assert (code, out) == (1, "") and message in err
 

@@ -12,13 +12,17 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlencode
 
 import pytest
 import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
+from modeling_aiayn.commands.serve import open_port
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.app import Service, make_app
 from modeling_aiayn.serving.batching import Batcher, QueueFullError
@@ -320,3 +324,39 @@ def test_sigterm_lets_requests_finish(server):
 def test_impossible_servers_are_rejected(run, flags, message):
     code, out, err = run("serve.py", *flags)
     assert (code, out) == (1, "") and message in err
+
+
+def test_forms_are_read_in_one_encoding():
+    fields = {"q": "a dog", "source": "en", "target": "de"}
+    form = {"content-type": "Application/x-www-form-urlencoded; charset=utf-8"}
+    with client_of() as client:
+        answer = client.post("/translate", content=urlencode(fields), headers=form)
+        assert answer.json() == {"translatedText": "A DOG"}
+        answer = client.post(
+            "/translate", files={name: (None, text) for name, text in fields.items()}
+        )
+    assert answer.status_code == 415
+    assert (
+        "or a form as application/x-www-form-urlencoded, got 'multipart" in answer.json()["error"]
+    )
+
+
+def test_a_client_that_closes_its_connection_leaves_no_traceback():
+    class Closed:
+        async def stream(self):
+            yield b"{"
+            raise ClientDisconnect
+
+    service = Service(None, "en", "de", 100, None, attention)
+    with pytest.raises(HTTPException, match="The connection was closed") as raised:
+        asyncio.run(service._body(Closed()))
+    assert raised.value.status_code == 400
+
+
+def test_a_port_in_use_gives_an_error_of_one_line():
+    with open_port("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(
+            OSError, match=rf"cannot listen on 127\.0\.0\.1:{port} \(.*another --port"
+        ):
+            open_port("127.0.0.1", port)

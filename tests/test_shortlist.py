@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import operator
 import shutil
 
@@ -208,3 +209,37 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
     ):
         code, _, err = run(script, *wrong)
         assert code == 1 and message in err
+
+
+def test_a_shortlist_of_the_other_direction_is_rejected(run, model_folder, tmp_path):
+    (tmp_path / "t.en").write_text("The dog sees.\nWe see.\n")
+    (tmp_path / "t.de").write_text("Der Hund sieht.\nWir sehen.\n")
+    folders = {}
+    for name, languages in (("there", ("en", "de")), ("back", ("de", "en")), ("unknown", None)):
+        folders[name] = shutil.copytree(model_folder, tmp_path / name)
+        path = folders[name] / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        for key, value in zip(
+            ("source_lang", "target_lang"), languages or (None,) * 2, strict=True
+        ):
+            settings[key] = value
+        path.write_text(json.dumps(settings))
+    output = tmp_path / "list.safetensors"
+    flags = ("--model", folders["there"], "--file", tmp_path / "t", "--output", output)
+    code, _, err = run("make_shortlist.py", *flags)
+    assert code == 0, err
+    for name, message in (
+        ("there", None),
+        ("unknown", None),
+        ("back", "from en to de, got one fr"),
+    ):
+        if message is None:
+            Translator.from_pretrained(folders[name], shortlist=output)
+            continue
+        with pytest.raises(ValueError, match=message):
+            Translator.from_pretrained(folders[name], shortlist=output)
+    with pytest.raises(
+        ValueError, match=r"same languages, got .*there: en to de, .*back: de to en"
+    ):
+        Translator.from_pretrained([folders["there"], folders["unknown"], folders["back"]])
+    assert len(Translator.from_pretrained([folders["there"], folders["unknown"]]).models) == 2

@@ -13,6 +13,7 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..inspection.lexical_links import count_links
+from ..languages import saved_languages
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
 from ..whole_files import new_file
@@ -65,6 +66,7 @@ def main() -> None:
         per_id=flags.per_token,
         frequent=flags.frequent,
         is_shared=translator.model.config.decoder_vocab_size is None,
+        languages=saved_languages(flags.model[0], flags.hub),
     )
     with new_file(Path(flags.output)) as unfinished:
         shortlist.save(unfinished)

@@ -8,6 +8,7 @@ loaded and tried first. Only the card, weights, tokenizers, model code, scores a
 uploaded, and for a Space this package. The token is the one of `hf auth login` or of HF_TOKEN.
 """
 
+import math
 import shlex
 import sys
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
-from ..loading import check_directory, check_package, load_config
+from ..loading import check_directory, check_package, find_model, load_config
 from ..pages.space import SPACE_SDK, space_operations
 from ..publishing import model_operations, upload
 from ..translation import Translator
@@ -74,6 +75,15 @@ class PushFlags:
             raise ValueError("--examples needs --space true.")
         if self.space:
             check_package("gradio", "app")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout}.")
+        if not self.message.strip():
+            raise ValueError("message must not be empty: it is the commit's message.")
+        if find_model(self.model) != self.model and not Path(self.model).exists():
+            raise ValueError(
+                f"{self.model} is a bundled model, not a folder of yours. Copy its folder first: "
+                f"{find_model(self.model)}."
+            )
 
     def operations(self) -> list[CommitOperationAdd]:
         """The files to upload."""

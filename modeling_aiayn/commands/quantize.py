@@ -14,7 +14,7 @@ from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..interop.int8_export import export_int8
-from ..loading import find_model
+from ..loading import find_file, find_model
 from ..translation import Translator
 from ..translation.evaluation import score_translations
 from ..whole_files import check_unused
@@ -22,6 +22,8 @@ from .command_line import parse_arguments
 from .pair_flags import PAIRS_HELP, PairFlags
 from .search_flags import OneBestFlags
 from .translator_flags import BatchFlags
+
+CARD = "README.md"
 
 
 @dataclass(kw_only=True)
@@ -65,7 +67,8 @@ def main() -> None:
     flags, search = parse_arguments(__doc__, QuantizeFlags, OneBestFlags)
     pairs = None if flags.file is None else flags.read_pairs(flags.file)
     before = flags.load()
-    card = None if flags.hub else Path(find_model(flags.model[0]), "README.md")
+    model = flags.model[0]
+    card = find_file(model, CARD, {}) if flags.hub else Path(find_model(model), CARD)
     written = export_int8(before, flags.output, card)
     sys.stdout.write(f"{flags.output}: {written}\n")
     after = Translator.from_pretrained(flags.output)

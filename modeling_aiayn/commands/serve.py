@@ -8,6 +8,8 @@ that are under way.
 """
 
 import logging
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -47,6 +49,17 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
             check_package(package, "server")
 
 
+def open_port(host: str, port: int) -> socket.socket:
+    """A socket that listens on a port; an OSError that names it if this is not possible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OSError(
+            f"The server cannot listen on {host}:{port} ({error.strerror}). Pass another --port."
+        ) from error
+
+
 def main() -> None:
     """Load, try, listen."""
     flags, search = parse_arguments(__doc__, ServeFlags, OneBestFlags)
@@ -78,12 +91,10 @@ def main() -> None:
         attention,
         ("text", "html") if translator.models else ("text",),
     )
-    logger.info("Listening on http://%s:%d.", flags.host, flags.port)
-    uvicorn.run(
-        make_app(service),
-        host=flags.host,
-        port=flags.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
+    config = uvicorn.Config(
+        make_app(service), log_level="warning", access_log=False, server_header=False
     )
+    with open_port(flags.host, flags.port) as listener:
+        logger.info("Listening on http://%s:%d.", flags.host, flags.port)
+        with suppress(KeyboardInterrupt):  # uvicorn has answered the last request
+            uvicorn.Server(config).run(sockets=[listener])

@@ -65,7 +65,7 @@ def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | D
 def main() -> None:
     """Read, translate, write."""
     flags, search = parse_arguments(__doc__, TranslateFlags, SearchFlags)
-    choice = AttentionChoice.parse(flags.alignment) if flags.alignment else None
+    choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
     flags.check_one_line_for_each(search.nbest)
     if flags.format != "lines" and search.nbest > 1:
         raise ValueError(f"--format {flags.format} needs --nbest 1.")

@@ -14,7 +14,7 @@ from ..translation.translator import SourceText
 from ..whole_files import new_file
 from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge
-from .unfinished_settings import check_settings, recorded_settings
+from .unfinished_settings import check_same_settings, recorded_settings
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class TranslationOutput:
                 "command: delete it, or give another --output."
             )
         if first:
-            check_settings(unfinished, settings)
+            check_same_settings(unfinished, settings)
             logger.info("Continuing after %d lines.", first)
         return first
 

@@ -15,7 +15,7 @@ def settings_file(unfinished: Path) -> Path:
     return Path(f"{unfinished}.settings")
 
 
-def check_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
+def check_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
     """Check that an unfinished file, if its settings were recorded, had the same settings.
 
     Raises:

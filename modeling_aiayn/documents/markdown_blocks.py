@@ -16,7 +16,11 @@ from .marks import Block, BlockBuilder, Escape, has_words
 
 logger = logging.getLogger(__name__)
 
-FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+# In YAML or in TOML. A blank line after --- says that it is a rule between paragraphs.
+FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\n(?![ \t]*\n).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)",
+    re.DOTALL,
+)
 # The box of a task, and the first line of an alert on GitHub: [!NOTE].
 LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
 # markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
@@ -161,7 +165,7 @@ class _Segments:
         first = self._begin
         for token in _without_addresses(tokens):
             span = token.meta.get("span")
-            if span is None and first:  # the text begins with a label
+            if first and token.content.startswith(self.content[:first]):  # its label
                 token.content = token.content[first:]
                 first = 0
             if _is_break(token) and self._fixed is None:

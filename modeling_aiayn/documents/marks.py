@@ -10,6 +10,8 @@ BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
 LETTER = re.compile(r"[^\W\d_]")
 # Text that stays as it is: addresses, and references to footnotes.
 FIXED = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']|\[\^[^\]\s]+\]:?")
+# Raised text that stays as it is: an exponent, or the number of a footnote.
+NUMBERS = re.compile(r"[\d+\u2212\u2013-]+|\[\d+\]|\(\d+\)|[*†‡]")
 # Marks within one another; deeper ones are atoms.
 MAX_DEPTH = 50
 CLOSING = tuple(".,;:!?)]}»”")
@@ -140,6 +142,9 @@ class BlockBuilder:
         while self._open[-1][0] != name:
             self._give_up()
         _, mark = self._open.pop()
+        if name == "sup" and not mark.inner and NUMBERS.fullmatch(self.text[mark.start :]):
+            mark.opening += self.text[mark.start :]
+            self.text = self.text[: mark.start]
         mark.end, mark.closing = len(self.text), raw
         if not self.text[mark.start : mark.end].strip():
             self._make_atom(mark)

@@ -42,9 +42,10 @@ def check_length(text: str, max_characters: int) -> None:
         gradio.Error: The text is empty or too long. The page shows the message.
     """
     if not text.strip():
-        raise gradio.Error("Write a text first.")
+        raise gradio.Error("Write a text first.", print_exception=False)
     if len(text) > max_characters:
-        raise gradio.Error(f"The text must have at most {max_characters:,} characters.")
+        message = f"The text must have at most {max_characters:,} characters."
+        raise gradio.Error(message, print_exception=False)
 
 
 def add_examples(examples: list[str], text: gradio.Textbox) -> None:

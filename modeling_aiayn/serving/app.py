@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -96,11 +96,14 @@ class Service:
     async def _body(self, request: Request) -> bytes:
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
         parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise HTTPException(413, self._limit)
-            parts.append(part)
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise HTTPException(413, self._limit)
+                parts.append(part)
+        except ClientDisconnect:  # nobody reads the answer
+            raise HTTPException(400, "The connection was closed.") from None
         return b"".join(parts)
 
     @property
@@ -130,6 +133,9 @@ class Service:
 
 def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
     """The fields of a request: JSON, or a form."""
+    content_type = content_type.lower()
+    if content_type.startswith("multipart/"):
+        raise HTTPException(415, f"Send JSON, or a form as {FORM}, got {content_type!r}.")
     try:
         text = body.decode("utf-8")
         if content_type.startswith(FORM):

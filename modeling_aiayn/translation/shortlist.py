@@ -15,9 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..languages import Languages
 from .engine import SourceSentence
 
 VOCABULARIES = "vocabularies_sha256"
+LANGUAGES = "languages"
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,14 @@ class Shortlist:
         ids: Target ids of source id 0, then those of 1, ...
         always: Target ids that every batch may use.
         vocabularies: `vocabulary_sha256` of the source's and the target's tokenizer.
+        languages: Source and target language of the model; None: unknown.
     """
 
     starts: Tensor
     ids: Tensor
     always: Tensor
     vocabularies: Sequence[str]
+    languages: Languages | None = None
 
     def for_batch(self, sentences: Sequence[SourceSentence], needed: Iterable[int]) -> Tensor:
         """The target ids of a batch, [C], sorted: also prefixes, phrases, and needed ones."""
@@ -50,7 +54,9 @@ class Shortlist:
     def save(self, path: Path) -> None:
         """Write the shortlist to a file."""
         tensors = {name: getattr(self, name).int() for name in ("starts", "ids", "always")}
-        save_file(tensors, path, metadata={VOCABULARIES: json.dumps(list(self.vocabularies))})
+        facts = {VOCABULARIES: list(self.vocabularies), LANGUAGES: self.languages}
+        metadata = {name: json.dumps(value) for name, value in facts.items()}
+        save_file(tensors, path, metadata=metadata)
 
     @classmethod
     def read(cls, path: str | Path) -> "Shortlist":
@@ -67,14 +73,23 @@ class Shortlist:
                     file.get_tensor(name).long() for name in ("starts", "ids", "always")
                 )
                 vocabularies = json.loads(file.metadata()[VOCABULARIES])
+                # Earlier versions did not save the languages.
+                languages = json.loads(file.metadata().get(LANGUAGES, "null"))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise OSError(
                 f"{path} is damaged, or no shortlist. Make one with aiayn make-shortlist."
             ) from error
-        return cls(starts, ids, always, vocabularies)
+        return cls(starts, ids, always, vocabularies, languages and tuple(languages))
 
-    def check_vocabularies(self, vocabularies: Sequence[str], path: str | Path) -> None:
-        """Check that the shortlist of the file at path was made for these vocabularies."""
+    def check_model(
+        self, vocabularies: Sequence[str], languages: Languages | None, path: str | Path
+    ) -> None:
+        """Check that the shortlist of the file at path was made for a model like this one."""
+        if None not in (languages, self.languages) and languages != self.languages:
+            raise ValueError(
+                f"{path} was made for a model from {' to '.join(self.languages or ())}, got one "
+                f"from {' to '.join(languages or ())}. Make one with aiayn make-shortlist."
+            )
         if list(self.vocabularies) != vocabularies:
             raise ValueError(
                 f"{path} was made for other tokenizers. Make one for this model with "
@@ -90,6 +105,7 @@ class Shortlist:
         per_id: int,
         frequent: int,
         is_shared: bool,
+        languages: Languages | None = None,
     ) -> "Shortlist":
         """Keep the target ids that were linked most with each source id.
 
@@ -100,6 +116,7 @@ class Shortlist:
             frequent: Number of the most frequent target ids, which every batch may use.
             is_shared: Whether an id means the same in source and target. Each then offers itself:
                 names and bytes are copied.
+            languages: See `Shortlist`.
         """
         keys, weights = counts.total()
         sources, targets = keys // counts.targets, keys % counts.targets
@@ -117,7 +134,8 @@ class Shortlist:
             sources, targets = keys // counts.targets, keys % counts.targets
         starts = torch.searchsorted(sources, torch.arange(counts.sources + 1))
         often = counts.of_targets.topk(min(frequent, counts.targets)).indices
-        return cls(starts, targets, often[counts.of_targets[often] > 0], vocabularies)
+        often = often[counts.of_targets[often] > 0]
+        return cls(starts, targets, often, vocabularies, languages)
 
 
 class LinkCounts:

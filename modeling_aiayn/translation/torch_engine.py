@@ -107,7 +107,9 @@ class TorchEngine:
         """Check the models, and that required phrases come with beam search."""
         # Computing both raises their errors now, before an output file is opened.
         _ = self.rules, self._fast_models
-        if has_phrases and (options.do_sample or options.num_beams < 2):
+        if has_phrases and options.do_sample:
+            raise ValueError("Required phrases need beam search: leave out do_sample.")
+        if has_phrases and options.num_beams < 2:
             raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
 
     @torch.inference_mode()

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..languages import Languages, saved_languages
 from ..loading import (
-    HUB_HINT,
     LOCATION_OPTIONS,
     check_directory,
     check_package,
@@ -38,6 +38,8 @@ from .options import SearchOptions
 from .progress import TranslationBar
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
+
+EXPORT_HINT = "Write one with: aiayn export-ctranslate2."
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +211,7 @@ class Translator:
         options = {"trust_remote_code": False, "local_files_only": not hub}
         paths = paths if hub else [find_model(each) for each in paths]
         model_options = options | model_options
+        languages = _common_languages(paths, hub)
         models = [load_model(each, hub, **model_options) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
@@ -223,7 +226,7 @@ class Translator:
         if shortlist is not None:
             target_ids = Shortlist.read(shortlist)
             hashes = [vocabulary_sha256(each) for each in tokenizers]
-            target_ids.check_vocabularies(hashes, shortlist)
+            target_ids.check_model(hashes, languages, shortlist)
         engine = TorchEngine(models, int8=is_int8, shortlist=target_ids)
         return cls(None, *tokenizers, engine=engine)
 
@@ -232,11 +235,9 @@ class Translator:
         check_package("ctranslate2", "ctranslate2")
         from .ctranslate2_engine import CTranslate2Engine
 
-        check_directory(folder, HUB_HINT)
+        check_directory(folder, EXPORT_HINT)
         if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
-            raise FileNotFoundError(
-                f"{folder} holds no CTranslate2 model. Write one with: aiayn export-ctranslate2."
-            )
+            raise FileNotFoundError(f"{folder} holds no CTranslate2 model. {EXPORT_HINT}")
         options = {"trust_remote_code": False, "local_files_only": True}
         source, target = (
             load_tokenizer(folder / name, **options)
@@ -512,6 +513,20 @@ def _check_several(texts: Iterable[object] | None) -> None:
             f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
             "a single text into a list."
         )
+
+
+def _common_languages(paths: Sequence[str | Path], hub: bool) -> Languages | None:
+    """The languages of an ensemble's models, as far as they are known.
+
+    Raises:
+        ValueError: Two models have different languages.
+    """
+    known = {each: saved_languages(each, hub) for each in paths}
+    directions = {each: languages for each, languages in known.items() if languages is not None}
+    if len({*directions.values()}) > 1:
+        saved = ", ".join(f"{each}: {' to '.join(names)}" for each, names in directions.items())
+        raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")
+    return next(iter(directions.values()), None)
 
 
 def source_texts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..loading import check_package
+from ..tokenization import replace_surrogates
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
@@ -38,7 +39,7 @@ class SplitText:
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
             position = 0
-            for piece in segment(language, OTHER_BLANKS.sub(" ", line)):
+            for piece in segment(language, OTHER_BLANKS.sub(" ", replace_surrogates(line))):
                 part = line[position : position + len(piece)]
                 position += len(piece)
                 sentence = part.strip()
