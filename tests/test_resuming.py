@@ -1314,3 +1314,12 @@ def test_workers_survive_the_signal_that_stops_their_trainer(tmp_path, batches):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 143, error
     assert "Saved at update" in error and "Traceback" not in error
+
+
+def test_a_resumed_stream_says_how_far_it_is_exact(run, encoded, caplog):
+    stream = encoded.to_iterable_dataset()
+    run("cut", data=stream, at=10)
+    assert "is a stream" not in caplog.text
+    resumed = run("cut", data=stream)
+    assert resumed.state.global_step == 14
+    assert "The training data is a stream: a run resumes exactly only in its first" in caplog.text

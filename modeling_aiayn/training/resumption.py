@@ -1,6 +1,7 @@
 """Continuing a run exactly where its checkpoint left it."""
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..parsing import read_json_object
 from .checkpoints import Checkpoint
 from .settings import check_settings, is_more_patient
+
+logger = logging.getLogger(__name__)
 
 LOG_STATE_FILE = "log_state_{process}.json"
 
@@ -47,6 +50,11 @@ class Resumption(TrainerCallback):
                     f"{checkpoint.folder} holds only weights (save_only_model), so a run cannot "
                     "resume from it. Start another run from these weights, in a new --output_dir, "
                     f"with --start_from {checkpoint.folder}."
+                )
+            if not hasattr(self.trainer.train_dataset, "__len__"):
+                logger.warning(
+                    "The training data is a stream: a run resumes exactly only in its first pass "
+                    "over it."
                 )
             path = checkpoint.folder / LOG_STATE_FILE.format(process=self._process)
             self._log_state = read_json_object(path)
