@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -24,13 +25,14 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_l
     tokenizer.init_kwargs |= dict(zip(SETTINGS, (source_lang, target_lang), strict=True))
 
 
-def saved_languages(path: str | Path, hub: bool = False) -> Languages | None:
+def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Languages | None:
     """The languages of a saved model, source and target; None if it was saved without them.
 
     Args:
         path: A folder, the name of a bundled model, or with hub the name of a repository. If there
             is no such folder, the languages are None.
         hub: Whether path is a repository on the Hub.
+        **location: The repository's revision, subfolder, ..., as from_pretrained takes them.
 
     Raises:
         OSError: The Hub could not be reached.
@@ -39,7 +41,7 @@ def saved_languages(path: str | Path, hub: bool = False) -> Languages | None:
     path = find_model(path)
     places = [Path(path), Path(path, SOURCE_TOKENIZER_FOLDER)]  # the latter: exported models
     files = [place / SETTINGS_FILE for place in places]
-    cached = find_file(path, SETTINGS_FILE, {}) if hub else None
+    cached = find_file(path, SETTINGS_FILE, location) if hub else None
     for file in [cached] if cached else files:
         settings = read_json_object(file) if file.is_file() else {}
         languages = [settings.get(name) for name in SETTINGS]

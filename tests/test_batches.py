@@ -32,7 +32,7 @@ def size(lengths, batch):
 def test_lengths_of_both_sides_are_found(encoded):
     expected = [(len(row["input_ids"]), len(row["labels"])) for row in encoded]
     assert pair_lengths(encoded).tolist() == [list(pair) for pair in expected]
-    assert pair_lengths(iter(encoded.to_list())).tolist() == [list(pair) for pair in expected]
+    assert pair_lengths(encoded.to_list()).tolist() == [list(pair) for pair in expected]
     shuffled = encoded.shuffle(seed=1).select(range(30))
     assert pair_lengths(shuffled).tolist() == [
         [len(r["input_ids"]), len(r["labels"])] for r in shuffled
@@ -73,11 +73,14 @@ def test_pairs_that_fit_into_no_batch_are_rejected():
     lengths = np.array([[3, 4], [60, 61]])
     with pytest.raises(ValueError, match=r"max_tokens_per_batch=100 is less than the 121 tokens"):
         cut_batches(lengths, 100, np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"3 batches of at most 200 .* as many pairs, got 2"):
+    with pytest.raises(
+        ValueError,
+        match=r"at least 3 pairs, one for each batch of at most 200 .* of 3 processes, got 2",
+    ):
         cut_batches(lengths, 200, np.random.default_rng(0), 3)
     long_ones = np.full((9, 2), 40)
     with pytest.raises(
-        ValueError, match=r"16 batches of at most 100 .*, for 8 processes, .* got 9"
+        ValueError, match=r"at least 16 pairs, one for each .* 100 tokens of 8 processes, got 9"
     ):
         cut_batches(long_ones, 100, np.random.default_rng(0), 8)
     assert len(cut_batches(long_ones, 100, np.random.default_rng(0), 3)) == 9

@@ -263,7 +263,7 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
         export_ctranslate2(several, tmp_path / "new", "float32")
     ends = small_model(vocab_size=len(tokenizer))
     ends.generation_config.eos_token_id = [2, 3]
-    with pytest.raises(ValueError, match=r"one end, got eos_token_id=\[2, 3\]"):
+    with pytest.raises(ValueError, match=r"exactly one eos_token_id, got \[2, 3\]"):
         export_ctranslate2(Translator(ends, tokenizer), tmp_path / "new", "float32")
     assert not (tmp_path / "new").exists()
     with pytest.raises(

@@ -158,9 +158,15 @@ def test_rejects_fewer_or_more_prefixes_or_phrases_than_texts(translator):
             list(translator.stream(["one", "two"], **given))
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 1}, {"do_sample": True}])
-def test_phrases_need_beams(translator, options):
-    with pytest.raises(ValueError, match="set num_beams to at least 2"):
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"num_beams": 1}, "set num_beams to at least 2"),
+        ({"do_sample": True}, "leave out do_sample"),
+    ],
+)
+def test_phrases_need_beams(translator, options, remedy):
+    with pytest.raises(ValueError, match=f"Required phrases need beam search: {remedy}"):
         list(translator.stream(["one"], SearchOptions(**options), phrases=[["a"]]))
 
 

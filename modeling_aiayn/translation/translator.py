@@ -211,7 +211,7 @@ class Translator:
         options = {"trust_remote_code": False, "local_files_only": not hub}
         paths = paths if hub else [find_model(each) for each in paths]
         model_options = options | model_options
-        languages = _common_languages(paths, hub)
+        languages = _common_languages(paths, hub, model_options)
         models = [load_model(each, hub, **model_options) for each in paths]
         if device is not None:
             models = [model.to(device) for model in models]
@@ -515,13 +515,15 @@ def _check_several(texts: Iterable[object] | None) -> None:
         )
 
 
-def _common_languages(paths: Sequence[str | Path], hub: bool) -> Languages | None:
+def _common_languages(
+    paths: Sequence[str | Path], hub: bool, location: dict[str, Any]
+) -> Languages | None:
     """The languages of an ensemble's models, as far as they are known.
 
     Raises:
         ValueError: Two models have different languages.
     """
-    known = {each: saved_languages(each, hub) for each in paths}
+    known = {each: saved_languages(each, hub, **location) for each in paths}
     directions = {each: languages for each, languages in known.items() if languages is not None}
     if len({*directions.values()}) > 1:
         saved = ", ".join(f"{each}: {' to '.join(names)}" for each, names in directions.items())
