@@ -194,9 +194,8 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         length_settings = {"max_new_tokens": self._within_positions(length + max_beyond, prefix)}
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         if is_real is not None and eos is not None:
-            if get_setting(
-                "renormalize_logits"
-            ):  # at the limit it would give eos a probability of 1
+            if get_setting("renormalize_logits"):
+                # Normalise before the limit: after it, eos would have a probability of 1.
                 kwargs["logits_processor"].append(LogitNormalization())
                 length_settings["renormalize_logits"] = False
             max_batch_length = prefix + length_settings["max_new_tokens"]
