@@ -453,7 +453,7 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     """Compared with a cache that is copied whenever beams change places."""
     generator = torch.Generator().manual_seed(0)
     sentences, most, heads, size, width = 5, 3, 2, 4, 1
-    tree = HypothesisTree(most, [[torch.empty(sentences, heads, 9, size)]])
+    tree = HypothesisTree(most, [torch.empty(1, sentences, heads, 9, size)])
     past = torch.empty(2, sentences, width, heads, 0, size)
     entries = 0
     for step in range(4 * FIRST_STEPS):  # longer than the first memory
@@ -463,8 +463,9 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
         tree.grow(parents)
         entries += width
         (layer,) = tree.entries(0)
-        layer[:, :, :, -width:] = new.permute(1, 2, 0, 3, 4)
-        kept = layer.permute(2, 0, 1, 3, 4)
+        layer.newest.copy_(new)
+        kept = torch.stack((layer.keys.transpose(1, 2), layer.values))
+        kept = kept.unflatten(1, (sentences, heads))
         rows = torch.arange(sentences)[:, None]
         past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
         allowed = tree.mask(0).unflatten(0, (sentences, heads)) == 0
@@ -493,9 +494,10 @@ def test_the_fast_encoder_gives_the_model_s_keys_and_values(name, dtype, toleran
     input_ids = pad_sequence(rows, batch_first=True, padding_value=1)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     with torch.inference_mode():
-        found = FastModel(model).encode(input_ids, mask).keys_values
+        found = FastModel(model).encode(input_ids, mask)
         hidden_states = model.model.encoder(input_ids, mask).last_hidden_state
-        for layer, (keys, values) in zip(model.model.decoder.layers, found, strict=True):
+        layers = zip(model.model.decoder.layers, found.keys, found.values, strict=True)
+        for layer, keys, values in layers:
             expected = layer.encoder_attn.project_keys_values(hidden_states)
             for ours, theirs in zip((keys.transpose(2, 3), values), expected, strict=True):
                 is_real = mask.bool()[:, None, :, None].expand_as(theirs)

@@ -41,8 +41,7 @@ class BeamDecoder:
         self.outputs = [model.output_layer(shortlisted) for model in models]
         self.attention_mask = attention_mask
         self.sources = [model.encode(input_ids, attention_mask) for model in models]
-        values = [[values for _, values in each.keys_values] for each in self.sources]
-        self.tree = HypothesisTree(width, values)
+        self.tree = HypothesisTree(width, [each.values for each in self.sources])
         self.positions = [
             model.target_positions(max_length, input_ids.device) for model in models
         ]  # [max_length, D] each

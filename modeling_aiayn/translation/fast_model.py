@@ -13,7 +13,7 @@ A change of the model's weights after construction may not reach this copy.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,6 +24,7 @@ from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer, EncoderLayer, TransformerLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .fast_linear import Linear, MakeLinear, linear_function, warn_of_slow_bfloat16
+from .hypothesis_tree import Entries
 
 # Layers that decoding replaces by their weights.
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
@@ -44,8 +45,10 @@ def attention_dtype(states: Tensor) -> torch.dtype:
     return states.dtype
 
 
-def _contiguous_in(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """States in another dtype; a cast makes them contiguous in the same pass."""
+def _in_dtype(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """States in a dtype; a cast makes them contiguous in the same pass."""
+    if states.dtype == dtype:  # a call of torch takes a microsecond even if it does nothing
+        return states
     return states.to(dtype, memory_format=torch.contiguous_format)
 
 
@@ -61,7 +64,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
     Returns:
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
-    query = _contiguous_in(query, key.dtype).flatten(0, 1)
+    query = _in_dtype(query, key.dtype).flatten(0, 1)
     scores = torch.baddbmm(mask, query, key, alpha=1 / math.sqrt(query.size(-1)))
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
@@ -94,8 +97,8 @@ class FastAttention:
 
     def join_heads(self, attended: Tensor) -> Tensor:
         """Join attended values, [N * H, k, K], to the input of `out`, [N * k, H * K]."""
-        heads = attended.view(-1, self.heads, *attended.shape[1:]).transpose(1, 2)
-        return _contiguous_in(heads, self.dtype).reshape(-1, self.heads * self.head_dim)
+        heads = attended.view(-1, self.heads, attended.size(1), self.head_dim).transpose(1, 2)
+        return _in_dtype(heads, self.dtype).reshape(-1, self.heads * self.head_dim)
 
 
 class FastAddNorm:
@@ -193,7 +196,7 @@ class FastDecoderLayer:
         self,
         hidden_states: Tensor,
         width: int,
-        target: Tensor,
+        target: Entries,
         target_mask: Tensor,
         source: tuple[Tensor, Tensor],
         source_mask: Tensor,
@@ -203,8 +206,8 @@ class FastDecoderLayer:
         Args:
             hidden_states: States of one token of each hypothesis, [N * k, D].
             width: Hypotheses of each sentence, k.
-            target: Keys and values of the target, [N, H, 2, T, K]. The layer writes those of the
-                new tokens into the last k of T.
+            target: Keys and values of the target, T entries for each sentence. The layer writes
+                those of the new tokens.
             target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
             source: Keys, [N * H, K, S], and values, [N * H, S, K], of the source.
             source_mask: Added to the scores over the source, broadcastable to [N * H, k, S].
@@ -214,9 +217,8 @@ class FastDecoderLayer:
         """
         states = self.self_norm.before(hidden_states)
         parts = self.self_attention.split_heads(self.self_attention.project(states), width)
-        target[:, :, :, -width:] = parts[1:].permute(1, 2, 0, 3, 4)
-        keys, values = target.flatten(0, 1).unbind(1)
-        attended, _ = attend(parts[0], keys.transpose(1, 2), values, target_mask)
+        target.newest.copy_(parts[1:])
+        attended, _ = attend(parts[0], target.keys, target.values, target_mask)
         output = self.self_attention.out(self.self_attention.join_heads(attended))
         hidden_states = self.self_norm.after(hidden_states, output)
 
@@ -234,18 +236,24 @@ class EncodedSources:
     """The part of an encoded batch that every decoding step reads.
 
     Args:
-        keys_values: For each decoder layer keys, [N, H, K, S], and values, [N, H, S, K]. Each key
-            is a column in memory too: a product with few queries reads columns faster than rows.
+        keys: Of all L decoder layers, [L, N, H, K, S]. Each key is a column in memory too: a
+            product with few queries reads columns faster than rows.
+        values: Of all decoder layers, [L, N, H, S, K].
         mask: Added to scores over sources, [N, H, 1, S].
     """
 
-    keys_values: list[tuple[Tensor, Tensor]]
+    keys: Tensor
+    values: Tensor
     mask: Tensor
+
+    def layers(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Keys, [N * H, K, S], and values, [N * H, S, K], of each layer."""
+        return zip(self.keys.flatten(1, 2), self.values.flatten(1, 2), strict=True)
 
     def select(self, sentences: Tensor) -> "EncodedSources":
         """The sources at given indices, [M]."""
-        selected = [(keys[sentences], values[sentences]) for keys, values in self.keys_values]
-        return EncodedSources(selected, self.mask[sentences])
+        keys, values = (each.index_select(1, sentences) for each in (self.keys, self.values))
+        return EncodedSources(keys, values, self.mask[sentences])
 
 
 class FastModel:
@@ -290,18 +298,14 @@ class FastModel:
         for layer in self.encoder_layers:
             hidden_states = layer(hidden_states, layout)
         hidden_states = self.encoder.layer_norm(hidden_states)
-        keys_values = [
-            self._split_source(layout.pad(project(hidden_states)), layout.length)
-            for project in self.source_projections
-        ]
-        heads = keys_values[0][0].size(1)
-        return EncodedSources(keys_values, padding_mask(attention_mask, heads, dtype))
-
-    def _split_source(self, padded: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        heads = padded.size(-1) // self.source_head_dim // 2
-        key, value = padded.view(-1, length, 2, heads, self.source_head_dim).unbind(2)
-        # [N, S, H, K] each
-        return key.permute(0, 2, 3, 1).contiguous(), value.transpose(1, 2).contiguous()
+        keys, values = [], []
+        for project in self.source_projections:
+            padded = layout.pad(project(hidden_states))  # [N * S, 2 * H * K]
+            heads = padded.view(*attention_mask.shape, 2, -1, self.source_head_dim)
+            keys.append(heads[:, :, 0].permute(0, 2, 3, 1))
+            values.append(heads[:, :, 1].transpose(1, 2))
+        mask = padding_mask(attention_mask, values[0].size(1), dtype)
+        return EncodedSources(torch.stack(keys), torch.stack(values), mask)
 
     def target_positions(self, max_length: int, device: torch.device) -> Tensor:
         """Encodings of the first positions of a target, [max_length, D]."""
@@ -319,7 +323,7 @@ class FastModel:
         self,
         tokens: Tensor,
         position: Tensor,
-        targets: Sequence[Tensor],
+        targets: Sequence[Entries],
         target_mask: Tensor,
         sources: EncodedSources,
         output: Linear,
@@ -329,8 +333,7 @@ class FastModel:
         Args:
             tokens: The last token of each hypothesis, [N, k].
             position: Encoding of their position, [D].
-            targets: For each layer keys and values of the target, [N, H, 2, T, K]; the last k of T
-                are written here.
+            targets: Keys and values of the target of each layer.
             target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
             sources: The encoded sources.
             output: What `output_layer` returned.
@@ -342,12 +345,12 @@ class FastModel:
         embedded = self.decoder.embed_tokens(tokens.flatten()) * self.decoder.embed_scale
         hidden_states = embedded + position  # [N * k, D]
         source_mask = sources.mask.flatten(0, 1)
-        for layer, target, (keys, values) in zip(
-            self.decoder_layers, targets, sources.keys_values, strict=True
+        width = tokens.size(1)
+        for layer, target, source in zip(
+            self.decoder_layers, targets, sources.layers(), strict=True
         ):
-            source = (keys.flatten(0, 1), values.flatten(0, 1))
             hidden_states, weights = layer(
-                hidden_states, tokens.size(1), target, target_mask, source, source_mask
+                hidden_states, width, target, target_mask, source, source_mask
             )
         logits = output(self.decoder.layer_norm(hidden_states))
         return logits.float().view(*tokens.shape, -1), weights

@@ -1,6 +1,7 @@
 """The cache of a beam search: beams are reordered, but their keys and values are not copied."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,20 @@ CHECK_STEPS = 8
 UNUSED_SHARE = 0.25
 # Steps that fit into new memory if no hypothesis ends and no entry is removed.
 FIRST_STEPS = 32
+
+
+class Entries(NamedTuple):
+    """Keys and values of a layer of a model, for the N sentences of a batch; see `HypothesisTree`.
+
+    Args:
+        newest: Those of the current step's k hypotheses, to be written, [2, N, H, k, K].
+        keys: All keys, [N * H, K, size].
+        values: All values, [N * H, size, K].
+    """
+
+    newest: Tensor
+    keys: Tensor
+    values: Tensor
 
 
 class HypothesisTree:
@@ -26,24 +41,24 @@ class HypothesisTree:
 
     Args:
         width: Maximum number of hypotheses of a sentence.
-        likes: For each model, and each of its layers, a tensor [N, H, S, K] with the sizes, dtype
-            and device of the layer's keys.
+        likes: For each model a tensor [L, N, H, S, K] with the sizes, dtype and device of the keys
+            of its L layers.
     """
 
-    def __init__(self, width: int, likes: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(self, width: int, likes: Sequence[Tensor]) -> None:
         self.width = width
         # Entries so far; the last k of them belong to the current step.
         self.size = 0
-        first = likes[0][0]
+        first = likes[0]
         self.is_ancestor = torch.empty(
-            len(first), 1, 0, dtype=torch.bool, device=first.device
+            first.size(1), 1, 0, dtype=torch.bool, device=first.device
         )  # [N, k, size], with k = 1 at the start
         self._identity = torch.eye(width, dtype=torch.bool, device=first.device)  # [k, k]
         # Size at which to check for unused entries, and the size that fits into memory.
         self._next_check = CHECK_STEPS * width
         self._room = FIRST_STEPS * width
-        # For each model, keys and values of each layer, [N, H, 2, room, K].
-        self._storage = [[self._memory(len(like), like) for like in layers] for layers in likes]
+        # For each model, keys and values of all layers, [L, N, H, 2, room, K].
+        self._storage = [self._memory(like.size(1), like) for like in likes]
 
     def grow(self, parents: Tensor) -> None:
         """Add an entry for each hypothesis of the next step, below its parent's entry, [N, k]."""
@@ -57,18 +72,21 @@ class HypothesisTree:
         self.is_ancestor = torch.cat((self.is_ancestor, itself), dim=-1)
         self.size += width
 
-    def entries(self, model: int) -> list[Tensor]:
-        """Keys and values of each layer of a model, [N, H, 2, size, K], to read and write."""
-        return [kept[:, :, :, : self.size] for kept in self._storage[model]]
+    def entries(self, model: int) -> list[Entries]:
+        """Keys and values of each layer of a model."""
+        kept = self._storage[model][..., : self.size, :]
+        newest = kept[..., -self.is_ancestor.size(1) :, :].permute(0, 3, 1, 2, 4, 5)
+        keys, values = kept.flatten(1, 2).unbind(2)  # [L, N * H, size, K] each
+        return list(map(Entries, newest, keys.transpose(2, 3), values))
 
     def mask(self, model: int) -> Tensor:
         """A mask to add to scores, [N * H, k, size]; a single 0 if all entries are ancestors."""
-        like = self._storage[model][0]
+        like = self._storage[model]
         if self.width == 1:
             return like.new_zeros(1, 1, 1)
         mask = like.new_zeros(self.is_ancestor.shape)
         mask = mask.masked_fill_(~self.is_ancestor, torch.finfo(like.dtype).min)
-        return mask.repeat_interleave(like.size(1), dim=0)
+        return mask.repeat_interleave(like.size(2), dim=0)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep the sentences at given indices, [M], and remove the others."""
@@ -95,14 +113,15 @@ class HypothesisTree:
         is_full = self._next_check > self._room
         if is_full:
             self._room = 2 * self._next_check
-        for layers in self._storage:
-            rows = self._rows(layers[0], sentences, order)
-            for number, kept in enumerate(layers):
-                selected = kept.flatten(0, 3).index_select(0, rows.flatten())
-                like = kept[:, :, 0]
-                moved = self._memory(len(sentences), like) if is_full else kept[: len(sentences)]
-                moved[:, :, :, :size] = selected.view(*rows.shape, -1)
-                layers[number] = moved
+        for model, kept in enumerate(self._storage):
+            rows = self._rows(kept[0], sentences, order)
+            moved = kept[:, : len(sentences)]
+            if is_full:
+                moved = self._memory(len(sentences), kept[:, :, :, 0])
+            for source, destination in zip(kept, moved, strict=True):
+                selected = source.flatten(0, 3).index_select(0, rows.flatten())
+                destination[:, :, :, :size] = selected.view(*rows.shape, -1)
+            self._storage[model] = moved
 
     def _rows(self, kept: Tensor, sentences: Tensor, order: Tensor) -> Tensor:
         """Rows of kept entries, [M, size], in a layer's storage as a matrix: [M, H, 2, size].
@@ -115,4 +134,5 @@ class HypothesisTree:
         return blocks[..., None] * room + order[:, None, None]
 
     def _memory(self, sentences: int, like: Tensor) -> Tensor:
-        return like.new_empty(sentences, like.size(1), 2, self._room, like.size(3))
+        layers, _, heads, _, head_dim = like.shape
+        return like.new_empty(layers, sentences, heads, 2, self._room, head_dim)
