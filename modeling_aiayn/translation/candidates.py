@@ -60,7 +60,9 @@ class Restrictions:
             scores[sentence] = -torch.inf
             scores[sentence, :, self.forced[sentence]] = kept
         if self.banned:
-            scores[tuple(torch.tensor(self.banned, device=scores.device).T)] = -torch.inf
+            _, width, vocab_size = scores.shape
+            index = [(n * width + k) * vocab_size + token for n, k, token in self.banned]
+            scores.view(-1).index_fill_(0, torch.tensor(index, device=scores.device), -torch.inf)
         return scores
 
 

@@ -84,6 +84,11 @@ class TorchEngine:
         return min((table for table in tables if table is not None), default=None)
 
     @cached_property
+    def device(self) -> torch.device:
+        """The models' device; transformers walks through the modules to find it."""
+        return self.models[0].device
+
+    @cached_property
     def rules(self) -> DecodingRules:
         """The rules of the first model's generation config."""
         generation_config = self.models[0].generation_config
@@ -144,7 +149,7 @@ class TorchEngine:
         if self.shortlist is None:
             return None
         ids = self.shortlist.for_batch(sentences, self.rules.eos_token_ids)
-        return ids.to(self.models[0].device)
+        return ids.to(self.device)
 
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
@@ -199,9 +204,8 @@ class TorchEngine:
                 for each in search.running
             ]
             rows += [(-torch.inf, 0, 0)] * (width - len(search.running))
-        device = self.models[0].device
         scores, parents, tokens = (
-            torch.tensor(column, device=device).view(-1, width)
+            torch.tensor(column, device=self.device).view(-1, width)
             for column in zip(*rows, strict=True)
         )
         return tokens, parents, scores
@@ -251,9 +255,9 @@ class TorchEngine:
         """Ids and their mask, [N, S] both."""
         rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
         mask = [torch.ones_like(row) for row in rows]
-        first = self.models[0]
-        ids = pad_sequence(rows, batch_first=True, padding_value=first.config.pad_token_id)
-        return ids.to(first.device), pad_sequence(mask, batch_first=True).to(first.device)
+        padding = self.models[0].config.pad_token_id
+        ids = pad_sequence(rows, batch_first=True, padding_value=padding)
+        return ids.to(self.device), pad_sequence(mask, batch_first=True).to(self.device)
 
 
 @lru_cache(maxsize=1)
