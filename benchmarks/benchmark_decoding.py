@@ -47,6 +47,13 @@ class BenchmarkArguments:
         default_factory=lambda: ["float32", "float16", "bfloat16", "int8"],
         metadata={"help": "Types of the weights. A CPU computes with float16 weights in float32."},
     )
+    shortlisted: int = field(
+        default=0,
+        metadata={
+            "help": "Run our engine also with a random shortlist of so many target ids for each "
+            "source id. 0: no shortlist."
+        },
+    )
     model: str | None = field(
         default=None, metadata={"help": "Trained model to translate the file with."}
     )
@@ -60,7 +67,7 @@ def main() -> None:
     train = read_pairs(arguments.train_file, *languages)
     tokenizer = train_bpe_tokenizer([*train["source"], *train["target"]], arguments.vocab_size)
     config = AiaynConfig.from_preset(arguments.preset, vocab_size=len(tokenizer))
-    contenders = decoding_contenders(config, tokenizer, arguments.dtypes)
+    contenders = decoding_contenders(config, tokenizer, arguments.dtypes, arguments.shortlisted)
     sources = [tokenizer(text).input_ids for text in texts]
     for batch_size in arguments.batches:
         for num_beams in arguments.beams:

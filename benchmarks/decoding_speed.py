@@ -28,6 +28,7 @@ from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.shortlist import Shortlist
 from modeling_aiayn.translation.torch_engine import TorchEngine
 
 # Target tokens of each sentence, whatever the weights.
@@ -68,10 +69,27 @@ def random_model(make_model: Callable[[AiaynConfig], Any], config: AiaynConfig, 
     return convert_for_cpu(model.to(torch.float32 if dtype == "int8" else getattr(torch, dtype)))
 
 
-def engine_decode(config: AiaynConfig, dtype: str) -> Decode:
-    """Decode by our engine; dtype is as for `random_model`."""
+def random_shortlist(vocab_size: int, per_id: int) -> Shortlist:
+    """A shortlist with per_id random target ids for each source id, and 100 for all batches."""
+    torch.manual_seed(0)
+    ids = torch.randint(vocab_size, (vocab_size * per_id,))
+    return Shortlist(torch.arange(vocab_size + 1) * per_id, ids, torch.arange(100), ())
+
+
+def engine_decode(config: AiaynConfig, dtype: str, shortlisted: int = 0) -> Decode:
+    """Decode by our engine.
+
+    Args:
+        config: Sizes.
+        dtype: As for `random_model`.
+        shortlisted: Target ids for each source id, by a random shortlist; 0: no shortlist.
+
+    Returns:
+        The function that decodes.
+    """
     model = random_model(AiaynForConditionalGeneration, config, dtype)
-    engine = TorchEngine([model], int8=dtype == "int8")
+    shortlist = random_shortlist(config.vocab_size, shortlisted) if shortlisted else None
+    engine = TorchEngine([model], int8=dtype == "int8", shortlist=shortlist)
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         options = SearchOptions(
@@ -129,7 +147,10 @@ def ctranslate2_decode(
 
 
 def decoding_contenders(
-    config: AiaynConfig, tokenizer: PreTrainedTokenizerBase, dtypes: Sequence[str]
+    config: AiaynConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    dtypes: Sequence[str],
+    shortlisted: int = 0,
 ) -> list[DecodingContender]:
     """Our engine, our generate(), Marian's, and CTranslate2 on our weights; ours first.
 
@@ -137,7 +158,9 @@ def decoding_contenders(
         config: Sizes; weights are random.
         tokenizer: The vocabulary.
         dtypes: Names of torch dtypes of the weights; each has its own torch contenders. "int8" has
-            only our engine: generate() has no such products.
+            only our engine: generate() has no such products. So has "float16": generate() computes
+            such weights in float32 on a CPU.
+        shortlisted: As for `engine_decode`; with a shortlist, our engine runs with it and without.
 
     Returns:
         The contenders.
@@ -149,7 +172,10 @@ def decoding_contenders(
     jobs: dict[str, Callable[[], Decode]] = {}
     for dtype in dtypes:
         jobs[f"Translator {dtype}"] = partial(engine_decode, config, dtype)
-        if dtype != "int8":
+        if shortlisted:
+            job = partial(engine_decode, config, dtype, shortlisted)
+            jobs[f"Translator {dtype}, shortlist"] = job
+        if dtype not in ("int8", "float16"):
             for name, make_model in generating.items():
                 job = partial(generate_decode, make_model, config, dtype, tokenizer)
                 jobs[f"{name} {dtype}"] = job

@@ -29,15 +29,19 @@ def without_pauses(monkeypatch):
 @pytest.mark.long
 def test_all_contenders_make_as_many_tokens(tokenizer):
     config = small_config(vocab_size=len(tokenizer), encoder_attention_heads=2)
-    contenders = decoding_contenders(config, tokenizer, ["float32", "int8"])
-    names = [contender.name for contender in contenders]
-    assert names[0] == "Translator float32"
-    assert [name.split()[0] for name in names[1:]] == [
-        "our",
-        "Marian",
-        "Translator",
-        "CTranslate2",
-        "CTranslate2",
+    dtypes = ["float32", "float16", "int8"]
+    contenders = decoding_contenders(config, tokenizer, dtypes, shortlisted=3)
+    assert [contender.name for contender in contenders] == [
+        "Translator float32",
+        "Translator float32, shortlist",
+        "our generate() float32",
+        "Marian generate() float32",
+        "Translator float16",
+        "Translator float16, shortlist",
+        "Translator int8",
+        "Translator int8, shortlist",
+        "CTranslate2 float32",
+        "CTranslate2 int8",
     ]
     sources = [tokenizer(text).input_ids for text in ("The dog sees.", "We see my old friend.")]
     for contender in contenders:

@@ -56,6 +56,23 @@ def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, ca
         fast_linear._packing_works.cache_clear()
 
 
+class WithOverride(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *arguments):
+        raise AssertionError("torch searched for an override")
+
+
+@pytest.mark.parametrize("make_linear", [linear_function, int8_linear_function])
+def test_products_with_packed_weights_search_for_no_override(make_linear):
+    """The search takes longer than a small product."""
+    if not has_int8_kernel():
+        pytest.skip("This processor has no kernels for packed weights of 8 and 16 bits.")
+    weight = torch.randn(5, 11).half().float()
+    states = torch.randn(3, 11)
+    product = make_linear(weight, None)
+    assert torch.equal(product(states.as_subclass(WithOverride)), product(states))
+
+
 def test_users_can_switch_packed_kernels_off():
     before, *_ = torch.backends.mkldnn.set_flags(False)
     try:

@@ -164,8 +164,8 @@ def _int8_linear(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> Linear
         return _int8_packed(numbers, scales, bias, engine)
 
     def linear(states: Tensor) -> Tensor:
-        weight = packed("onednn" if len(states) >= rows_for_tiles else engine)
         with without_overrides():
+            weight = packed("onednn" if len(states) >= rows_for_tiles else engine)
             return cast(Tensor, product(states, weight, reduce_range))
 
     return linear
