@@ -448,12 +448,17 @@ def test_the_text_classification_pipeline_opens_a_trained_folder(run, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
 
 
-def test_the_error_names_a_share_that_is_too_small(tmp_path):
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (0.1, r"share of 0\.1 of 8 texts has fewer .*than the 2 classes"),
+        (0.8, r"share of 0\.8 of 8 texts leaves 1 to train 2 classes"),
+    ],
+)
+def test_the_error_names_a_share_that_leaves_too_few_texts(tmp_path, share, message):
     (tmp_path / "a.tsv").write_text("x\ta\ny\tb\n" * 4)
-    with pytest.raises(
-        ValueError, match=r"share of 0\.1 of 8 texts has fewer .*than the 2 classes"
-    ):
-        load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
+    with pytest.raises(ValueError, match=message):
+        load_labelled_splits(arguments(tmp_path / "a.tsv", validation_share=share), seed=0)
 
 
 def test_labels_of_equal_numbers_have_an_order(tmp_path):

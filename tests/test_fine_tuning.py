@@ -242,6 +242,7 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
             "add_tokens cannot be combined with freeze embeddings",
         ),
         (["--start_from", "BASE", "--add_tokens", "<unk>"], "'<unk>' is in the vocabulary already"),
+        (["--start_from", "BASE", "--add_tokens", "<x>", " "], "in each, got ['<x>', ' ']"),
         (["--start_from", "BASE", "--vocab_size", "900"], "vocab_size cannot be given with start"),
         (
             ["--start_from", "BASE", "--config_overrides", "{d_model: 32}"],

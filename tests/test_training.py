@@ -88,8 +88,10 @@ def test_labels_padded_on_the_left_and_no_data_are_rejected(tmp_path, encoded, t
     with pytest.raises(ValueError, match=r"must be padded on the right.* got 'left'"):
         make_trainer(tmp_path, encoded, left)
     empty = encoded.select([])
-    with pytest.raises(ValueError, match="The training data has no examples"):
-        make_trainer(tmp_path, empty, tokenizer, held_out=0, max_tokens_per_batch=100).train()
+    for options in ({"max_tokens_per_batch": 100}, {}):
+        trainer = make_trainer(tmp_path, empty, tokenizer, held_out=0, **options)
+        with pytest.raises(ValueError, match="The training data has no examples"):
+            trainer.train()
 
 
 @pytest.mark.parametrize(

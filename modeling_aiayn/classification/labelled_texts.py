@@ -145,6 +145,12 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
                 f"validation texts than the {len(names)} classes. Give a validation_file, more "
                 "texts, or a larger validation_share."
             )
+        left = len(rows["train"]) - held_out
+        if left < len(names):
+            raise ValueError(
+                f"A share of {data.validation_share:g} of {len(rows['train'])} texts leaves {left} "
+                f"to train {len(names)} classes. Give a smaller validation_share, or more texts."
+            )
         parts = splits["train"].train_test_split(
             data.validation_share, seed=seed, stratify_by_column="label"
         )

@@ -197,6 +197,8 @@ def add_source_tokens(
     A shared vocabulary grows on both sides. The new rows are drawn around the mean of the others.
     """
     source = tokenizers[0]
+    if not all(token.strip() for token in tokens):
+        raise ValueError(f"add_tokens must be tokens with a character in each, got {tokens}.")
     known = [token for token in tokens if token in source.get_vocab()]
     if known:
         raise ValueError(f"add_tokens: {known[0]!r} is in the vocabulary already. Remove it.")

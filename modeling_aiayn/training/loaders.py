@@ -43,6 +43,12 @@ def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
     return [len(dataset[index]["input_ids"]) for index in range(len(dataset))]
 
 
+def check_has_examples(dataset: Any) -> None:
+    """Raise a ValueError if a training dataset is empty; the length of a stream is not known."""
+    if hasattr(dataset, "__len__") and not len(dataset):
+        raise ValueError("The training data has no examples. Check the files and --max_length.")
+
+
 def token_batch_loader(
     dataset: Dataset | ResegmentedPairs,
     args: TrainingArguments,
@@ -56,8 +62,6 @@ def token_batch_loader(
             "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "
             "set per_device_train_batch_size instead."
         )
-    if not len(dataset):
-        raise ValueError("The training data has no examples. Check the files and --max_length.")
     lengths: Lengths | Callable[[int], Lengths]
     if isinstance(dataset, ResegmentedPairs):
         lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)

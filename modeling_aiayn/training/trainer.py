@@ -34,7 +34,7 @@ from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, check_trained_dtype, explained_out_of_memory
 from .interruption import InterruptionCallback, separate_workers
-from .loaders import example_lengths, padding_collator, token_batch_loader
+from .loaders import check_has_examples, example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .muon import muon_optimizer
 from .progress import ProgressBar
@@ -196,6 +196,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         Raises:
             ValueError: There is no training data, or see `cut_batches`.
         """
+        check_has_examples(self.train_dataset)
         if self._max_tokens is None or self.train_dataset is None:
             return separate_workers(super().get_train_dataloader())
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")

@@ -223,8 +223,8 @@ class FastDecoderLayer:
         hidden_states = self.self_norm.after(hidden_states, output)
 
         states = self.source_norm.before(hidden_states)
-        (query,) = self.source_attention.split_heads(self.source_attention.project(states), width)
-        attended, weights = attend(query, *source, source_mask)
+        parts = self.source_attention.split_heads(self.source_attention.project(states), width)
+        attended, weights = attend(parts[0], *source, source_mask)
         output = self.source_attention.out(self.source_attention.join_heads(attended))
         hidden_states = self.source_norm.after(hidden_states, output)
 
