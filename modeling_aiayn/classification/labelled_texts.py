@@ -132,30 +132,35 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
         _check_and_log_classes(split, labelled_texts, names)
     splits = {split: _dataset(labelled_texts, names) for split, labelled_texts in rows.items()}
     if "validation" not in splits:
-        rarest, count = Counter(label for label, _ in rows["train"]).most_common()[-1]
-        if count < 2:
-            raise ValueError(
-                f"train: the class {rarest!r} has one text, so none is left to validate on. Give "
-                "a validation_file, or more texts."
-            )
-        held_out = math.ceil(data.validation_share * len(rows["train"]))
-        if held_out < len(names):
-            raise ValueError(
-                f"A share of {data.validation_share:g} of {len(rows['train'])} texts has fewer "
-                f"validation texts than the {len(names)} classes. Give a validation_file, more "
-                "texts, or a larger validation_share."
-            )
-        left = len(rows["train"]) - held_out
-        if left < len(names):
-            raise ValueError(
-                f"A share of {data.validation_share:g} of {len(rows['train'])} texts leaves {left} "
-                f"to train {len(names)} classes. Give a smaller validation_share, or more texts."
-            )
+        _check_share(data.validation_share, rows["train"], names)
         parts = splits["train"].train_test_split(
             data.validation_share, seed=seed, stratify_by_column="label"
         )
         splits["train"], splits["validation"] = parts["train"], parts["test"]
     return DatasetDict(splits)
+
+
+def _check_share(share: float, rows: list[tuple[str, str]], names: Sequence[str]) -> None:
+    """Check that a share of the training texts, and the rest, can have every class."""
+    rarest, count = Counter(label for label, _ in rows).most_common()[-1]
+    if count < 2:
+        raise ValueError(
+            f"train: the class {rarest!r} has one text, so none is left to validate on. Give "
+            "a validation_file, or more texts."
+        )
+    held_out = math.ceil(share * len(rows))
+    if held_out < len(names):
+        raise ValueError(
+            f"A share of {share:g} of {len(rows)} texts has fewer validation texts than the "
+            f"{len(names)} classes. Give a validation_file, more texts, or a larger "
+            "validation_share."
+        )
+    left = len(rows) - held_out
+    if left < len(names):
+        raise ValueError(
+            f"A share of {share:g} of {len(rows)} texts leaves {left} to train {len(names)} "
+            "classes. Give a smaller validation_share, or more texts."
+        )
 
 
 def _by_number(label: str) -> tuple[int, str]:
