@@ -28,7 +28,7 @@ TILE_ROWS = 16
 # Held while the quantization engine, a setting of the whole process, is another one.
 ENGINE_LOCK = threading.Lock()
 # Before a product, torch searches each argument for an override of it. For a packed weight the
-# search fails by two C++ exceptions, 20 microseconds on Zen 3, so it is switched off.
+# search fails by two C++ exceptions, 18 microseconds on Zen 3, so it is switched off.
 without_overrides = torch._C.DisableTorchFunctionSubclass
 
 Linear = Callable[[Tensor], Tensor]
