@@ -72,6 +72,23 @@ def test_a_saved_model_is_trained_further_with_its_own_vocabulary(tune, tmp_path
     assert f"perplexity           {expected['perplexity']:6.2f} {scores['perplexity']:6.2f}" in out
 
 
+def test_a_student_starts_from_some_layers_of_its_teacher(tune, tmp_path):
+    depth = ("--config_overrides", "{dropout: 0.0, decoder_layers: 1}")
+    base = json.loads((tmp_path / "runs" / "base" / "config.json").read_text())
+    assert base["decoder_layers"] > 1
+    folder, _ = tune(*depth, "--save_strategy", "steps", "--save_steps", 2)
+    config = AutoConfig.from_pretrained(folder)
+    assert (config.decoder_layers, config.encoder_layers) == (1, base["encoder_layers"])
+    first = weights_of(folder)
+    layers = {name.split(".")[3] for name in first if "decoder.layers" in name}
+    assert layers == {"0"}
+    (folder / "finished.json").unlink()
+    shutil.rmtree(folder / "checkpoint-4")
+    resumed, _ = tune(*depth, "--save_strategy", "steps", "--save_steps", 2, "--resume", "auto")
+    again = weights_of(resumed)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
 def test_the_card_names_the_base_model_and_no_folder_of_this_machine(tune, tmp_path):
     license = "license: cc-by-sa-4.0"
     (tmp_path / "runs").mkdir(exist_ok=True)
@@ -247,6 +264,21 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
         (
             ["--start_from", "BASE", "--config_overrides", "{d_model: 32}"],
             "d_model belongs to the saved model",
+        ),
+        (
+            [
+                "--start_from",
+                "BASE",
+                "--lora_rank",
+                "2",
+                "--config_overrides",
+                "{decoder_layers: 1}",
+            ],
+            "With lora_rank, config_overrides may set dropout, attention_dropout, activation_dropout;",
+        ),
+        (
+            ["--start_from", "BASE", "--config_overrides", "{decoder_layers: one}"],
+            "Field 'decoder_layers' expected int, got str (value: 'one')",
         ),
         (
             ["--start_from", "BASE", "--config_overrides", "{dropout: 2}"],

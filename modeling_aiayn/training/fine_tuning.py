@@ -21,10 +21,12 @@ from ..parsing import read_json_object
 from ..tokenization import vocabulary_sha256
 from ..whole_files import replaced_files, write_file
 from .arguments import AiaynTrainingArguments
+from .depth import with_depth
 from .setup import ModelArguments, parse_mapping
 
-# Fields of a saved model's configuration that fine-tuning may change: no weight depends on them.
+# Fields of a saved model's configuration that fine-tuning may change.
 RATES = ("dropout", "attention_dropout", "activation_dropout")
+DEPTHS = ("encoder_layers", "decoder_layers")
 PARTS = ("encoder", "embeddings")
 # LoRA scales its products by alpha / rank.
 LORA_ALPHA_OVER_RANK = 2
@@ -119,8 +121,10 @@ class SavedModel:
     ) -> None:
         path = find_model(flags.start_from or "")
         check_flags(path, model, args)
-        rates = read_rates(model)
+        rates, depths = read_changes(model, flags)
         loaded = load_model(path, flags.hub, dtype=torch.float32, **rates)
+        if depths:
+            loaded = with_depth(loaded, depths)
         self.config: AiaynConfig = loaded.config
         self._tokenizers = load_tokenizers(
             path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
@@ -152,7 +156,7 @@ class SavedModel:
 
 
 def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArguments) -> None:
-    """Check that no flag asks for other sizes, another vocabulary, or a schedule from scratch.
+    """Check that no flag asks for another preset or vocabulary, or a schedule from scratch.
 
     The run must not overwrite the saved model, which is in `path`.
     """
@@ -175,16 +179,24 @@ def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArgu
         )
 
 
-def read_rates(model: ModelArguments) -> dict[str, Any]:
-    """Read the dropout rates in config_overrides; other fields belong to the saved weights."""
+def read_changes(
+    model: ModelArguments, flags: FineTuningArguments
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read dropout rates and numbers of layers in config_overrides; the rest belongs to the model.
+
+    An adapter is loaded into its base model as it was saved, so LoRA cannot change layers.
+    """
     overrides = parse_mapping("config_overrides", model.config_overrides)
+    allowed = RATES if flags.lora_rank is not None else (*RATES, *DEPTHS)
     for name in overrides:
-        if name not in RATES:
+        if name not in allowed:
+            beginning = "With lora_rank" if name in DEPTHS else "With start_from"
             raise ValueError(
-                f"With start_from, config_overrides may set {', '.join(RATES)}; {name} belongs to "
+                f"{beginning}, config_overrides may set {', '.join(allowed)}; {name} belongs to "
                 "the saved model. Remove it."
             )
-    return overrides
+    depths = {name: overrides.pop(name) for name in DEPTHS if name in overrides}
+    return overrides, depths
 
 
 def add_source_tokens(
