@@ -277,8 +277,9 @@ def load_checked(
         auto_class: The class that loads the model: AutoModelForCausalLM, ...
         path: A folder, or with hub the name of a repository.
         hub: Whether path is a repository on the Hub.
-        new_prefix: Prefix of the names of weights that may be missing, such as a new head's. They
-            are initialised, and weights that the model does not need are ignored.
+        new_prefix: Prefix of the names of weights that may be missing or have another shape, such
+            as a new head's. They are initialised, and weights that the model does not need are
+            ignored.
         **options: Passed to auto_class.from_pretrained.
 
     Raises:
@@ -300,9 +301,15 @@ def load_checked(
     with named_load_errors(path), without_load_report():
         model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
     if new_prefix is not None:
-        keys = loading_info["missing_keys"]
-        missing = [name for name in keys if not name.startswith(new_prefix)]
-        loading_info = loading_info | {"missing_keys": missing, "unexpected_keys": set()}
+        loading_info = loading_info | {
+            "missing_keys": [
+                name for name in loading_info["missing_keys"] if not name.startswith(new_prefix)
+            ],
+            "mismatched_keys": [
+                key for key in loading_info["mismatched_keys"] if not key[0].startswith(new_prefix)
+            ],
+            "unexpected_keys": set(),
+        }
     check_weights(path, model, loading_info)
     return model
 

@@ -274,6 +274,22 @@ def test_training_can_start_from_a_translators_encoder(tokenizer, tmp_path, run)
         )
 
 
+@pytest.mark.parametrize("classes", [2, 5])
+def test_training_can_start_from_a_classifier_of_other_classes(tokenizer, tmp_path, classes):
+    sizes = {"vocab_size": len(tokenizer), "num_labels": classes}
+    saved = small_model(AiaynForSequenceClassification, **sizes)
+    saved.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
+    model, _ = build_classifier(ClassifierArguments(start_from=str(tmp_path)), train, 20)
+    encoder = saved.model.encoder.state_dict()
+    found = model.model.encoder.state_dict()
+    assert all(torch.equal(found[name], encoder[name]) for name in encoder)
+    assert model.classifier.weight.shape[0] == 2
+    assert torch.equal(model.classifier.weight, saved.classifier.weight) == (classes == 2)
+    assert model.classifier.weight.std() > 0 and model.classifier.weight.isfinite().all()
+
+
 def test_training_can_start_from_a_bundled_model(tmp_path):
     train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
     model, tokenizer = build_classifier(ClassifierArguments(start_from="aiayn-de-en"), train, 64)

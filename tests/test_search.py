@@ -453,32 +453,35 @@ def test_the_tree_gives_each_hypothesis_its_own_past():
     """Compared with a cache that is copied whenever beams change places."""
     generator = torch.Generator().manual_seed(0)
     sentences, most, heads, size, width = 5, 3, 2, 4, 1
-    tree = HypothesisTree(most, [torch.empty(1, sentences, heads, 9, size)])
-    past = torch.empty(2, sentences, width, heads, 0, size)
+    layers = 2
+    tree = HypothesisTree(most, [torch.empty(layers, sentences, heads, 9, size)])
+    past = torch.empty(layers, 2, sentences, width, heads, 0, size)
     entries = 0
     for step in range(4 * FIRST_STEPS):  # longer than the first memory
         before, width = width, 1 if step in (0, 20) else 2 if step % 7 == 6 else most
         parents = torch.randint(0, before, (sentences, width), generator=generator)
-        new = torch.randn(2, sentences, heads, width, size, generator=generator)
+        new = torch.randn(layers, 2, sentences, heads, width, size, generator=generator)
         tree.grow(parents)
         entries += width
-        (layer,) = tree.entries(0)
-        layer.newest.copy_(new)
-        kept = torch.stack((layer.keys.transpose(1, 2), layer.values))
-        kept = kept.unflatten(1, (sentences, heads))
+        for layer, written in zip(tree.entries(0), new, strict=True):
+            layer.newest.copy_(written)
+        kept = torch.stack(
+            [torch.stack((each.keys.transpose(1, 2), each.values)) for each in tree.entries(0)]
+        ).unflatten(2, (sentences, heads))
         rows = torch.arange(sentences)[:, None]
-        past = torch.cat((past[:, rows, parents], new.transpose(2, 3)[..., None, :]), dim=4)
+        past = torch.cat((past[:, :, rows, parents], new.transpose(3, 4)[..., None, :]), dim=5)
         allowed = tree.mask(0).unflatten(0, (sentences, heads)) == 0
         assert (allowed[:, 0] == allowed[:, 1]).all()
         for sentence in range(sentences):
             for hypothesis in range(width):
                 seen = allowed[sentence, 0, hypothesis]
-                expected = past[:, sentence, hypothesis]
-                torch.testing.assert_close(kept[:, sentence, :, seen], expected, rtol=0, atol=0)
+                expected = past[:, :, sentence, hypothesis]
+                found = kept[:, :, sentence, :, seen]
+                torch.testing.assert_close(found, expected, rtol=0, atol=0)
         if step == CHECK_STEPS + 2:
             staying = torch.tensor([0, 2, 4])
             tree.keep(staying)
-            past, sentences = past[:, staying], 3
+            past, sentences = past[:, :, staying], 3
     assert FIRST_STEPS * most < tree.size < entries * 2 / 3
 
 
