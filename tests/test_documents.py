@@ -459,6 +459,17 @@ def test_the_box_of_a_task_is_copied_whatever_follows_it():
     assert same(text, "markdown") == text.replace("a *", "a \\*")
 
 
+def test_each_footnote_keeps_its_line_even_if_it_is_one_word():
+    text = (
+        "A dog[^1] sees[^url] a [cat][c].\n\n"
+        "[^1]: Dog\n[^url]: https://a.b/c\n[^two]: The cat sleeps.\nIt is black.\n  [^3]: End\n\n"
+        "[c]: /cat\n"
+    )
+    sentences = ["A dog sees a cat.", "Dog", "The cat sleeps.", "It is black.", "End"]
+    assert Document.of(text, "markdown", "en").sentences == sentences
+    assert same(text, "markdown") == text.replace("sleeps.\nIt", "sleeps. It")
+
+
 def test_front_matter_is_yaml_or_toml_and_no_rule():
     for front in ("---\ntitle: A dog\n---\n", '+++\ntitle = "A dog"\ndate = 1\n+++\n'):
         document = Document.of(f"{front}\nThe dog runs.\n", "markdown", "en")

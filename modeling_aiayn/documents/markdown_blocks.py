@@ -23,6 +23,8 @@ FRONT_MATTER = re.compile(
 )
 # The box of a task, and the first line of an alert on GitHub: [!NOTE].
 LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
+# The beginning of a footnote. Its line is not joined with the one before.
+FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
 # markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
 BLANKS = " \t\n"
 # Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
@@ -89,12 +91,24 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
             token.meta["span"] = (start, end)
 
 
+def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
+    """The rule for reference definitions, except that a footnote of one word is none."""
+
+    def reference(state: Any, first: int, last: int, silent: bool) -> bool:
+        is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])
+        return not is_footnote and rule(state, first, last, silent)
+
+    return reference
+
+
 def _parser() -> Any:
     check_package("markdown_it", "documents")
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.core.ruler.disable("text_join")
+    rules = zip(parser.get_active_rules()["block"], parser.block.ruler.getRules(""), strict=True)
+    parser.block.ruler.at("reference", _without_footnotes(dict(rules)["reference"]))
     names = parser.get_active_rules()["inline"]
     for name, rule in zip(names, parser.inline.ruler.getRules(""), strict=True):
         parser.inline.ruler.at(name, _noting(rule, name))
@@ -168,7 +182,7 @@ class _Segments:
             if first and token.content.startswith(self.content[:first]):  # its label
                 token.content = token.content[first:]
                 first = 0
-            if _is_break(token) and self._fixed is None:
+            if self._is_break(token) and self._fixed is None:
                 yield from self._part(span[0])
                 self._builder, self._begin = BlockBuilder(), span[1]
             elif token.type == "html_inline" or self._fixed is not None:
@@ -176,6 +190,13 @@ class _Segments:
             else:
                 self._take(token, span)
         yield from self._part(len(self.content))
+
+    def _is_break(self, token: Any) -> bool:
+        """Whether a token ends a line: two blanks, <br>, or the line end before a footnote."""
+        if token.type == "softbreak":
+            return FOOTNOTE.match(self.content, token.meta["span"][1]) is not None
+        tag = START_TAG.match(token.content) if token.type == "html_inline" else None
+        return token.type == "hardbreak" or (tag is not None and tag[1].lower() == "br")
 
     def _part(self, end: int) -> Iterator[tuple[int, int, Block]]:
         if self._fixed is not None:  # its end is missing
@@ -223,12 +244,6 @@ class _Segments:
             self._builder.open(name, raw)
         else:
             self._builder.add_atom(raw)
-
-
-def _is_break(token: Any) -> bool:
-    """Whether a token ends a line, as two blanks and <br> do."""
-    tag = START_TAG.match(token.content) if token.type == "html_inline" else None
-    return token.type == "hardbreak" or (tag is not None and tag[1].lower() == "br")
 
 
 def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
