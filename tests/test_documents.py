@@ -480,6 +480,30 @@ def test_front_matter_is_yaml_or_toml_and_no_rule():
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])
 @pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        (
+            "The H<sub>2</sub>O and CO<sub>2</sub> here.\n",
+            "Hier CO2 und H2O.",
+            "Hier CO<sub>2</sub> und H<sub>2</sub>O.\n",
+        ),
+        (
+            "A <b>C<sub>6</sub>H<sub>6</sub> cup</b> is <i>red</i>.\n",
+            "Eine C6H6 Tasse ist rot.",
+            "Eine <b>C<sub>6</sub>H<sub>6</sub> Tasse</b> ist <i>rot</i>.\n",
+        ),
+        # The word is another one, so the mark stands around the whole word.
+        ("The <b>t</b>ea is hot.\n", "Der Tee ist heiß.", "Der <b>Tee</b> ist heiß.\n"),
+    ],
+)
+def test_marks_within_a_word_stay_there_if_the_word_stays(kind, text, translation, expected):
+    words = {"Hier": "here", "und": "and", "Eine": "A", "Tasse": "cup", "ist": "is", "rot": "red"}
+    words |= {"Der": "The", "Tee": "tea", "heiß": "hot"}
+    assert translated(text, kind, [translation], words) == expected
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+@pytest.mark.parametrize(
     "raised",
     ["<sup>1</sup>", "<sup>[2]</sup>", "<a href='#1'><sup>3</sup></a>", "<sup>-2</sup>"],
 )

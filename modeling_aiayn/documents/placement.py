@@ -131,7 +131,8 @@ class PlacedSentence:
                 places[id(mark)] = self._atom(mark, window, covered, taken, (low, high))
                 continue
             first, last = windows[id(mark)]
-            places[id(mark)] = Place(*self._characters(first, last))
+            part = self._part_of_word(mark, first) if last - first == 1 else None
+            places[id(mark)] = Place(*(part or self._characters(first, last)))
             # An atom at the end of a mark is in the sentence in which the mark ends.
             inner = [
                 each
@@ -150,16 +151,44 @@ class PlacedSentence:
         bound = [self._began_earlier(mark) or self._continues(mark) for mark in marks]
         runs = [self._best_run(mark, owned[id(mark)], window, [], window[1]) for mark in marks]
         order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
-        taken: list[Span] = []
-        windows: dict[int, Span] = {}
+        windows = {} if any(bound) else self._same_words(marks, window)
+        taken = sorted(set(windows.values()))
         end = window[1]  # place of marks without words
-        for mark in (marks[each] for each in order):
+        for mark in (marks[each] for each in order if id(marks[each]) not in windows):
             _, run = self._best_run(mark, owned[id(mark)], window, taken, end)
             windows[id(mark)] = run
             taken = sorted([*taken, run])
             if self._continues(mark):
                 end = run[0]
         return windows
+
+    def _same_words(self, marks: list[Mark], window: Span) -> dict[int, Span]:
+        """For each mark of a part of a word, such as H<sub>2</sub>O, the same word of the target.
+
+        Marks of one word share it. Marks of words that the target does not have are left out.
+        """
+        found = {}
+        for mark in marks:
+            same = [unit for unit in range(*window) if self._part_of_word(mark, unit)]
+            if same:
+                unit = self._most_attending(self._covered(mark.start, mark.end)[0], same)
+                found[id(mark)] = (unit, unit + 1)
+        return found
+
+    def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
+        """The characters of a target word that are a mark's characters of the same source word.
+
+        None if the mark does not stand within a word, or if that is another word.
+        """
+        own = self._covered(mark.start, mark.end)
+        if mark.inner or len(own) != 1:
+            return None
+        first, last = self.source_units[own[0]]
+        start, end = self.target_units[unit]
+        is_part = first <= mark.start and mark.end <= last and mark.end - mark.start < last - first
+        if not is_part or self.text[first:last] != self.target[start:end]:
+            return None
+        return start + mark.start - first, start + mark.end - first
 
     def _best_run(
         self, mark: Mark, own: list[int], window: Span, taken: list[Span], end: int
@@ -233,11 +262,11 @@ class PlacedSentence:
             return Place(last, last, before=blank)
         touches_next_word = mark.has_space_before and not mark.has_space_after
         if touches_next_word and self._is_word(after[0]):
-            unit = self._gap(self._most_attending(after[0], window), taken, 0)
+            unit = self._gap(self._most_attending(after[0], range(*window)), taken, 0)
             unit = max(free[0], min(unit, free[1]))
             here = self.target_units[unit][0] if unit < window[1] else last
             return Place(here, here)
-        unit = self._gap(self._most_attending(before[-1], window) + 1, taken, 1)
+        unit = self._gap(self._most_attending(before[-1], range(*window)) + 1, taken, 1)
         unit = max(free[0], min(unit, free[1]))
         here = self.target_units[unit - 1][1] if unit > window[0] else first
         return Place(here, here, before=blank)
@@ -249,9 +278,9 @@ class PlacedSentence:
     def _is_word(self, unit: int) -> bool:
         return self.text[self.source_units[unit][0]].isalnum()
 
-    def _most_attending(self, word: int, window: Span) -> int:
-        """The target word that attends most to a source word."""
-        return max(range(*window), key=lambda unit: self.weights[unit][word])
+    def _most_attending(self, word: int, units: Sequence[int]) -> int:
+        """Of some target words, the one that attends most to a source word."""
+        return max(units, key=lambda unit: self.weights[unit][word])
 
     @staticmethod
     def _gap(gap: int, taken: list[Span], side: int) -> int:
