@@ -60,7 +60,6 @@ STEPS = {
     "predict_with_generate": False,
 }
 
-NEEDS_MUON = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon needs torch 2.9")
 # A rate that rises until it spoils what has been learnt.
 WORSE_AND_WORSE = {"learning_rate": 300.0, "warmup_steps": 100}
 
@@ -145,7 +144,7 @@ def assert_same_run(trainer, expected):
             "label_smoothing_factor": 0.0,
         },
         {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0},
-        pytest.param({"optim": "muon"}, marks=NEEDS_MUON),
+        {"optim": "muon"},
         {
             "dataloader_num_workers": 1,
             "dataloader_persistent_workers": True,

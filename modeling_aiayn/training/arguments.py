@@ -131,11 +131,6 @@ class RunArguments(Seq2SeqTrainingArguments):
                 "resume_from_checkpoint is not supported. "
                 f"Pass resume={self.resume_from_checkpoint!r} instead."
             )
-        if self.optim == MUON and not hasattr(torch.optim, "Muon"):
-            raise ValueError(
-                f"optim={MUON!r} needs torch 2.9 or newer, got {torch.__version__}. Update torch, "
-                "or pass --optim adamw_torch."
-            )
         if self.optim == MUON and self.optim_args:
             raise ValueError(f"optim={MUON!r} has no optim_args, got {self.optim_args!r}.")
         if self.auto_find_batch_size:

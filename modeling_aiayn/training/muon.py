@@ -5,18 +5,70 @@ matrix's gradients and makes it orthogonal. So an update moves the matrix by the
 directions, not only in the few in which its gradients are large. As in Liu et al. 2025
 (arXiv:2502.16982), updates are scaled to the size of Adam's, so that both have one learning rate.
 
+torch.optim.Muon computes in bfloat16, one matrix after the other. On a CPU without bfloat16
+instructions it takes several times as long as the rest of an update. So here products are in
+float32 there, and matrices of one shape are computed together.
+
 Departs from the paper: section 5.3 has Adam for all parameters.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import Trainer
 
+from ..translation.fast_linear import has_packed_kernel
 from .failures import check_whole_weights
+
+MOMENTUM = 0.95
+# Jordan et al. 2024: each iteration replaces a singular value s by a s + b s^3 + c s^5.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+SMALLEST_NORM = 1e-7
+# Liu et al. 2025, equation 4: the root mean square of Adam's updates, as a share of the rate.
+RMS_OF_ADAM = 0.2
+
+
+def orthogonalized(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bring all singular values of matrices near 1, and keep their singular vectors.
+
+    Args:
+        matrices: Several matrices, [n, rows, columns].
+        dtype: The dtype of the products.
+
+    Returns:
+        The new matrices, [n, rows, columns] in dtype.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrices.size(1) > matrices.size(2)
+    norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp_min(SMALLEST_NORM)
+    found = (matrices / norms).to(dtype)
+    found = found.mT if is_tall else found
+    for _ in range(ITERATIONS):
+        gram = found @ found.mT
+        found = torch.baddbmm(
+            found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a
+        )
+    return found.mT if is_tall else found
+
+
+def product_dtype(device: torch.device) -> torch.dtype:
+    """The dtype in which a device orthogonalises matrices: bfloat16 if it has instructions."""
+    if device.type == "cpu" and not has_packed_kernel(torch.bfloat16):
+        return torch.float32
+    return torch.bfloat16
+
+
+def with_momentum(gradient: Tensor, state: dict[str, Any]) -> Tensor:
+    """Add a gradient to a matrix's running mean, and look one step ahead (Nesterov)."""
+    if "momentum_buffer" not in state:
+        state["momentum_buffer"] = torch.zeros_like(gradient)
+    state["momentum_buffer"].lerp_(gradient, 1 - MOMENTUM)
+    return gradient.lerp(state["momentum_buffer"], MOMENTUM)
 
 
 def layer_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -62,24 +114,28 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
         {"params": without, "weight_decay": 0.0},
     ]
     rates: dict[str, Any] = {"lr": args.learning_rate, "weight_decay": args.weight_decay}
-    return MuonAndAdam(
-        torch.optim.Muon(matrices, **rates, adjust_lr_fn="match_rms_adamw"),
-        AdamW(
-            groups,
-            **rates,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-        ),
-    )
+    betas = (args.adam_beta1, args.adam_beta2)
+    adam = AdamW(groups, **rates, betas=betas, eps=args.adam_epsilon)
+    return MuonAndAdam(matrices, adam, **rates)
 
 
 class MuonAndAdam(Optimizer):
-    """Two optimisers of different parameters as one: the library saves and schedules one."""
+    """Muon for some matrices, and Adam for other parameters, as one optimiser.
 
-    def __init__(self, muon: Optimizer, adam: Optimizer) -> None:
-        self.muon, self.adam = muon, adam
+    Args:
+        matrices: The matrices, of two dimensions. They are the first group.
+        adam: The optimiser of the other parameters.
+        lr: The rate of the matrices.
+        weight_decay: The share of a matrix that an update subtracts, times the rate.
+    """
+
+    def __init__(
+        self, matrices: list[nn.Parameter], adam: Optimizer, lr: float, weight_decay: float
+    ) -> None:
+        self.adam = adam
+        group = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
         # Some schedules read the peak rate among the defaults.
-        super().__init__([*muon.param_groups, *adam.param_groups], {"lr": adam.defaults["lr"]})
+        super().__init__([group, *adam.param_groups], {"lr": lr})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters; the closure, if given, computes their gradients and the loss."""
@@ -87,11 +143,26 @@ class MuonAndAdam(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        of_muon = len(self.muon.param_groups)
         # Loading a state replaces the groups and the state of this object.
-        self.muon.param_groups = self.param_groups[:of_muon]
-        self.adam.param_groups = self.param_groups[of_muon:]
-        self.muon.state = self.adam.state = self.state
-        self.muon.step()
+        self.adam.param_groups = self.param_groups[1:]
+        self.adam.state = self.state
+        self._update_matrices(**self.param_groups[0])
         self.adam.step()
         return loss
+
+    @torch.no_grad()
+    def _update_matrices(
+        self, params: list[nn.Parameter], lr: float, weight_decay: float, **_: Any
+    ) -> None:
+        """Update the matrices; those of one shape together."""
+        alike = defaultdict(list)
+        for matrix in params:
+            if matrix.grad is not None:
+                gradient = with_momentum(matrix.grad, self.state[matrix])
+                alike[matrix.shape, matrix.device].append((matrix, gradient))
+        for (shape, device), pairs in alike.items():
+            gradients = torch.stack([gradient for _, gradient in pairs])
+            updates = orthogonalized(gradients, product_dtype(device))
+            rate = lr * RMS_OF_ADAM * max(shape) ** 0.5
+            for (matrix, _gradient), update in zip(pairs, updates, strict=True):
+                matrix.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)
