@@ -502,6 +502,51 @@ def test_marks_within_a_word_stay_there_if_the_word_stays(kind, text, translatio
     assert translated(text, kind, [translation], words) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        (
+            "<p>H<sub>2</sub>O is not H<sub>2</sub>O.</p>",
+            "H2O ist nicht H2O.",
+            "<p>H<sub>2</sub>O ist nicht H<sub>2</sub>O.</p>",
+        ),
+        (
+            "<p><b>H2</b>O and H<sub>2</sub>O run.</p>",
+            "H2O läuft.",
+            "<p><b>H2</b>O <sub>läuft</sub>.</p>",
+        ),
+    ],
+)
+def test_marks_of_two_same_words_do_not_repeat_text(text, translation, expected):
+    words = {"ist": "is", "nicht": "not", "läuft": "run"}
+    assert translated(text, "html", [translation], words) == expected
+
+
+def test_an_atom_in_a_word_stands_behind_the_end_of_an_earlier_mark():
+    text = "<p><b>A dog runs. Un</b><wbr>believable cats sit.</p>"
+    words = {"Hund": "dog", "rennt": "runs", "Ein": "A", "Unglaubliche": "Unbelievable"}
+    words |= {"Katzen": "cats", "sitzen": "sit"}
+    found = translated(text, "html", ["Ein Hund rennt.", "Unglaubliche Katzen sitzen."], words)
+    assert found == "<p><b>Ein Hund rennt. Unglaubliche</b><wbr> Katzen sitzen.</p>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- **Tennis** *player*.\n", "- **Tennisspieler**.\n"),
+        ("~~Tennis~~ __player__!\n", "~~Tennisspieler~~!\n"),
+        # A mark with a picture alone stays.
+        ("**Tennis** **![p](u)** *player*.\n", "**Tennisspieler** **![p](u)**.\n"),
+    ],
+)
+def test_emphasis_without_words_leaves_no_delimiters(text, expected):
+    (sentence,) = Document.of(text, "markdown", "en").sentences
+    found = translated(
+        text, "markdown", ["Tennisspieler" + sentence[-1]], {"Tennisspieler": "Tennis"}
+    )
+    assert found == expected
+
+
 @pytest.mark.parametrize("kind", ["html", "markdown"])
 @pytest.mark.parametrize(
     "raised",

@@ -12,6 +12,8 @@ from .markdown_blocks import parse_markdown
 from .marks import Block, Mark
 from .placement import Attention, Place, PlacedSentence
 
+# Opening markup of emphasis in Markdown.
+EMPHASIS = ("*", "**", "_", "__", "~", "~~")
 PARSERS = {"html": parse_html, "markdown": parse_markdown}
 
 
@@ -108,10 +110,13 @@ def _rendered(
     here = start
     for mark in sorted(marks, key=lambda mark: (places[id(mark)].start, places[id(mark)].end)):
         place = places[id(mark)]
-        yield block.escape(text[here : place.start], place.before + mark.opening)
-        yield place.before + mark.opening
-        yield from _rendered(block, mark.inner, places, text, place.start, place.end)
-        yield mark.closing + place.after
+        inner = "".join(_rendered(block, mark.inner, places, text, place.start, place.end))
+        # Markdown reads delimiters without text between them, such as ****, as text.
+        if mark.opening in EMPHASIS and not inner.strip():
+            continue
+        raw = f"{mark.opening}{inner}{mark.closing}"
+        yield block.escape(text[here : place.start], place.before + raw)
+        yield place.before + raw + place.after
         here = place.end
     yield block.escape(text[here:end], "")
 

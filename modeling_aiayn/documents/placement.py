@@ -131,7 +131,8 @@ class PlacedSentence:
                 places[id(mark)] = self._atom(mark, window, covered, taken, (low, high))
                 continue
             first, last = windows[id(mark)]
-            part = self._part_of_word(mark, first) if last - first == 1 else None
+            own = self._covered(mark.start, mark.end)
+            part = self._part_of_word(mark, own, first) if last - first == 1 else None
             places[id(mark)] = Place(*(part or self._characters(first, last)))
             # An atom at the end of a mark is in the sentence in which the mark ends.
             inner = [
@@ -139,7 +140,7 @@ class PlacedSentence:
                 for each in mark.inner
                 if self._contains(each) or each.start == each.end == mark.end <= self.end
             ]
-            self._place(inner, (first, last), self._covered(mark.start, mark.end), places)
+            self._place(inner, (first, last), own, places)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[int, Span]:
         """The target words of marks side by side: those with the clearest attention first."""
@@ -168,19 +169,28 @@ class PlacedSentence:
         Marks of one word share it. Marks of words that the target does not have are left out.
         """
         found = {}
+        owners: dict[int, int] = {}  # the source word of each target word that is taken
         for mark in marks:
-            same = [unit for unit in range(*window) if self._part_of_word(mark, unit)]
+            own = self._covered(mark.start, mark.end)
+            if len(own) != 1 or mark.inner:
+                continue
+            same = [
+                unit
+                for unit in range(*window)
+                if owners.get(unit, own[0]) == own[0] and self._part_of_word(mark, own, unit)
+            ]
             if same:
-                unit = self._most_attending(self._covered(mark.start, mark.end)[0], same)
+                shared = [unit for unit in same if unit in owners]
+                unit = self._most_attending(own[0], shared or same)
+                owners[unit] = own[0]
                 found[id(mark)] = (unit, unit + 1)
         return found
 
-    def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
+    def _part_of_word(self, mark: Mark, own: list[int], unit: int) -> Span | None:
         """The characters of a target word that are a mark's characters of the same source word.
 
-        None if the mark does not stand within a word, or if that is another word.
+        None if the mark does not stand within its only word, or if that is another word.
         """
-        own = self._covered(mark.start, mark.end)
         if mark.inner or len(own) != 1:
             return None
         first, last = self.source_units[own[0]]
@@ -255,18 +265,19 @@ class PlacedSentence:
         after = [word for word in covered if self.source_units[word][0] >= mark.start]
         first, last = self._characters(*window)
         blank = " " if mark.has_space_before else ""
-        if not before:
+        if not before and free[0] == window[0]:
             is_glued = self.target[first : first + 1].isalnum() and not self._touches_word(mark)
             return Place(first, first, after=" " if mark.has_space_after or is_glued else "")
-        if not after or window[0] == window[1]:
+        if (not after and free[1] == window[1]) or window[0] == window[1]:
             return Place(last, last, before=blank)
         touches_next_word = mark.has_space_before and not mark.has_space_after
-        if touches_next_word and self._is_word(after[0]):
+        if after and touches_next_word and self._is_word(after[0]):
             unit = self._gap(self._most_attending(after[0], range(*window)), taken, 0)
             unit = max(free[0], min(unit, free[1]))
             here = self.target_units[unit][0] if unit < window[1] else last
             return Place(here, here)
-        unit = self._gap(self._most_attending(before[-1], range(*window)) + 1, taken, 1)
+        unit = self._most_attending(before[-1], range(*window)) + 1 if before else free[0]
+        unit = self._gap(unit, taken, 1)
         unit = max(free[0], min(unit, free[1]))
         here = self.target_units[unit - 1][1] if unit > window[0] else first
         return Place(here, here, before=blank)
