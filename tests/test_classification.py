@@ -310,6 +310,11 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     slip = ClassifierArguments(start_from=str(tmp_path), config_overrides="{dropuot: 0.2}")
     with pytest.raises(ValueError, match=r"no field 'dropuot'\. Did you mean 'dropout'"):
         build_classifier(slip, train, 20)
+    other = ClassifierArguments(
+        start_from=str(tmp_path), config_overrides="{encoder_attention_heads: 1}"
+    )
+    with pytest.raises(ValueError, match="encoder_attention_heads belongs to the saved model"):
+        build_classifier(other, train, 20)
     start = ClassifierArguments(start_from=str(tmp_path))
     model, _ = build_classifier(start, train, 20)
     assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30

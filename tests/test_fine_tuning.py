@@ -15,7 +15,11 @@ from modeling_aiayn.corpus import embedded_pairs
 from modeling_aiayn.loading import CHECKPOINTS
 from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.fine_tuning import FineTuningArguments, SavedModel
+from modeling_aiayn.training.fine_tuning import (
+    FineTuningArguments,
+    SavedModel,
+    check_both_directions,
+)
 from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
@@ -205,6 +209,8 @@ def test_tokens_are_added_to_the_source_of_two_vocabularies(tmp_path, tokenizer)
     saved = SavedModel(flags, ModelArguments(), args)
     source, target = saved.tokenizers()
     assert (len(source), len(target)) == (len(tokenizer) + 1, len(tokenizer))
+    with pytest.raises(ValueError, match=r"and the model of start_from has two\. Remove"):
+        check_both_directions(source, target)
     built = saved.build()
     assert built.config.vocab_size == len(source)
     assert built.lm_head.out_features == built.config.decoder_vocab_size == len(tokenizer) + 3

@@ -9,11 +9,11 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.training import AiaynTrainer, muon
+from modeling_aiayn.training.bfloat16 import has_bfloat16_instructions
 from modeling_aiayn.training.muon import (
     MuonAndAdam,
     layer_matrices,
     orthogonalized,
-    product_dtype,
 )
 
 # With the constant schedule, each update has the whole rate.
@@ -94,7 +94,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(shape):
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon since 2.9")
 def test_the_updates_are_those_of_torch(monkeypatch):
-    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr(muon, "has_bfloat16_instructions", lambda device: True)
     rates = {"lr": 0.1, "weight_decay": 0.3}
     matrices, bias = (
         [torch.randn(shape) for shape in ((8, 5), (5, 8), (8, 5), (6, 6))],
@@ -118,11 +118,26 @@ def test_the_updates_are_those_of_torch(monkeypatch):
     assert torch.equal(unused, torch.ones(4, 4))
 
 
-def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch):
-    for has_kernel, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        monkeypatch.setattr(muon, "has_packed_kernel", lambda _, has_kernel=has_kernel: has_kernel)
-        assert product_dtype(torch.device("cpu")) == dtype
-        assert product_dtype(torch.device("cuda")) == torch.bfloat16
+@pytest.mark.parametrize(("is_fast", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
+def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch, is_fast, dtype):
+    used = set()
+
+    def noted(matrices, dtype):
+        used.add(dtype)
+        return orthogonalized(matrices, dtype)
+
+    monkeypatch.setattr(muon, "has_bfloat16_instructions", lambda device: is_fast)
+    monkeypatch.setattr(muon, "orthogonalized", noted)
+    weight = nn.Parameter(torch.ones(3, 4))
+    weight.grad = torch.ones(3, 4)
+    adam = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
+    MuonAndAdam([weight], adam, lr=0.1, weight_decay=0.0).step()
+    assert used == {dtype} and weight.dtype == torch.float32
+
+
+def test_this_processor_is_asked_for_its_instructions():
+    assert has_bfloat16_instructions("cuda")
+    assert has_bfloat16_instructions("cpu") == torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def test_a_state_of_torchs_muon_is_resumed(tmp_path, encoded, tokenizer):
@@ -203,9 +218,10 @@ def test_models_without_layers_are_rejected(tmp_path):
         AiaynTrainer(model=model, args=args).create_optimizer()
 
 
-def test_arguments_for_the_optimizer_are_rejected(tmp_path):
-    with pytest.raises(ValueError, match="optim='muon' has no optim_args"):
-        arguments(tmp_path, optim="muon", optim_args="momentum=0.9")
+@pytest.mark.parametrize("name", ["muon", "adamw_torch", "adamw_torch_fused", "adafactor"])
+def test_arguments_for_the_optimizer_are_rejected(tmp_path, name):
+    with pytest.raises(ValueError, match=f"optim='{name}' has no optim_args, got 'momentum=0.9'"):
+        arguments(tmp_path, optim=name, optim_args="momentum=0.9")
 
 
 def test_unknown_optimizers_are_rejected(tmp_path):

@@ -234,6 +234,29 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(losses[0.0])
 
 
+@pytest.mark.parametrize("has_kernel", [False, True])
+def test_slow_products_in_bfloat16_give_a_warning(
+    tmp_path, encoded, tokenizer, monkeypatch, caplog, has_kernel
+):
+    monkeypatch.setattr(
+        "modeling_aiayn.training.failures.has_bfloat16_instructions", lambda device: has_kernel
+    )
+    make_trainer(tmp_path, encoded, tokenizer, max_steps=1, bf16=True).train()
+    assert ("This CPU has no fast products in bfloat16" in caplog.text) == (not has_kernel)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("warmup_stable_decay", None), ("linear", {"num_cycles": 2})]
+)
+def test_options_that_do_not_fit_the_schedule_are_rejected(
+    tmp_path, encoded, tokenizer, name, options
+):
+    flags = {"lr_scheduler_type": name, "lr_scheduler_kwargs": options, "learning_rate": 0.01}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, warmup_steps=0, **flags)
+    with pytest.raises(ValueError, match=f"do not fit lr_scheduler_type='{name}': .*argument"):
+        trainer.train()
+
+
 def test_parameters_in_float16_are_not_trained(tmp_path, encoded, tokenizer):
     """Frozen ones may stay in it, as beside an adapter."""
     trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=1)

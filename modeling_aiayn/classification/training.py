@@ -20,6 +20,11 @@ from ..training.arguments import RunArguments
 from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
+# Fields of a configuration on which no weight of a saved encoder depends.
+OF_NO_WEIGHT = {
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("classifier_dropout", "classifier_pooling", "problem_type", "max_position_embeddings"),
+}
 
 
 @dataclass
@@ -106,6 +111,11 @@ def build_classifier(
     }
     overrides = read_overrides(arguments, (*classes, "vocab_size", "vocabulary_sha256"))
     if arguments.start_from is not None:
+        for name in overrides.keys() - OF_NO_WEIGHT:
+            raise ValueError(
+                f"With start_from, config_overrides may set {', '.join(sorted(OF_NO_WEIGHT))}; "
+                f"{name} belongs to the saved model. Remove it."
+            )
         folder = find_model(arguments.start_from)
         return _start_from(folder, max_length, **classes, **overrides)
     tokenizer = train_tokenizer(

@@ -24,6 +24,7 @@ from ..training.evaluation import translation_metrics
 from ..training.fine_tuning import (
     FineTuningArguments,
     SavedModel,
+    check_both_directions,
     complete_adapter,
     replace_adapter,
 )
@@ -61,6 +62,8 @@ def main() -> None:
     )
     run.check_model(start.config)
     check_max_length(data, start.config)
+    if data.both_directions and isinstance(start, SavedModel):
+        check_both_directions(*start.tokenizers())
     prepared = prepare_data_once(args, data, start.tokenizers)
     set_languages(prepared.source_tokenizer, *languages)
     trainer = build_trainer(args, start, prepared)

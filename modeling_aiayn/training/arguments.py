@@ -12,6 +12,8 @@ from transformers.integrations import get_available_reporting_integrations
 
 # The value of optim that transformers does not have.
 MUON = "muon"
+# transformers ignores optim_args for its own ones of these.
+WITHOUT_OPTIM_ARGS = (MUON, "adamw_torch", "adamw_torch_fused", "adafactor")
 # With noam, learning_rate multiplies equation 3; the paper has no such factor.
 NOAM_FACTOR = 1.0
 
@@ -131,8 +133,11 @@ class RunArguments(Seq2SeqTrainingArguments):
                 "resume_from_checkpoint is not supported. "
                 f"Pass resume={self.resume_from_checkpoint!r} instead."
             )
-        if self.optim == MUON and self.optim_args:
-            raise ValueError(f"optim={MUON!r} has no optim_args, got {self.optim_args!r}.")
+        if self.optim in WITHOUT_OPTIM_ARGS and self.optim_args:
+            raise ValueError(
+                f"optim={str(self.optim)!r} has no optim_args, got {self.optim_args!r}. Adam's "
+                "options are adam_beta1, adam_beta2 and adam_epsilon."
+            )
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size is not supported: a resumed run could get other batches. "

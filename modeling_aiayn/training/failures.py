@@ -1,5 +1,6 @@
 """Errors that end a run: divergence, and a batch that does not fit into memory."""
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..memory import is_out_of_memory
+from .bfloat16 import has_bfloat16_instructions
 from .checkpoints import newest_whole_checkpoint
+
+logger = logging.getLogger(__name__)
 
 # Training has diverged if its loss is this many times the loss of random guessing.
 DIVERGED_LOSS_RATIO = 10.0
@@ -66,6 +70,15 @@ def check_trained_dtype(model: nn.Module) -> None:
                 f"Parameters in float16 cannot be trained, and {name} is in float16. Load the "
                 "model with dtype=torch.float32. For speed, train with bf16=True (--bf16 true)."
             )
+
+
+def warn_of_slow_training(args: TrainingArguments) -> None:
+    """Warn if bf16 is asked for on a CPU that has no instructions for it."""
+    if args.bf16 and not has_bfloat16_instructions(args.device.type):
+        logger.warning(
+            "This CPU has no fast products in bfloat16: with bf16, training is many times slower "
+            "than in float32. Leave out bf16 (--bf16 true)."
+        )
 
 
 def check_whole_weights(trainer: Trainer, option: str) -> None:

@@ -155,6 +155,19 @@ class SavedModel:
         return self._model
 
 
+def check_both_directions(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+    """Check that both languages of a saved model have one vocabulary: each text is read by both.
+
+    Raises:
+        ValueError: It has two.
+    """
+    if source is not target:
+        raise ValueError(
+            "both_directions needs one vocabulary for both languages, and the model of start_from "
+            "has two. Remove both_directions."
+        )
+
+
 def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArguments) -> None:
     """Check that no flag asks for another preset or vocabulary, or a schedule from scratch.
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import Trainer
 
-from ..translation.fast_linear import has_packed_kernel
+from .bfloat16 import has_bfloat16_instructions
 from .failures import check_whole_weights
 
 MOMENTUM = 0.95
@@ -54,13 +54,6 @@ def orthogonalized(matrices: Tensor, dtype: torch.dtype) -> Tensor:
             found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a
         )
     return found.mT if is_tall else found
-
-
-def product_dtype(device: torch.device) -> torch.dtype:
-    """The dtype in which a device orthogonalises matrices: bfloat16 if it has instructions."""
-    if device.type == "cpu" and not has_packed_kernel(torch.bfloat16):
-        return torch.float32
-    return torch.bfloat16
 
 
 def with_momentum(gradient: Tensor, state: dict[str, Any]) -> Tensor:
@@ -162,7 +155,8 @@ class MuonAndAdam(Optimizer):
                 alike[matrix.shape, matrix.device].append((matrix, gradient))
         for (shape, device), pairs in alike.items():
             gradients = torch.stack([gradient for _, gradient in pairs])
-            updates = orthogonalized(gradients, product_dtype(device))
+            is_fast = has_bfloat16_instructions(device.type)
+            updates = orthogonalized(gradients, torch.bfloat16 if is_fast else torch.float32)
             rate = lr * RMS_OF_ADAM * max(shape) ** 0.5
             for (matrix, _gradient), update in zip(pairs, updates, strict=True):
                 matrix.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)

@@ -22,7 +22,12 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
+    SchedulerType,
+    TrainOutput,
+)
 
 from ..losses import shift_left
 from ..tokenization import TARGET_TOKENIZER_FOLDER
@@ -32,7 +37,12 @@ from .bpe_dropout import ResegmentedPairs, position_limit
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
-from .failures import DivergenceGuard, check_trained_dtype, explained_out_of_memory
+from .failures import (
+    DivergenceGuard,
+    check_trained_dtype,
+    explained_out_of_memory,
+    warn_of_slow_training,
+)
 from .interruption import InterruptionCallback, separate_workers
 from .loaders import check_has_examples, example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
@@ -151,6 +161,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self.model is None:  # a hyperparameter search frees the model of each trial
             self.model = self.call_model_init(kwargs.get("trial"))
         check_trained_dtype(self.model)
+        warn_of_slow_training(self.args)
         if self.args.should_save:
             claim_folder(self.args.output_dir)
         checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
@@ -250,7 +261,11 @@ class AiaynTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
-        """The schedule that lr_scheduler_type names, noam among them."""
+        """The schedule that lr_scheduler_type names, noam among them.
+
+        Raises:
+            ValueError: lr_scheduler_kwargs do not fit the schedule.
+        """
         if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
             self.lr_scheduler: LRScheduler | None = noam_schedule(
                 optimizer or self.optimizer,
@@ -258,7 +273,14 @@ class AiaynTrainer(Seq2SeqTrainer):
                 self.args.get_warmup_steps(num_training_steps),
             )
             self._created_lr_scheduler = True
-        return super().create_scheduler(num_training_steps, optimizer)
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        except TypeError as error:  # of the function that makes the schedule
+            name = SchedulerType(self.args.lr_scheduler_type).value
+            raise ValueError(
+                f"lr_scheduler_kwargs={self.args.lr_scheduler_kwargs} do not fit "
+                f"lr_scheduler_type={name!r}: {error}."
+            ) from error
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
