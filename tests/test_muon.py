@@ -1,5 +1,7 @@
 """Muon: which parameters it updates, its steps, and runs with it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import small_model
@@ -138,6 +140,11 @@ def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch, is_fas
 def test_this_processor_is_asked_for_its_instructions():
     assert has_bfloat16_instructions("cuda")
     assert has_bfloat16_instructions("cpu") == torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def test_a_torch_without_onednn_computes_in_float32(monkeypatch):
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    assert not has_bfloat16_instructions.__wrapped__("cpu")
 
 
 def test_a_state_of_torchs_muon_is_resumed(tmp_path, encoded, tokenizer):

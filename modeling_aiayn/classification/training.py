@@ -17,12 +17,13 @@ from ..loading import check_directory, find_model, load_checked, load_config, lo
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
+from ..training.fine_tuning import RATES
 from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
 # Fields of a configuration on which no weight of a saved encoder depends.
 OF_NO_WEIGHT = {
-    *("dropout", "attention_dropout", "activation_dropout"),
+    *RATES,
     *("classifier_dropout", "classifier_pooling", "problem_type", "max_position_embeddings"),
 }
 

@@ -92,7 +92,7 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
 
 
 def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
-    """The rule for reference definitions, except that a footnote of one word is none."""
+    """The rule for reference definitions; CommonMark's also takes footnotes of one word."""
 
     def reference(state: Any, first: int, last: int, silent: bool) -> bool:
         is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])

@@ -13,5 +13,8 @@ def has_bfloat16_instructions(device_type: str) -> bool:
     """
     if device_type != "cpu":
         return True
-    # The function has no public name. torch's compiler asks it, too.
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    try:
+        # The function has no public name. torch's compiler asks it, too.
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # torch without oneDNN, as on a Mac
+        return False
