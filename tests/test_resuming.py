@@ -1087,6 +1087,15 @@ def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
             function(arguments(tmp_path / "file"))
 
 
+def test_evaluations_do_not_change_what_a_model_learns(run):
+    often, once = (
+        run(str(steps), eval_strategy="steps", eval_steps=steps).model.parameters()
+        for steps in (3, 14)
+    )
+    for first, second in zip(often, once, strict=True):
+        assert torch.equal(first, second)
+
+
 def test_a_resumed_run_evaluates_logs_and_saves_as_its_arguments_say(
     run, encoded, tokenizer, tmp_path
 ):

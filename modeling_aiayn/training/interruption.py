@@ -130,14 +130,17 @@ class InterruptionCallback(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation within training; if a signal stops it, leave the block."""
-        restore = remember_random_state()
+        """Run the block, an evaluation within training; if a signal stops it, leave the block.
+
+        The block does not change the random state: evaluations, and how many, do not change what
+        the model learns, and one that was stopped starts again from the same state.
+        """
         self._is_evaluating = True
         try:
-            yield
+            with kept_random_state():
+                yield
         except EvaluationInterrupted:
             self.is_evaluation_due = True
-            restore()  # to what the evaluation will start from again
         finally:
             self._is_evaluating = False
 
@@ -173,19 +176,19 @@ class InterruptionCallback(TrainerCallback):
             raise SystemExit(128 + number)
 
 
-def remember_random_state() -> Callable[[], None]:
-    """Remember the state of the random generators; return a function that restores it."""
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Run the block, then set the random generators to their states from before it."""
     python, numbers, processor = random.getstate(), np.random.get_state(), torch.get_rng_state()
     accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         random.setstate(python)
         np.random.set_state(numbers)
         torch.set_rng_state(processor)
         if accelerators:
             torch.cuda.set_rng_state_all(accelerators)
-
-    return restore
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:
