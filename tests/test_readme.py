@@ -59,6 +59,7 @@ def workplace(tmp_path, tokenizer, opus, monkeypatch):
         (translator, tokenizer, "runs/demo"),
         (translator, tokenizer, "runs/mine"),
         (translator, tokenizer, "runs/multi30k"),
+        (translator, tokenizer, "runs/teacher"),
         (translator, tokenizer, "runs/multi30k-fr"),
         (classifier, tokenizer, "runs/imdb"),
         (classifier, tokenizer, "runs/reviews"),
