@@ -18,7 +18,7 @@ from transformers import (
 from modeling_aiayn.loading import find_model
 
 parser = HfArgumentParser(TrainingArguments)
-parser.add_argument("--model", default="aiayn-en-de", help="a folder, or the bundled model")
+parser.add_argument("--model", default="aiayn-en-de", help="a folder, or a bundled model")
 parser.add_argument("--train", required=True, help="a file of labels and texts")
 parser.add_argument("--valid", required=True, help="the same for validation")
 parser.set_defaults(num_train_epochs=5, learning_rate=5e-4, lr_scheduler_type="cosine")

@@ -22,7 +22,7 @@ from transformers import (
 from modeling_aiayn.loading import find_model
 
 parser = argparse.ArgumentParser(description="Fine-tune a translation model.")
-parser.add_argument("--model", default="aiayn-en-de", help="a folder, or the bundled model")
+parser.add_argument("--model", default="aiayn-en-de", help="a folder, or aiayn-en-de")
 for name in ("--train", "--output"):
     parser.add_argument(name, required=True)
 parser.add_argument("--epochs", type=int, default=5)

@@ -20,7 +20,7 @@ from transformers import (
 from modeling_aiayn.loading import find_model
 
 parser = HfArgumentParser(Seq2SeqTrainingArguments)
-parser.add_argument("--model", default="aiayn-en-de", help="a folder, or the bundled model")
+parser.add_argument("--model", default="aiayn-en-de", help="a folder, or aiayn-en-de")
 parser.add_argument("--train", required=True, help="data/train for data/train.en and .de")
 parser.add_argument("--valid", required=True, help="the same for the validation pairs")
 parser.set_defaults(num_train_epochs=5, learning_rate=1e-3, lr_scheduler_type="cosine")

@@ -1,6 +1,6 @@
 """Write the lower-cased tokens of sentence pairs, split by spaCy's rules, with spaces between them.
 
-pip install 'modeling_aiayn[seeds]'
+pip install --constraint constraints.txt '.[seeds]'
 python examples/spacy_tokens.py --file data/train --output data/tokens-train --languages de en
 
 Reads data/train.de and data/train.en, and writes data/tokens-train.de and data/tokens-train.en, for
