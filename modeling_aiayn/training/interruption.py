@@ -132,8 +132,8 @@ class InterruptionCallback(TrainerCallback):
     def stoppable_evaluation(self) -> Iterator[None]:
         """Run the block, an evaluation within training; if a signal stops it, leave the block.
 
-        The block does not change the random state: evaluations, and how many, do not change what
-        the model learns, and one that was stopped starts again from the same state.
+        Afterwards the random state is as before. So evaluations do not change what the model
+        learns, and one that was stopped starts again from the same state.
         """
         self._is_evaluating = True
         try:
