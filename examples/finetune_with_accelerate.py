@@ -58,3 +58,4 @@ for epoch in range(flags.epochs):
 if accelerator.is_main_process:
     accelerator.unwrap_model(model).save_pretrained(flags.output)
     tokenizer.save_pretrained(flags.output)
+accelerator.end_training()

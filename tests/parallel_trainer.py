@@ -3,6 +3,7 @@
 Leaves logs and final weights of each run in FOLDER, as one process alone does without torchrun.
 """
 
+import gc
 import json
 import os
 import signal
@@ -105,11 +106,7 @@ def main():
             train(cut, encoded, tokenizer, **options)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-        # Python's own end sometimes aborts in a thread of gloo: "terminate called without an
-        # active exception", after everything is written.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        gc.collect()  # ends the threads of gloo, one of which may abort the end of Python
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import gc
 import gzip
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments_of_recipe
+from torch import distributed
 from transformers import AutoConfig, AutoTokenizer
 
 import aiayn
@@ -853,6 +855,36 @@ def test_an_interrupt_exits_with_130_and_no_message(capsys):
         run_command(interrupted)
     assert stop.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def gloo_threads():
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum("gloo" in name for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_a_command_ends_the_threads_of_its_process_group(tmp_path):
+    """Also if something that is in a cycle of references, like a trainer, keeps the group."""
+    before = []
+
+    def job():
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1
+        )
+        kept = {"group": distributed.group.WORLD}
+        kept["itself"] = kept
+        before.append(gloo_threads())
+
+    gc.disable()
+    try:
+        run_command(job)
+        assert before[0] > 0
+        end = time.monotonic() + 10  # Linux lists a thread for a moment after its end
+        while gloo_threads() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert gloo_threads() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.long

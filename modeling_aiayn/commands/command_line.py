@@ -1,5 +1,6 @@
 """Read flags and recipes, run a job, and report user errors in one line."""
 
+import gc
 import logging
 import signal
 import sys
@@ -76,9 +77,7 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.argv.remove("--debug")
     try:
         main()
-        if distributed.is_available() and distributed.is_initialized():
-            # Without this, a process that ends early may abort the work of the others.
-            distributed.destroy_process_group()
+        _leave_other_processes()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -90,6 +89,18 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
             raise
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.exit(1)
+
+
+def _leave_other_processes() -> None:
+    """End the process group of a job of several processes, with its threads.
+
+    Without this, a process that ends early may abort the work of the others. A trainer, which is
+    in a cycle of references, keeps the group, and a thread of gloo that frees a tensor while Python
+    ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+        gc.collect()
 
 
 def _explanation(error: BaseException) -> str | None:
