@@ -1,7 +1,8 @@
 """Compare greedy translation in int8 with CTranslate2, on one core: sentences per second.
 
-python benchmarks/benchmark_one_core.py --model runs/student --file data/multi30k/test_2016_flickr \
-    --shortlist runs/student/shortlist.safetensors --join 2 --sentences 2000
+python benchmarks/benchmark_one_core.py --model aiayn-en-de runs/student \
+    --shortlist bundled.safetensors student.safetensors \
+    --file data/multi30k/test_2016_flickr --join 2 --sentences 2000
 
 Texts go in and come out, so tokenization counts. Both engines have the same weights, and with
 --shortlist the same candidates. Each runs in a process of its own, and they take turns.
@@ -35,13 +36,15 @@ Translate = Callable[[list[str]], list[str]]
 
 @dataclass
 class BenchmarkArguments:
-    """The model, the sentences and the repetitions."""
+    """The models, the sentences and the repetitions."""
 
-    model: str = field(metadata={"help": "Folder of a trained model."})
+    model: list[str] = field(metadata={"help": "Folders of trained models of one direction."})
     file: str = field(metadata={"help": "Sentence pairs whose sources are translated."})
     source_lang: str = field(default="en", metadata={"help": "Source language."})
     target_lang: str = field(default="de", metadata={"help": "Target language."})
-    shortlist: str | None = field(default=None, metadata={"help": "A file of make-shortlist."})
+    shortlist: list[str] | None = field(
+        default=None, metadata={"help": "A file of make-shortlist for each model."}
+    )
     join: int = field(default=1, metadata={"help": "Join so many sentences into a longer one."})
     sentences: int = field(default=1000, metadata={"help": "Number of sentences, repeated."})
     rounds: int = field(default=5, metadata={"help": "Rounds to measure, after one to warm up."})
@@ -92,6 +95,35 @@ def write_vmap(shortlist: Shortlist, translator: Translator, folder: Path) -> No
     (folder / VMAP).write_text(text, "utf-8")
 
 
+def make_contenders(model: str, shortlist: str | None, folder: Path) -> dict[str, OwnProcess]:
+    """Export a model, and start a process for each engine, with and without a shortlist.
+
+    Args:
+        model: Folder of the model.
+        shortlist: A file of make-shortlist for it, or None.
+        folder: An empty folder for the exports.
+
+    Returns:
+        The processes by name.
+    """
+    export = folder / "ctranslate2"
+    export_ctranslate2(Translator.from_pretrained(model), export, "int8")
+    jobs = {}
+    if shortlist is not None:
+        with_vmap = Path(shutil.copytree(export, folder / "with_vmap"))
+        exported = Translator.from_pretrained(export, engine="ctranslate2")
+        write_vmap(Shortlist.read(shortlist), exported, with_vmap)
+        jobs = {
+            "Translator, shortlist": partial(translate_by_us, model, shortlist),
+            "CTranslate2, vmap": partial(translate_by_ctranslate2, with_vmap, True),
+        }
+    jobs |= {
+        "Translator": partial(translate_by_us, model, None),
+        "CTranslate2": partial(translate_by_ctranslate2, export, False),
+    }
+    return {f"{model}: {name}": OwnProcess(job) for name, job in jobs.items()}
+
+
 def translate_by_us(folder: Path | str, shortlist: str | None) -> Translate:
     """Translate by our engine, in one thread, with a file of make-shortlist if given."""
     translator = Translator.from_pretrained(folder, dtype="int8", shortlist=shortlist)
@@ -111,26 +143,37 @@ def one_core_table(contenders: Mapping[str, Translate], texts: list[str], rounds
     """Let all translate the texts in turn.
 
     Args:
-        contenders: Contenders by name, ours first.
+        contenders: Contenders by name.
         texts: The texts.
         rounds: Measured rounds, after one to warm up.
 
     Returns:
-        A line for each: sentences per second, the ratio to ours, and identical translations.
+        A line for each: sentences per second, how many times as fast the first one is, and how many
+        of its translations equal those of the first one.
     """
     medians, translations = translate_in_turn(contenders, texts, rounds)
-    ours = next(iter(medians))
-    lines = [f"{'':<28}{'sentences/s':>12}{'ours':>8}{'identical':>11}"]
+    first, width = next(iter(medians)), max(map(len, medians))
+    lines = [f"{'':<{width}}{'sentences/s':>13}{'first row':>11}{'identical':>11}"]
     for name, median in medians.items():
-        same = sum(a == b for a, b in zip(translations[name], translations[ours], strict=True))
-        rate, ratio = len(texts) / median, median / medians[ours]
-        lines.append(f"{name:<28}{rate:>12,.0f}{ratio:>7.2f}x{same:>11,}")
+        same = sum(a == b for a, b in zip(translations[name], translations[first], strict=True))
+        rate, ratio = len(texts) / median, median / medians[first]
+        lines.append(f"{name:<{width}}{rate:>13,.0f}{ratio:>10.2f}x{same:>11,}")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Export, measure, and print a table."""
+    """Export, measure, and print a table.
+
+    Raises:
+        ValueError: There are shortlists, but not one for each model.
+    """
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
+    shortlists = arguments.shortlist or [None] * len(arguments.model)
+    if len(shortlists) != len(arguments.model):
+        raise ValueError(
+            f"--shortlist needs a file for each of the {len(arguments.model)} models, "
+            f"got {len(shortlists)}."
+        )
     # The processes that translate inherit both.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -139,26 +182,13 @@ def main() -> None:
     texts = [" ".join(islice(sources, arguments.join)) for _ in range(arguments.sentences)]
     words = sum(len(text.split()) for text in texts) / len(texts)
     with tempfile.TemporaryDirectory() as folder:
-        export = Path(folder) / "ctranslate2"
-        export_ctranslate2(Translator.from_pretrained(arguments.model), export, "int8")
-        jobs = {
-            "Translator int8": partial(translate_by_us, arguments.model, None),
-            "CTranslate2 int8": partial(translate_by_ctranslate2, export, False),
-        }
-        if arguments.shortlist is not None:
-            with_vmap = Path(shutil.copytree(export, Path(folder) / "with_vmap"))
-            exported = Translator.from_pretrained(export, engine="ctranslate2")
-            write_vmap(Shortlist.read(arguments.shortlist), exported, with_vmap)
-            ours = partial(translate_by_us, arguments.model, arguments.shortlist)
-            jobs = {
-                "Translator int8, shortlist": ours,
-                "CTranslate2 int8, vmap": partial(translate_by_ctranslate2, with_vmap, True),
-            } | jobs
-        contenders = {name: OwnProcess(job) for name, job in jobs.items()}
+        contenders: dict[str, OwnProcess] = {}
+        for number, each in enumerate(zip(arguments.model, shortlists, strict=True)):
+            contenders |= make_contenders(*each, Path(folder) / str(number))
         table = one_core_table(contenders, texts, arguments.rounds)
         for contender in contenders.values():
             contender.close()
-    heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, one thread"
+    heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, int8, one thread"
     sys.stdout.write(f"{heading}\n{table}\n")
 
 

@@ -2,7 +2,8 @@
 
 accelerate launch examples/finetune_with_accelerate.py --train data/train --output runs/tuned
 
-data/train stands for data/train.en and data/train.de, which have the same number of lines.
+data/train stands for data/train.en and data/train.de, which have the same number of lines. The
+model learns to translate from .en to .de.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
 python examples/finetune_with_trainer.py --train data/train --valid data/valid --output_dir runs/tuned
 
-data/train stands for data/train.en and data/train.de, with the same number of lines. All arguments
-of Seq2SeqTrainingArguments are flags: for example, --bf16 true on a GPU.
+data/train stands for data/train.en and data/train.de, with the same number of lines; the model
+learns to translate from .en to .de. All arguments of Seq2SeqTrainingArguments are flags: for
+example, --bf16 true on a GPU.
 """  # noqa: E501
 
 from datasets import load_dataset

@@ -1,10 +1,14 @@
 """The benchmark of one core measures the same work for all; no test asserts a speed."""
 
+import re
+import shutil
+
 import pytest
 import torch
 from benchmark_one_core import WithVmap, write_vmap
 
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
+from modeling_aiayn.loading import find_model
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.shortlist import LinkCounts, Shortlist
@@ -42,17 +46,22 @@ def test_both_engines_get_the_same_candidates(tmp_path, shortlist):
 
 
 @pytest.mark.long
-def test_the_script_prints_a_row_for_each_engine(run, tmp_path, shortlist):
+def test_the_script_prints_a_row_for_each_model_and_engine(run, tmp_path, shortlist):
     (tmp_path / "pairs.tsv").write_text("".join(f"{text}\tEin Hund.\n" for text in TEXTS))
-    code, out, err = run(
-        *("../benchmarks/benchmark_one_core.py", "--model", "aiayn-en-de", "--rounds", 1),
+    copy = shutil.copytree(find_model("aiayn-en-de"), tmp_path / "copy")
+    command = (
+        *("../benchmarks/benchmark_one_core.py", "--model", "aiayn-en-de", copy, "--rounds", 1),
         *("--file", tmp_path / "pairs.tsv", "--sentences", 3, "--join", 2),
         *("--shortlist", shortlist),
     )
+    code, _, err = run(*command)
+    assert code == 1
+    assert err.endswith("\nerror: --shortlist needs a file for each of the 2 models, got 1.\n")
+    code, out, err = run(*command, shortlist)
     assert code == 0, err
     heading, _, *rows = out.splitlines()
-    assert heading.startswith("3 sentences of 10.0 words on average, greedy, one thread")
-    names = ["Translator int8, shortlist", "CTranslate2 int8, vmap"]
-    names += ["Translator int8", "CTranslate2 int8"]
-    assert [row[:28].strip() for row in rows] == names
-    assert rows[0].split()[-1] == "3"
+    assert heading == "3 sentences of 10.0 words on average, greedy, int8, one thread"
+    names = ("Translator, shortlist", "CTranslate2, vmap", "Translator", "CTranslate2")
+    expected = [f"{model}: {name}" for model in ("aiayn-en-de", copy) for name in names]
+    assert [re.split("  +", row)[0] for row in rows] == expected
+    assert rows[0].split()[-1] == rows[4].split()[-1] == "3"
