@@ -2,8 +2,7 @@
 
 accelerate launch examples/finetune_with_accelerate.py --train data/train --output runs/tuned
 
-data/train stands for data/train.en and data/train.de, which have the same number of lines. The
-model learns to translate from .en to .de.
+data/train stands for data/train.en and data/train.de: a line of .de translates the line of .en.
 """
 
 import argparse
@@ -13,12 +12,8 @@ from accelerate import Accelerator
 from datasets import load_dataset
 from torch.utils.data import DataLoader
 from tqdm import tqdm
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    get_cosine_schedule_with_warmup,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import get_cosine_schedule_with_warmup as cosine_schedule
 
 from modeling_aiayn.loading import find_model
 
@@ -46,7 +41,7 @@ batches = DataLoader(pairs, batch_size=64, shuffle=True, collate_fn=collate)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98))
 model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
 updates = flags.epochs * len(batches)
-schedule = get_cosine_schedule_with_warmup(optimizer, min(100, updates // 10), updates)
+schedule = cosine_schedule(optimizer, min(100, updates // 10), updates)
 model.train()
 for epoch in range(flags.epochs):
     for batch in tqdm(batches, f"epoch {epoch + 1}", disable=not accelerator.is_main_process):
