@@ -109,7 +109,7 @@ class AiaynConfig(PreTrainedConfig):
 
     model_type = "aiayn"
     # No annotations here: an annotated attribute would become a field.
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     # Each stack has its own plan; the default of transformers fits a decoder alone.
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}
     attribute_map = {

@@ -218,10 +218,10 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         return super().prepare_inputs_for_generation(*args, decoder_attention_mask=mask, **kwargs)
 
     @staticmethod
-    def _reorder_cache(past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
+    def _reorder_cache(cache: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
         """Reorder self-attention's keys and values. All beams of a sentence share the source's."""
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache
 
 
 def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:

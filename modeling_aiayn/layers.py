@@ -194,7 +194,7 @@ class DecoderLayer(TransformerLayer):
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Run the layer on the target's states, [B, T, D]. The output has the same shape.
@@ -204,17 +204,17 @@ class DecoderLayer(TransformerLayer):
             encoder_hidden_states: The encoder's output, [B, S, D]; None without a source.
             attention_mask: For self-attention, in the form that the implementation takes.
             encoder_attention_mask: For attention over the source, in the same form.
-            past_key_values: Cached keys and values of earlier steps. New ones are added here.
+            cache: Cached keys and values of earlier steps. New ones are added here.
             **kwargs: Arguments of attention.
         """
         sublayer_input = self.self_attn_layer_norm.before(hidden_states)
-        key, value = self._target_keys_values(sublayer_input, past_key_values)
+        key, value = self._target_keys_values(sublayer_input, cache)
         attended, _ = self.self_attn(sublayer_input, key, value, attention_mask, **kwargs)
         hidden_states = self.self_attn_layer_norm.after(hidden_states, attended)
 
         if encoder_hidden_states is not None:
             sublayer_input = self.encoder_attn_layer_norm.before(hidden_states)
-            key, value = self._source_keys_values(encoder_hidden_states, past_key_values)
+            key, value = self._source_keys_values(encoder_hidden_states, cache)
             attended, _ = self.encoder_attn(
                 sublayer_input, key, value, encoder_attention_mask, **kwargs
             )

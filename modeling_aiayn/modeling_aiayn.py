@@ -35,7 +35,14 @@ from .losses import (
     shift_left,
     shift_right,
 )
-from .stacks import AiaynDecoder, AiaynEncoder, AiaynPreTrainedModel, config_for_class, source_mask
+from .stacks import (
+    CACHE_NAME,
+    AiaynDecoder,
+    AiaynEncoder,
+    AiaynPreTrainedModel,
+    config_for_class,
+    source_mask,
+)
 
 
 class AiaynModel(AiaynPreTrainedModel):
@@ -66,6 +73,7 @@ class AiaynModel(AiaynPreTrainedModel):
         decoder_inputs_embeds: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode a source and decode a target.
@@ -76,11 +84,12 @@ class AiaynModel(AiaynPreTrainedModel):
             decoder_input_ids: Target ids, start token first, [B, T].
             decoder_attention_mask: 1 for real target tokens, [B, past + T].
             encoder_outputs: The encoder's output if already computed, last_hidden_state [B, S, D].
-            past_key_values: Cached keys and values of earlier steps.
+            past_key_values: What transformers before 5.24 calls cache.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
             decoder_position_ids: Positions of the target, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
+            cache: Cached keys and values of earlier steps.
             **kwargs: Arguments that transformers passes to every model.
 
         Returns:
@@ -107,6 +116,7 @@ class AiaynModel(AiaynPreTrainedModel):
             encoder_hidden_states=encoder_output.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             position_ids=decoder_position_ids,
             use_cache=use_cache,
@@ -114,7 +124,7 @@ class AiaynModel(AiaynPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            **{CACHE_NAME: getattr(decoder_outputs, CACHE_NAME)},
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -215,6 +225,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
         decoder_position_ids: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Score every entry of the vocabulary as the next target token.
@@ -247,6 +258,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             decoder_position_ids=decoder_position_ids,
@@ -261,7 +273,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,
@@ -402,6 +414,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Score every entry of the vocabulary as the token that follows each token.
@@ -424,6 +437,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,
@@ -436,7 +450,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

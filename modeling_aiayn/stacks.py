@@ -30,6 +30,10 @@ from .layers import (
     TransformerLayer,
 )
 
+# The library's name for a cache, in arguments and outputs: transformers 5.24 renamed it.
+CACHE_NAME = (
+    "cache" if hasattr(BaseModelOutputWithPastAndCrossAttentions, "cache") else "past_key_values"
+)
 # Attention implementations that return no weights. One that a user registers may return them.
 WITHOUT_WEIGHTS = ("sdpa", "flash_attention", "flex_attention", "aiayn_", "kernels-community/")
 
@@ -41,7 +45,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -375,6 +379,7 @@ class AiaynDecoder(AiaynStack):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode a target, or its next tokens.
@@ -384,23 +389,25 @@ class AiaynDecoder(AiaynStack):
             attention_mask: 1 for real target tokens, cached ones included, [B, past + T].
             encoder_hidden_states: The encoder's output, [B, S, D].
             encoder_attention_mask: 1 for real source tokens, [B, S].
-            past_key_values: Cached keys and values of earlier steps.
+            past_key_values: What transformers before 5.24 calls cache.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, T, D].
             position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
+            cache: Cached keys and values of earlier steps.
             **kwargs: Arguments that transformers passes to every model.
 
         Returns:
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
         """
+        cache = one_cache(cache, past_key_values)
         check_source = check_source_inputs if self.has_source else check_no_source
-        check_source(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        check_source(encoder_hidden_states, encoder_attention_mask, cache)
         self.check_output_attentions(kwargs.get("output_attentions"))
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
+        if use_cache and cache is None:
+            cache = DynamicCache()
             if self.has_source:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
-        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+                cache = EncoderDecoderCache(cache, DynamicCache())
+        self_cache = getattr(cache, "self_attention_cache", cache)
         past_length = 0 if self_cache is None else self_cache.get_seq_length()
         inputs_embeds = self.look_up(input_ids, inputs_embeds, past_length)
         hidden_states = self.embed(inputs_embeds, attention_mask, past_length, position_ids)
@@ -408,8 +415,8 @@ class AiaynDecoder(AiaynStack):
         causal_mask = create_causal_mask(
             **mask_arguments,
             attention_mask=attention_mask,
-            past_key_values=self_cache,
             position_ids=position_ids,
+            **{CACHE_NAME: self_cache},
         )
         cross_mask = None
         if self.has_source:
@@ -424,13 +431,13 @@ class AiaynDecoder(AiaynStack):
                 encoder_hidden_states,
                 causal_mask,
                 cross_mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 attention_function=self.attention_function,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states),
-            past_key_values=past_key_values if use_cache else None,
+            **{CACHE_NAME: cache if use_cache else None},
         )
 
 
@@ -523,6 +530,13 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
         )
 
 
+def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """The cache that a caller passed by its new or its old name."""
+    if cache is not None and past_key_values is not None:
+        raise ValueError("cache and past_key_values are names of the same argument. Pass one.")
+    return past_key_values if cache is None else cache
+
+
 def check_no_source(encoder_hidden_states: Tensor | None, *_: Any) -> None:
     """Check that a language model gets no encoder's output."""
     if encoder_hidden_states is not None:
@@ -535,14 +549,14 @@ def check_no_source(encoder_hidden_states: Tensor | None, *_: Any) -> None:
 def check_source_inputs(
     encoder_hidden_states: Tensor | None,
     encoder_attention_mask: Tensor | None,
-    past_key_values: Cache | None,
+    cache: Cache | None,
 ) -> None:
     """Check that the encoder's output, its mask and the cache fit a decoder with a source."""
     if encoder_hidden_states is None:
         raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
     check_mask(encoder_attention_mask, tuple(encoder_hidden_states.shape[:2]), "state")
-    if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+    if cache is not None and not isinstance(cache, EncoderDecoderCache):
         raise ValueError(
             "A decoder with a source needs an EncoderDecoderCache, got a "
-            f"{type(past_key_values).__name__}. Pass EncoderDecoderCache(cache, DynamicCache())."
+            f"{type(cache).__name__}. Pass EncoderDecoderCache(cache, DynamicCache())."
         )

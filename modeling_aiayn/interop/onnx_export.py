@@ -98,7 +98,7 @@ class DecoderGraph(nn.Module):
                 unread,
                 causal_mask,
                 source_mask,
-                past_key_values=cache,
+                cache=cache,
                 attention_function=eager_attention_forward,
             )
         return self.lm_head(decoder.layer_norm(states)), cache.tensors
