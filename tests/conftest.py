@@ -16,6 +16,8 @@ import pytest
 import torch
 from datasets import Dataset
 from local_hub import LocalHub
+from transformers.integrations.peft import MIN_PEFT_VERSION
+from transformers.utils import check_peft_version
 from transformers.utils import hub as hub_module
 from versions.models import SIZES
 
@@ -100,6 +102,15 @@ def arguments_of_recipe(path):
     if name in LANGUAGE_MODEL_RECIPES:
         return LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
     return DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
+
+
+@pytest.fixture
+def library_adapters():
+    """Adapters that transformers itself adds and loads: a release may need a newer peft."""
+    try:
+        check_peft_version(min_version=MIN_PEFT_VERSION)
+    except ValueError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -185,6 +185,7 @@ def test_lora_trains_saves_loads_and_merges(cls, tmp_path, batch):
         assert merged.generate(batch["input_ids"], max_new_tokens=5).tolist() == kept
 
 
+@pytest.mark.usefixtures("library_adapters")
 @pytest.mark.parametrize(
     "cls", [AiaynForConditionalGeneration, AiaynForSequenceClassification, AiaynForCausalLM]
 )

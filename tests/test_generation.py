@@ -38,7 +38,9 @@ def test_cache_changes_nothing(options, num_beams):
     assert with_cache.tolist() == without.tolist()
 
 
-def test_logits_of_cached_steps_are_those_of_one_pass(model):
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_logits_of_cached_steps_are_those_of_one_pass(model, name):
+    """transformers 5.24 renamed past_key_values."""
     target = torch.tensor([[0, 15, 16, 17, 18, 19]]).expand(3, -1)
     expected = model(SOURCES, decoder_input_ids=target).logits
     mask = (SOURCES != 1).long()
@@ -49,8 +51,8 @@ def test_logits_of_cached_steps_are_those_of_one_pass(model):
             encoder_outputs=(output.encoder_last_hidden_state,),
             attention_mask=mask,
             decoder_input_ids=target[:, start:end],
-            past_key_values=cache,
             use_cache=True,
+            **{name: cache},
         )
         pieces.append(output.logits)
     torch.testing.assert_close(torch.cat(pieces, dim=1), expected, atol=1e-5, rtol=1e-5)

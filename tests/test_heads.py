@@ -206,13 +206,14 @@ def test_language_model_continues_padded_prompts_like_single_prompts(cache):
         assert together[row, 4:].tolist() == alone[0, -5:].tolist()
 
 
-def test_a_mask_can_be_as_long_as_a_static_cache():
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_mask_can_be_as_long_as_a_static_cache(name):
     model = language_model()
     cache = StaticCache(model.config, max_cache_len=12)
     mask = torch.zeros(2, 12)
     mask[:, :6] = IDS != 1
-    model(IDS[:, :3], attention_mask=mask[:, :3], past_key_values=cache)
-    found = model(IDS[:, 3:], attention_mask=mask, past_key_values=cache).logits
+    model(IDS[:, :3], attention_mask=mask[:, :3], **{name: cache})
+    found = model(IDS[:, 3:], attention_mask=mask, **{name: cache}).logits
     expected = model(IDS, attention_mask=mask[:, :6]).logits[:, 3:]
     is_real = IDS[:, 3:] != 1
     torch.testing.assert_close(found[is_real], expected[is_real])

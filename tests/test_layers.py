@@ -152,9 +152,9 @@ def test_decoder_layer_looks_at_the_source_with_its_own_queries():
 def test_source_is_projected_once_and_target_at_each_step():
     layer = DecoderLayer(sizes(), layer_idx=0).eval()
     source, cache = torch.randn(B, S, D), EncoderDecoderCache(DynamicCache(), DynamicCache())
-    layer(torch.randn(B, 1, D), source, past_key_values=cache)
+    layer(torch.randn(B, 1, D), source, cache=cache)
     first = cache.cross_attention_cache.layers[0].keys
-    layer(torch.randn(B, 1, D), torch.full_like(source, torch.nan), past_key_values=cache)
+    layer(torch.randn(B, 1, D), torch.full_like(source, torch.nan), cache=cache)
     assert cache.cross_attention_cache.layers[0].keys is first
     assert cache.self_attention_cache.get_seq_length() == 2
 

@@ -197,6 +197,7 @@ def test_mutated_weights_raise_only_os_errors(folder, weights):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
+@pytest.mark.usefixtures("library_adapters")
 def test_saving_a_variant_or_an_adapter_keeps_the_weights(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)

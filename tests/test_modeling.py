@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import small_config, small_model
 from torch.nn import functional
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
 
@@ -600,6 +600,9 @@ def test_an_invalid_source_mask_or_cache_raises_an_error():
         model(encoder_outputs=states, attention_mask=torch.ones(1, 5), decoder_input_ids=ids)
     with pytest.raises(ValueError, match="needs an EncoderDecoderCache, got a DynamicCache"):
         model(ids, decoder_input_ids=ids, past_key_values=DynamicCache())
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with pytest.raises(ValueError, match="cache and past_key_values are names of the same"):
+        model(ids, decoder_input_ids=ids, past_key_values=cache, cache=cache)
 
 
 def test_the_hand_written_attention_is_the_default_for_every_way_to_build_a_model(tmp_path):

@@ -100,7 +100,9 @@ def test_python_blocks_run(workplace, number):
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.parametrize("feature", FEATURES)
-def test_each_feature_example_runs(workplace, hub, feature):
+def test_each_feature_example_runs(workplace, hub, feature, request):
+    if "add_adapter" in feature:
+        request.getfixturevalue("library_adapters")
     namespace = {}
     exec(next(block for block in PYTHON if "batch = tokenizer(" in block), namespace)
     exec("import torch, accelerate, peft, transformers, modeling_aiayn.translation", namespace)

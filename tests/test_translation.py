@@ -201,6 +201,7 @@ def test_rejects_a_module_that_is_no_translation_model(tokenizer):
         Translator(torch.nn.Linear(2, 3), tokenizer)
 
 
+@pytest.mark.usefixtures("library_adapters")
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer")
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder, tokenizer):
@@ -235,6 +236,7 @@ def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder
     assert found == merged(texts, **penalty)
 
 
+@pytest.mark.usefixtures("library_adapters")
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_layers_trained_whole_beside_an_adapter_are_loaded(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -256,6 +258,7 @@ def test_layers_trained_whole_beside_an_adapter_are_loaded(tmp_path, folder, tok
     assert Translator.from_pretrained(tmp_path / "merged")(texts, num_beams=1) == expected
 
 
+@pytest.mark.usefixtures("library_adapters")
 def test_rejects_an_adapter_whose_base_model_lacks_a_weight(tmp_path, folder, tokenizer):
     base = shutil.copytree(folder, tmp_path / "base")
     model = AutoModelForSeq2SeqLM.from_pretrained(base)
@@ -272,6 +275,7 @@ def test_rejects_an_adapter_whose_base_model_lacks_a_weight(tmp_path, folder, to
         Translator.from_pretrained(tmp_path / "adapter")
 
 
+@pytest.mark.usefixtures("library_adapters")
 @pytest.mark.parametrize("is_disabled", [False, True])
 def test_a_pipeline_does_not_change_the_given_model(folder, tokenizer, is_disabled):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -607,6 +611,7 @@ def test_a_prefix_may_contain_suppressed_ids(tokenizer, sampling):
     assert best.log_probability == pytest.approx(forced, rel=1e-5)
 
 
+@pytest.mark.usefixtures("library_adapters")
 def test_embedding_rows_that_an_adapter_trained_are_used(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     rows = {"embed_tokens": [*range(4, 200)]}

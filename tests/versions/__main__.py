@@ -20,7 +20,7 @@ from models import write_models
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ENVIRONMENTS = ROOT / ".versions"
-SUPPORTED = [f"5.{minor}" for minor in (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23)]
+SUPPORTED = [f"5.{minor}" for minor in (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23, 24)]
 TOO_OLD = ["4.57", "5.0", "5.3"]
 NEEDED = "transformers>=5.4"
 

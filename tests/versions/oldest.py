@@ -22,6 +22,7 @@ TESTS = (
     "generation",
     "heads",
     "hub",
+    "loading",
     "tokenization",
     "corpus",
     "translation",
