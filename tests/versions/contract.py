@@ -53,6 +53,11 @@ def check_ids(model: torch.nn.Module, case: dict) -> None:
         ids = model.generate(**prompt, num_beams=beams, max_new_tokens=9).tolist()
         if ids != case["expected"][name]:
             raise ValueError(f"{name} gave {ids}, not {case['expected'][name]}")
+    steps = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_logits": True}
+    logits = torch.stack(model.generate(**prompt, num_beams=1, **steps).logits)
+    difference = (logits - torch.tensor(case["expected"]["steps"])).abs().max().item()
+    if not difference <= TOLERANCE:
+        raise ValueError(f"the logits of steps differ by {difference:.2g}")
 
 
 def train(model: torch.nn.Module, case: dict, folder: Path) -> None:

@@ -92,6 +92,12 @@ def write_models(folder: Path) -> list[Path]:
     return [_write_model(folder / name, *rest) for name, *rest in MODELS]
 
 
+def logits_of_steps(model: torch.nn.Module, prompt: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Logits of greedy steps, [T, N, V]. Small models give the same ids even if a cache is lost."""
+    steps = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_logits": True}
+    return torch.stack(model.generate(**prompt, num_beams=1, **steps).logits)
+
+
 def _write_model(folder: Path, cls: type, auto_class: str, options: dict) -> Path:
     torch.manual_seed(0)
     model = cls(AiaynConfig(**(SIZES | NO_DROPOUT | options))).eval()
@@ -114,6 +120,7 @@ def _write_model(folder: Path, cls: type, auto_class: str, options: dict) -> Pat
         case["prompt"] = {name: ids.tolist() for name, ids in prompt.items()}
         for name, beams in (("greedy", 1), ("beam 4", 4)):
             expected[name] = model.generate(**prompt, num_beams=beams, max_new_tokens=9).tolist()
+        expected["steps"] = logits_of_steps(model, prompt).tolist()
     model.save_pretrained(folder)
     if cls is AiaynForConditionalGeneration:  # its decoder alone, with a matrix of the encoder's
         with torch.no_grad():
