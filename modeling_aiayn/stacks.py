@@ -531,7 +531,11 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
 
 
 def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
-    """The cache that a caller passed by its new or its old name."""
+    """The cache that a caller passed by its new or its old name.
+
+    Raises:
+        ValueError: Both were passed.
+    """
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are names of the same argument. Pass one.")
     return past_key_values if cache is None else cache
