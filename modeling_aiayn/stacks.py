@@ -431,7 +431,7 @@ class AiaynDecoder(AiaynStack):
                 encoder_hidden_states,
                 causal_mask,
                 cross_mask,
-                cache=cache,
+                cache=None if is_replayed(layer) else cache,
                 attention_function=self.attention_function,
                 **kwargs,
             )
@@ -528,6 +528,15 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
             f"The attention mask must hold 1 for real {name}s and 0 for padding, got the values "
             f"{sorted(set(mask.flatten().tolist()))[:5]}."
         )
+
+
+def is_replayed(layer: nn.Module) -> bool:
+    """Whether backward runs a layer again, which would add to a cache twice.
+
+    transformers takes the cache away, but before 5.24 by its old name alone.
+    """
+    is_checkpointed = getattr(layer, "gradient_checkpointing", False)
+    return bool(is_checkpointed and layer.training and torch.is_grad_enabled())
 
 
 def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:

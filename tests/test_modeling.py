@@ -328,6 +328,12 @@ def test_chosen_positions_have_a_loss_of_their_own(model, batch):
     torch.testing.assert_close(output.loss, expected)
 
 
+def enable_checkpointing(model, options=None):
+    # Earlier releases of transformers know the second name only.
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    getattr(model, next(name for name in names if hasattr(model, name)))(options)
+
+
 def test_gradient_checkpointing_gives_the_same_gradients(batch):
     model = small_model().train()
     for module in model.modules():
@@ -336,12 +342,9 @@ def test_gradient_checkpointing_gives_the_same_gradients(batch):
     model.config.dropout = 0.0
     model(**batch).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
-    # Earlier releases of transformers know the second name only.
-    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    enable = getattr(model, next(name for name in names if hasattr(model, name)))
     for options in ({"use_reentrant": False}, {"use_reentrant": True}):
         model.zero_grad()
-        enable(options)
+        enable_checkpointing(model, options)
         model(**batch, use_cache=False).loss.backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=1e-5)
@@ -590,6 +593,19 @@ def test_negative_hidden_state_indices_count_the_decoder_layers():
     every = model(ids, decoder_input_ids=ids, output_hidden_states=True)
     last = model(ids, decoder_input_ids=ids, output_hidden_states=[-1])
     torch.testing.assert_close(last.decoder_hidden_states[-1], every.decoder_hidden_states[-1])
+
+
+def test_checkpointed_layers_leave_a_cache_alone():
+    """They run again in backward, and would add to it twice."""
+    model = small_model(dropout=0.0).train()
+    ids = torch.tensor([[5, 6, 7, 2]])
+    expected = model(ids, labels=ids).loss
+    enable_checkpointing(model)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    loss = model(ids, labels=ids, cache=cache).loss
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert cache.get_seq_length() == 0
 
 
 def test_an_invalid_source_mask_or_cache_raises_an_error():
