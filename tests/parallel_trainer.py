@@ -3,7 +3,6 @@
 Leaves logs and final weights of each run in FOLDER, as one process alone does without torchrun.
 """
 
-import gc
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from training_setup import arguments, make_trainer
 from transformers import TrainerCallback
 
+from modeling_aiayn.commands.command_line import leave_other_processes
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.checkpoints import choose_checkpoint
@@ -105,8 +105,7 @@ def main():
                 raise SystemExit(f"SIGTERM to one process gave code {code}.")
             train(cut, encoded, tokenizer, **options)
         torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-        gc.collect()  # ends the threads of gloo, one of which may abort the end of Python
+        leave_other_processes()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
 
 import modeling_aiayn  # noqa: F401 (registers the model)
+from modeling_aiayn.commands.command_line import leave_other_processes
 
 
 def share(batch, mode):
@@ -82,5 +83,4 @@ if __name__ == "__main__":
         target = Path(sys.argv[3]) / mode
         target.mkdir(parents=True, exist_ok=True)
         main(mode, Path(sys.argv[2]), target)
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    leave_other_processes()

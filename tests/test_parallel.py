@@ -197,6 +197,11 @@ def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
         assert (tmp_path / "run" / name).read_text() == (tmp_path / "alone" / name).read_text()
 
 
+def test_a_job_ends_while_a_collective_is_under_way():
+    """A process that waited for gloo's thread with Python's lock, which the thread needs, hung."""
+    torchrun(Path(__file__).parent / "parallel_ending.py")
+
+
 def test_missing_data_ends_all_processes(tmp_path):
     done = launch(
         ROOT / "scripts" / "train_translation.py",

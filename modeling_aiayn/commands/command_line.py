@@ -77,7 +77,7 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.argv.remove("--debug")
     try:
         main()
-        _leave_other_processes()
+        leave_other_processes()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -91,16 +91,22 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.exit(1)
 
 
-def _leave_other_processes() -> None:
+def leave_other_processes() -> None:
     """End the process group of a job of several processes, with its threads.
 
     Without this, a process that ends early may abort the work of the others. A trainer, which is
     in a cycle of references, keeps the group, and a thread of gloo that frees a tensor while Python
     ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
+
+    Such a thread needs Python's lock to free a tensor. The name `group` lets go of the group last
+    and gives up the lock while it waits for the threads. A DDP model that were the last to let go
+    would keep the lock, and the process would hang.
     """
     if distributed.is_available() and distributed.is_initialized():
+        group = distributed.group.WORLD
         distributed.destroy_process_group()
         gc.collect()
+        del group
 
 
 def _explanation(error: BaseException) -> str | None:
