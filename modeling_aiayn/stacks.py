@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -399,7 +399,7 @@ class AiaynDecoder(AiaynStack):
         Returns:
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
         """
-        cache = one_cache(cache, past_key_values)
+        cache = one_cache(cache, past_key_values, kwargs)
         check_source = check_source_inputs if self.has_source else check_no_source
         check_source(encoder_hidden_states, encoder_attention_mask, cache)
         self.check_output_attentions(kwargs.get("output_attentions"))
@@ -539,14 +539,24 @@ def is_replayed(layer: nn.Module) -> bool:
     return bool(is_checkpointed and layer.training and torch.is_grad_enabled())
 
 
-def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+def one_cache(
+    cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
+) -> Cache | None:
     """The cache that a caller passed by its new or its old name.
 
     Raises:
-        ValueError: Both were passed.
+        ValueError: Both were passed, or one of the other arguments is a cache. generate() would
+            write nonsense with a cache that the model does not use.
     """
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are names of the same argument. Pass one.")
+    for name, value in others.items():
+        if isinstance(value, Cache):
+            raise ValueError(
+                f"A cache must be passed as cache or past_key_values, got it as {name}. If "
+                "generate() passed it, this code does not know your release of transformers: "
+                "update modeling_aiayn, or install an older transformers."
+            )
     return past_key_values if cache is None else cache
 
 

@@ -619,6 +619,10 @@ def test_an_invalid_source_mask_or_cache_raises_an_error():
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     with pytest.raises(ValueError, match="cache and past_key_values are names of the same"):
         model(ids, decoder_input_ids=ids, past_key_values=cache, cache=cache)
+    with pytest.raises(ValueError, match="as cache or past_key_values, got it as memory"):
+        model(ids, decoder_input_ids=ids, memory=cache)
+    with pytest.raises(ValueError, match="as cache or past_key_values, got it as memory"):
+        small_model(AiaynForCausalLM)(ids, memory=DynamicCache())
 
 
 def test_the_hand_written_attention_is_the_default_for_every_way_to_build_a_model(tmp_path):
