@@ -100,9 +100,9 @@ def check_config_fields(names: Iterable[str], where: str) -> None:
     Raises:
         ValueError: It has no such field.
     """
-    known = {
-        each.name for each in dataclasses.fields(AiaynConfig)
-    } | AiaynConfig.attribute_map.keys()
+    fields = {each.name for each in dataclasses.fields(AiaynConfig)}
+    # Every configuration of transformers takes attn_implementation, which is no field.
+    known = fields | AiaynConfig.attribute_map.keys() | {"attn_implementation"}
     for name in names:
         if name not in known:
             similar = difflib.get_close_matches(name, known, n=1)

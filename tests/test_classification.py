@@ -315,9 +315,12 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     )
     with pytest.raises(ValueError, match="encoder_attention_heads belongs to the saved model"):
         build_classifier(other, train, 20)
-    start = ClassifierArguments(start_from=str(tmp_path))
+    start = ClassifierArguments(
+        start_from=str(tmp_path), config_overrides="{attn_implementation: sdpa}"
+    )
     model, _ = build_classifier(start, train, 20)
     assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30
+    assert model.config._attn_implementation == "sdpa"
     with pytest.raises(ValueError, match=r"positions for 30 tokens, got max_length=31"):
         build_classifier(start, train, 31)
 

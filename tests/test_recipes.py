@@ -13,7 +13,12 @@ from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.parsing import parse_yaml
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, check_max_length
-from modeling_aiayn.training.setup import ModelArguments, build_config
+from modeling_aiayn.training.setup import (
+    ModelArguments,
+    PresetArguments,
+    build_config,
+    read_overrides,
+)
 
 WMT14 = [RECIPES / f"wmt14_{size}.yaml" for size in ("base", "big")]
 
@@ -42,6 +47,17 @@ def test_a_recipe_keeps_pairs_for_which_its_model_has_positions(monkeypatch, tmp
     monkeypatch.setattr(sys, "argv", ["x", f"{name}.yaml", "--output_dir", str(tmp_path)])
     data, model, *_ = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
     check_max_length(data, build_config(model))
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_gives_a_configuration(path):
+    recipe = read_recipe(path)
+    overrides = recipe.get("config_overrides", {})
+    arguments = PresetArguments(recipe.get("preset", "tiny"), yaml.safe_dump(overrides))
+    assert read_overrides(arguments, ()) == overrides
+    config = AiaynConfig.from_preset(arguments.preset, **overrides)
+    for name, value in overrides.items():
+        assert getattr(config, name.replace("attn_", "_attn_")) == value
 
 
 @pytest.mark.parametrize("path", WMT14, ids=lambda path: path.stem)

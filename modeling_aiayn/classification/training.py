@@ -25,6 +25,7 @@ METRICS = ("accuracy", "macro_f1", "loss")
 OF_NO_WEIGHT = {
     *RATES,
     *("classifier_dropout", "classifier_pooling", "problem_type", "max_position_embeddings"),
+    "attn_implementation",
 }
 
 
