@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -866,8 +866,12 @@ def gloo_threads():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
-def test_a_command_ends_the_threads_of_its_process_group(tmp_path):
-    """Also if something that is in a cycle of references, like a trainer, keeps the group."""
+@pytest.mark.parametrize("code", [None, 143])
+def test_a_command_ends_the_threads_of_its_process_group(tmp_path, code):
+    """Also if something that is in a cycle of references, like a trainer, keeps the group.
+
+    Also if a signal has stopped the job.
+    """
     before = []
 
     def job():
@@ -877,10 +881,13 @@ def test_a_command_ends_the_threads_of_its_process_group(tmp_path):
         kept = {"group": distributed.group.WORLD}
         kept["itself"] = kept
         before.append(gloo_threads())
+        if code is not None:
+            raise SystemExit(code)
 
     gc.disable()
     try:
-        run_command(job)
+        with nullcontext() if code is None else pytest.raises(SystemExit, match="143"):
+            run_command(job)
         assert before[0] > 0
         end = time.monotonic() + 10  # Linux lists a thread for a moment after its end
         while gloo_threads() and time.monotonic() < end:

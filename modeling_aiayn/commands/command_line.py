@@ -76,9 +76,11 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     if is_debugging:
         sys.argv.remove("--debug")
     try:
-        main()
+        code = _own_exit_code(main)
         leave_other_processes()
         sys.stdout.flush()
+        if code is not None:
+            sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BaseException as error:
@@ -89,6 +91,18 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
             raise
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.exit(1)
+
+
+def _own_exit_code(main: Callable[[], None]) -> str | int | None:
+    """Run a job and return the exit code that it gave itself, as after a signal, or None.
+
+    The exception of an exit would keep the job's trainer.
+    """
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code
+    return None
 
 
 def leave_other_processes() -> None:
