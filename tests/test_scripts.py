@@ -857,12 +857,21 @@ def test_an_interrupt_exits_with_130_and_no_message(capsys):
     assert capsys.readouterr().err == ""
 
 
-def gloo_threads():
-    found = 0
-    for path in Path("/proc/self/task").glob("*/comm"):
-        with suppress(OSError):  # the thread has ended
-            found += "gloo" in path.read_text()
-    return found
+def has_gloo_threads(expected):
+    """Whether this process has threads of gloo, within 10 s as expected.
+
+    A thread gives itself its name, and Linux lists it for a moment after its end.
+    """
+    end = time.monotonic() + 10
+    while True:
+        names = []
+        for path in Path("/proc/self/task").glob("*/comm"):
+            with suppress(OSError):  # the thread has ended
+                names.append(path.read_text())
+        found = any("gloo" in name for name in names)
+        if found == expected or time.monotonic() > end:
+            return found
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
@@ -872,7 +881,6 @@ def test_a_command_ends_the_threads_of_its_process_group(tmp_path, code):
 
     Also if a signal has stopped the job.
     """
-    before = []
 
     def job():
         distributed.init_process_group(
@@ -880,7 +888,7 @@ def test_a_command_ends_the_threads_of_its_process_group(tmp_path, code):
         )
         kept = {"group": distributed.group.WORLD}
         kept["itself"] = kept
-        before.append(gloo_threads())
+        assert has_gloo_threads(True)
         if code is not None:
             raise SystemExit(code)
 
@@ -888,11 +896,7 @@ def test_a_command_ends_the_threads_of_its_process_group(tmp_path, code):
     try:
         with nullcontext() if code is None else pytest.raises(SystemExit, match="143"):
             run_command(job)
-        assert before[0] > 0
-        end = time.monotonic() + 10  # Linux lists a thread for a moment after its end
-        while gloo_threads() and time.monotonic() < end:
-            time.sleep(0.01)
-        assert gloo_threads() == 0
+        assert not has_gloo_threads(False)
     finally:
         gc.enable()
 
