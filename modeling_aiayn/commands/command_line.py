@@ -113,8 +113,8 @@ def leave_other_processes() -> None:
     ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
 
     Such a thread needs Python's lock to free a tensor. The name `group` lets go of the group last
-    and gives up the lock while it waits for the threads. A DDP model that were the last to let go
-    would keep the lock, and the process would hang.
+    and gives up the lock while it waits for the threads. If a DDP model let go last, it would keep
+    the lock, and the process would hang.
     """
     if distributed.is_available() and distributed.is_initialized():
         group = distributed.group.WORLD
