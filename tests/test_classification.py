@@ -28,6 +28,7 @@ from modeling_aiayn.classification.training import (
     ClassifierTrainingArguments,
     build_classifier,
 )
+from modeling_aiayn.commands.classify import classify
 from modeling_aiayn.loading import find_model
 from modeling_aiayn.training import AiaynTrainer
 
@@ -517,6 +518,28 @@ def test_texts_are_cut_to_the_length_of_training(run, tokenizer, tmp_path):
         "show_attention.py", "--model", tmp_path, "--text", texts[1], "--output", tmp_path / "a.svg"
     )
     assert code == 0, err
+
+
+def test_texts_of_similar_length_are_classified_together(tokenizer):
+    """The order of the predictions is that of the texts, also where it ends within a batch."""
+    model = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
+    model.config.max_position_embeddings = 64
+    classifier = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    texts = [" ".join(["dog"] * (1 + 7 * number % 30)) for number in range(103)]
+    shapes = []
+    model.register_forward_pre_hook(
+        lambda _, given, named: shapes.append(named["input_ids"].shape), with_kwargs=True
+    )
+    predictions = list(classify(classifier, texts, batch_size=3))
+    padded = sum(shape.numel() for shape in shapes)
+    shapes.clear()
+    singly = [classifier(text)[0] for text in texts]
+    assert [each["label"] for each in predictions] == [each["label"] for each in singly]
+    expected = [each["score"] for each in singly]
+    assert [each["score"] for each in predictions] == pytest.approx(expected, abs=1e-5)
+    assert len(set(expected)) > 20
+    tokens = sum(shape.numel() for shape in shapes)
+    assert tokens <= padded < 1.05 * tokens
 
 
 @pytest.mark.parametrize(

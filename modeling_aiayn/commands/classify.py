@@ -5,15 +5,22 @@ aiayn classify --model runs/imdb --input reviews.txt > classes.tsv
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, pipeline
 from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..tokenization import clean_text
+from ..translation.translator import read_pools
 from .command_line import parse_arguments
 from .saved_model import check_head, load_with_tokenizer
+
+# Number of batches whose texts are sorted by length together, so that little is padding.
+POOLED_BATCHES = 32
 
 
 @dataclass
@@ -41,9 +48,27 @@ def main() -> None:
     model, tokenizer = load_with_tokenizer(AutoModelForSequenceClassification, flags.model)
     classifier = pipeline("text-classification", model=model, tokenizer=tokenizer)
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
-    # Texts are cut to the length that the classifier was trained on.
-    options = {"truncation": True, "max_length": model.config.max_position_embeddings}
-    # The pipeline streams its input only if it is a generator.
     stream = (clean_text(text) for text in texts)
-    for prediction in classifier(stream, batch_size=flags.batch_size, **options):
+    predictions = classify(classifier, stream, flags.batch_size)
+    # A bar that is shown passes no value for `disable`, so that TQDM_DISABLE can hide it.
+    hidden: dict[str, Any] = {"disable": True} if flags.text else {}
+    for prediction in tqdm(predictions, unit="text", **hidden):
         sys.stdout.write(f"{prediction['label']}\t{prediction['score']:.4f}\n")
+
+
+def classify(classifier: Any, texts: Iterable[str], batch_size: int) -> Iterator[dict[str, Any]]:
+    """Classify texts by a pipeline; yield its predictions in the order of the texts.
+
+    Texts are cut to the length that the classifier was trained on.
+    """
+    options = {
+        "batch_size": batch_size,
+        "truncation": True,
+        "max_length": classifier.model.config.max_position_embeddings,
+    }
+    for pool in read_pools(texts, POOLED_BATCHES * batch_size):
+        order = sorted(range(len(pool)), key=lambda index: -len(pool[index]))
+        # The pipeline makes batches of a generator, and not of a list of texts.
+        predictions = classifier((pool[index] for index in order), **options)
+        by_index = dict(zip(order, predictions, strict=True))
+        yield from (by_index[index] for index in range(len(pool)))
