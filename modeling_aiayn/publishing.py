@@ -171,7 +171,7 @@ def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAd
         for path in files_to_publish(folder)
         if path.name != "README.md"
     ]
-    card = _card_for(Path(folder), repo_id).encode()
+    card = renamed_card(Path(folder), repo_id, hub=True).encode()
     return [*operations, CommitOperationAdd("README.md", card)]
 
 
@@ -241,18 +241,19 @@ def upload(
     raise ValueError(f"attempts must be at least 1, got {attempts}.")
 
 
-def _card_for(folder: Path, repo_id: str) -> str:
-    """The model card, with the name of the repository in its example.
+def renamed_card(folder: Path, new_name: str, hub: bool = False) -> str:
+    """A folder's model card, with another folder or, with hub, a repository in its example.
 
     The example names the folder, or the name in the title if the folder was renamed.
     """
     card = (folder / "README.md").read_text("utf-8")
     title = re.search(r"^# ([^:\n]+)", card, re.MULTILINE)
     for name in {folder.resolve().name, *([title[1].strip()] if title else [])}:
-        # An adapter of a local model, which is now a repository.
-        local = f'Translator.from_pretrained("{name}")'
-        card = card.replace(local, f'Translator.from_pretrained("{repo_id}", hub=True)')
-        card = card.replace(f'from_pretrained("{name}"', f'from_pretrained("{repo_id}"')
+        if hub:  # an adapter of a local model, which is now a repository
+            local = f'Translator.from_pretrained("{name}")'
+            card = card.replace(local, f'Translator.from_pretrained("{new_name}", hub=True)')
+        calls = rf'(from_pretrained\(|pipeline\("[a-z-]+", )"{re.escape(name)}"'
+        card = re.sub(calls, lambda call: f'{call[1]}"{new_name}"', card)
     return card
 
 

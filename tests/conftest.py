@@ -1,6 +1,9 @@
 """Shared fixtures: small models with pairwise different sizes, data, and a local Hub."""
 
+import contextlib
+import io
 import os
+import re
 
 # Triton's interpreter runs its kernels without a GPU; triton reads this when it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -200,6 +203,16 @@ def run(monkeypatch, capsysbinary):
         return code, captured.out.decode(), captured.err.decode()
 
     return run_in_process
+
+
+def run_examples(card):
+    """What the Python examples of a model card print, one entry for each."""
+    outputs = []
+    for code in re.findall(r"```python\n(.*?)```", card.text, flags=re.S):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(code, "card", "exec"), {})
+        outputs.append(output.getvalue())
+    return outputs
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, small_model
+from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from training_setup import make_trainer
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.training import averaging
 from modeling_aiayn.training.averaging import (
     average_weights,
@@ -267,6 +269,61 @@ def test_models_with_equal_shapes_and_other_options_are_rejected(tmp_path, field
     second.save_pretrained(tmp_path / "b")
     with pytest.raises(ValueError, match=message):
         write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
+
+
+CARD = """---
+license: cc-by-4.0
+language: [en, de]
+model-index:
+- name: run
+  results:
+  - {task: {type: translation}, dataset: {type: a, name: a}, metrics: [{type: bleu, value: 12.5}]}
+---
+# run: en to de
+
+Load it with `from_pretrained("run", trust_remote_code=True)`.
+"""
+
+
+@pytest.fixture
+def cards(evaluated, tmp_path):
+    """Copies of two checkpoints in a run's folder, and the card that is then written there."""
+    folders = [
+        Path(shutil.copytree(checkpoint, tmp_path / "run" / checkpoint.name))
+        for checkpoint in last_checkpoints(evaluated[0], 2)
+    ]
+    return folders, tmp_path / "run" / "README.md"
+
+
+def test_an_average_has_the_card_of_its_run_without_its_scores(cards, tmp_path):
+    folders, card = cards
+    card.write_text(CARD)
+    write_average(folders, tmp_path / "mean")
+    mean = ModelCard.load(tmp_path / "mean" / "README.md")
+    assert (mean.data.license, mean.data.language) == ("cc-by-4.0", ["en", "de"])
+    assert "model-index" not in mean.content and "12.5" not in mean.content
+    assert mean.text.lstrip().startswith(
+        "# mean: en to de\n\nThe weights are the mean of `checkpoint-8`, `checkpoint-10`. What"
+    )
+    assert 'from_pretrained("mean", trust_remote_code=True)' in mean.text
+    assert files_to_publish(tmp_path / "mean")
+    # The average of averages; the card of the last one has no title.
+    second = shutil.copytree(tmp_path / "mean", tmp_path / "second")
+    (second / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
+    write_average([tmp_path / "mean", second], tmp_path / "both")
+    both = ModelCard.load(tmp_path / "both" / "README.md")
+    assert both.data.license == "mit" and both.text.rstrip().endswith("\nMine.")
+    assert both.text.lstrip().startswith("The weights are the mean of `mean`, `second`.")
+
+
+def test_an_average_of_a_run_without_a_card_has_none(cards, tmp_path):
+    folders, card = cards
+    write_average(folders, tmp_path / "mean")
+    assert not (tmp_path / "mean" / "README.md").exists()
+    card.write_text("---\nlicense: a: b\n---\n")
+    with pytest.raises(ValueError, match=r"run/README\.md must be a model card in UTF-8"):
+        write_average(folders, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated, tmp_path):

@@ -8,8 +8,9 @@ import signal
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import run_examples, small_model
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from huggingface_hub import ModelCard
 from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
@@ -30,6 +31,7 @@ from modeling_aiayn.classification.training import (
 )
 from modeling_aiayn.commands.classify import classify
 from modeling_aiayn.loading import find_model
+from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainer
 
 ANIMALS = ["dog", "cat", "cow", "horse"]
@@ -166,7 +168,7 @@ def test_the_confusion_matrix_is_drawn(tmp_path):
     assert 10 < (tmp_path / "many.svg").read_text().count('<g id="text_') < 100
 
 
-def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path):
+def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path, monkeypatch):
     train, test = write_texts(tmp_path / "train.tsv"), write_texts(tmp_path / "test.tsv", 24, 1000)
     folder = tmp_path / "run"
     flags = ("--train_file", train, "--test_file", test, "--output_dir", folder)
@@ -176,6 +178,16 @@ def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path):
     assert scores["accuracy"] > 0.8
     assert f"accuracy {100 * scores['accuracy']:6.2f}  24 texts" in out
     assert (folder / "confusion.png").is_file()
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.pipeline_tag, card.data.license) == ("text-classification", "apache-2.0")
+    metrics = {each.metric_type: each.metric_value for each in card.data.eval_results}
+    assert metrics["accuracy"] == round(100 * scores["accuracy"], 2)
+    assert "144 training texts" in card.text and str(tmp_path) not in card.text
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert f"It has {model.num_parameters():,} parameters" in card.text
+    assert {folder / "README.md", folder / "scores.json"} < set(files_to_publish(folder))
+    monkeypatch.chdir(tmp_path)  # the card's example names the folder
+    assert run_examples(card)[0].startswith("[{'label': 'animal', 'score': 0.")
     texts = ("here is the horse number 3 of them", "here is the lamp number 5 of them")
     code, out, err = run("classify.py", "--model", folder, "--text", *texts)
     assert code == 0, err
@@ -502,6 +514,17 @@ def test_the_error_names_a_class_with_one_text(tmp_path):
     (tmp_path / "a.tsv").write_text("x\ta\n" * 9 + "y\tb\n")
     with pytest.raises(ValueError, match=r"the class 'y' has one text, .*Give a validation_file"):
         load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
+
+
+def test_the_card_of_a_classifier_names_the_translator_that_it_started_from(run, tmp_path):
+    train = write_texts(tmp_path / "train.tsv")
+    flags = ("--train_file", train, "--start_from", "aiayn-en-de", "--max_steps", 1)
+    options = ("--use_cpu", "true", "--report_to", "none", "--output_dir", tmp_path / "run")
+    code, _, err = run("train_classifier.py", *flags, *options)
+    assert code == 0, err
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert (card.data.base_model, card.data.license) == ("aiayn-en-de", "cc-by-2.0")
+    assert "fine-tuned from aiayn-en-de with" in card.text and str(tmp_path) not in card.text
 
 
 def test_texts_are_cut_to_the_length_of_training(run, tokenizer, tmp_path):

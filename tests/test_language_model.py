@@ -10,7 +10,8 @@ import signal
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
+from conftest import run_examples, small_model
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
@@ -25,6 +26,7 @@ from modeling_aiayn.language_model.training import (
     text_score_table,
 )
 from modeling_aiayn.language_model.windows import covering_windows, random_windows
+from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.tokenization import byte_tokenizer, train_character_tokenizer
 from modeling_aiayn.training import AiaynTrainer
 
@@ -306,7 +308,7 @@ def test_invalid_prompts_are_rejected(learned):
         complete(learned[0], tokenizer, "abécd", 3)
 
 
-def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path):
+def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     flags = ("--train_file", text, "--output_dir", folder, *SMALL, "--max_steps", 120)
     options = ("--learning_rate", 0.01, "--test_share", 0.1)
@@ -319,6 +321,18 @@ def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path):
     assert scores["test, sliding window"]["nats"] < scores["test, windows side by side"]["nats"]
     assert "| validation, windows side by side |" in out
     assert (folder / "curves.png").is_file()
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.pipeline_tag, card.data.license) == ("text-generation", "apache-2.0")
+    bits = scores["test, sliding window"]["bits_per_byte"]
+    assert [each.metric_value for each in card.data.eval_results] == [round(bits, 2)]
+    assert "# run: a language model of characters\n" in card.text
+    # 120 updates of 12 windows of 12 predictions each.
+    characters = len(load_text(arguments(text, test_share=0.1))[0]["train"].ids)
+    assert f"{characters:,} characters" in card.text
+    assert f"in {120 * 12 * 12 / characters:.1f} epochs" in card.text
+    assert {folder / "README.md", folder / "scores.json"} < set(files_to_publish(folder))
+    monkeypatch.chdir(tmp_path)  # the card's example names the folder
+    assert [len(output) for output in run_examples(card)] == [13 + 1]
     code, out, err = run("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40)
     assert code == 0, err
     assert out.startswith("the quick ")

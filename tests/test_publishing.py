@@ -27,8 +27,7 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
-from modeling_aiayn.publishing import PUBLISHED, _card_for, files_to_publish, publish
-from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish, renamed_card
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,8 @@ def folder(tokenizer, tmp_path_factory):
         "hub": False,
         "is_adapter": False,
         "license": "apache-2.0",
-        "train_pairs": "2",
+        "examples": "2 training pairs",
+        "language": ["en", "de"],
         "command": "python train.py",
         "updates": "2",
         "epochs": 1.0,
@@ -60,10 +60,10 @@ def folder(tokenizer, tmp_path_factory):
         "hardware": "2 CPU cores",
         "seed": 1,
         "kept": "the last weights",
-        "scored_pairs": "2",
-        "search": SearchOptions(),
+        "scored": "2 pairs.",
+        "table": "bleu 12.5",
     }
-    write_report(folder, {"bleu": 12.5}, facts)
+    write_report(folder, "translation", {"bleu": 12.5}, {"bleu": 12.5}, facts)
     for name in ("training_args.bin", ".env", "notes.txt", "optimizer.pt", "evil.py"):
         (folder / name).write_text(TOKEN)
     (folder / "checkpoint-2").mkdir()
@@ -443,7 +443,9 @@ def test_the_card_of_a_published_adapter_loads_it_from_the_hub(tmp_path):
     folder = tmp_path / "lora"
     folder.mkdir()
     (folder / "README.md").write_text(text)
-    assert _card_for(folder, "me/lora") == text.replace('"lora"', '"me/lora", hub=True')
+    assert renamed_card(folder, "me/lora", hub=True) == text.replace(
+        '"lora"', '"me/lora", hub=True'
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@ r"""Train a text classifier: an encoder, pooling and one linear layer.
 aiayn train-classifier --train_file data/train.jsonl.gz --output_dir runs/imdb \
     --test_file data/test.jsonl.gz --config_overrides 'encoder_layers: 6'
 
-The output folder holds the best model, scores.json, curves.png and confusion.png. Use the model
-with `aiayn classify`.
+The output folder holds the best model, its card, scores.json, curves.png and confusion.png. Use
+the model with `aiayn classify`.
 """
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 
+from datasets import DatasetDict
 from transformers import set_seed
 
 from ..classification.confusion import draw_confusion
@@ -19,7 +21,7 @@ from ..classification.labelled_texts import (
     encode_texts,
     load_labelled_splits,
 )
-from ..classification.scores import classification_metrics, score_classes
+from ..classification.scores import ClassificationScores, classification_metrics, score_classes
 from ..classification.training import (
     ClassifierArguments,
     ClassifierTrainingArguments,
@@ -28,8 +30,9 @@ from ..classification.training import (
 from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.run import Run
-from ..whole_files import write_file
-from .command_line import parse_arguments
+from .command_line import parse_arguments, typed_command
+from .public_paths import corpus_name
+from .training_report import base_facts, run_facts, write_report
 
 
 def main() -> None:
@@ -64,9 +67,36 @@ def main() -> None:
     if trainer.is_world_process_zero():
         names = splits["train"].features["label"].names
         scores = score_classes(predicted.predictions.argmax(-1), predicted.label_ids, names)
-        folder = Path(args.output_dir)
-        summary = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
-        write_file(folder / "scores.json", json.dumps(summary, indent=2) + "\n")
-        draw_confusion(scores, folder / "confusion.png")
+        write_classification_report(trainer, data, model_arguments, splits, scores)
+        draw_confusion(scores, Path(args.output_dir) / "confusion.png")
         run.finish()
         sys.stdout.write(f"{scores}\n{model.num_parameters():,} parameters\n")
+
+
+def write_classification_report(
+    trainer: AiaynTrainer,
+    data: TextDataArguments,
+    model_arguments: ClassifierArguments,
+    splits: DatasetDict,
+    scores: ClassificationScores,
+) -> None:
+    """Write the scores of the held-out texts, and the card."""
+    held_out = splits["test" if "test" in splits else "validation"]
+    example = textwrap.shorten(held_out["text"][0], 80, placeholder="...")
+    dataset = data.dataset_name or corpus_name(str(data.train_file))
+    examples = f"{len(splits['train']):,} training texts"
+    facts = run_facts(trainer, dataset, examples, typed_command())
+    facts |= base_facts(model_arguments.start_from)
+    facts |= {
+        "dataset_id": data.dataset_name,
+        "example": json.dumps(example, ensure_ascii=False),
+        "scored": f"These scores, in percent, are for {len(held_out):,} held-out texts.",
+        "table": scores,
+    }
+    write_report(
+        trainer.args.output_dir,
+        "text-classification",
+        {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1},
+        {"accuracy": 100 * scores.accuracy, "f1": 100 * scores.macro_f1},
+        facts,
+    )

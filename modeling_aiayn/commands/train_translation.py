@@ -36,7 +36,7 @@ from ..training.setup import ModelArguments, NewModel
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
 from .command_line import parse_arguments, typed_command
-from .training_report import run_facts, write_report
+from .translation_report import write_translation_report
 
 # Scores of an evaluation; see `translation_metrics`.
 METRICS = (*LOSSES, *SCORES)
@@ -72,8 +72,8 @@ def main() -> None:
     trainer.save_state()
     if trainer.is_world_process_zero():
         scores = score_run(trainer, fine_tuning, prepared.splits)
-        facts = run_facts(trainer, data, fine_tuning, prepared.splits, typed_command())
-        write_report(args.output_dir, scores, facts)
+        command = typed_command()
+        write_translation_report(trainer, data, fine_tuning, prepared.splits, scores, command)
         run.finish()
         sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
 

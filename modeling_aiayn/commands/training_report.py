@@ -1,4 +1,4 @@
-"""Write the model card and the scores of a finished translation run."""
+"""Write the model card and the scores of a finished training run."""
 
 import json
 import os
@@ -8,54 +8,37 @@ from typing import Any
 
 import torch
 import yaml
-from datasets import DatasetDict
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..loading import find_model
 from ..training import AiaynTrainer
-from ..training.data import DataArguments
-from ..training.fine_tuning import FineTuningArguments
-from ..translation.evaluation import score_table
-from ..translation.options import SearchOptions, search_defaults
 from ..whole_files import write_file
-from .public_paths import corpus_name, without_folders
+from .public_paths import without_folders
 
-TEMPLATE = Path(__file__).parent.parent / "cards" / "translation.md"
+# Templates of cards: one for each task of the Hub, and how the model was trained, which ends each.
+CARDS = Path(__file__).parent.parent / "cards"
+# The licence of a model that was trained from scratch.
+LICENSE = "apache-2.0"
 
 
 def run_facts(
-    trainer: AiaynTrainer,
-    data: DataArguments,
-    fine_tuning: FineTuningArguments,
-    splits: DatasetDict,
-    command: Sequence[str],
+    trainer: AiaynTrainer, dataset: str, examples: str, command: Sequence[str]
 ) -> dict[str, Any]:
-    """Collect the values that the card's template needs, without paths or names of this machine.
+    """Collect what the cards of all tasks say, without paths or names of this machine.
 
-    The command is the one that started the run.
+    Args:
+        trainer: The finished run.
+        dataset: Name of the training data.
+        examples: Their number and kind, as in "29,000 training pairs".
+        command: The command that started the run.
     """
     args, state = trainer.args, trainer.state
-    held_out = splits["test" if "test" in splits else "validation"]
-    dataset = data.dataset_name or "the embedded English-German grammar"
-    if data.train_file is not None:
-        dataset = " and ".join(corpus_name(file) for file in data.train_file)
-    base = fine_tuning.start_from
-    source_lang, target_lang = data.languages()
     return {
-        "source_lang": source_lang,
-        "target_lang": target_lang,
         "model_name": Path(args.output_dir).resolve().name,
-        "parameters": f"{_parameters(trainer.model, fine_tuning.merge_lora):,}",
+        "parameters": f"{sum(each.numel() for each in trainer.model.parameters()):,}",
         "config": trainer.model.config,
-        "example": json.dumps(held_out["source"][0], ensure_ascii=False),
-        "has_target_tokenizer": trainer.target_tokenizer is not None,
         "dataset": dataset,
-        "dataset_id": data.dataset_name,
-        "base_model": base if base is None or fine_tuning.hub else Path(base).resolve().name,
-        "hub": fine_tuning.hub,
-        "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
-        "license": "apache-2.0" if base is None else _license(find_model(base), fine_tuning.hub),
-        "train_pairs": f"{len(splits['train']):,}",
+        "examples": examples,
         "command": without_folders(command),
         "updates": f"{state.global_step:,}",
         "epochs": state.epoch or 0.0,
@@ -63,47 +46,60 @@ def run_facts(
         "hardware": _hardware(),
         "seed": args.seed,
         "kept": _kept_weights(trainer),
-        "scored_pairs": f"{len(held_out):,}",
-        "search": SearchOptions(**search_defaults(trainer.model.generation_config)),
     }
 
 
-def write_report(folder: str | Path, scores: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write scores.json, and the card filled with the values of `run_facts` as README.md."""
+def base_facts(base: str | None, hub: bool = False) -> dict[str, Any]:
+    """What a card says of the model that training started from; None: from scratch."""
+    if base is None:
+        return {"base_model": None, "license": LICENSE}
+    name = base if hub else Path(base).resolve().name
+    return {"base_model": name, "license": _license(find_model(base), hub)}
+
+
+def write_report(
+    folder: str | Path,
+    task: str,
+    scores: dict[str, Any],
+    metrics: dict[str, float],
+    facts: dict[str, Any],
+) -> None:
+    """Write scores.json, and a filled card as README.md.
+
+    Args:
+        folder: The folder of the run.
+        task: The Hub's name of the task, and of the card's template.
+        scores: The content of scores.json.
+        metrics: The scores that the card's metadata name.
+        facts: The values of `run_facts` and `base_facts`; "scored", a sentence, and "table", of
+            the results; and what the template and the metadata need besides.
+    """
     results = [
         EvalResult(
-            task_type="translation",
+            task_type=task,
             dataset_type=facts["dataset"],
             dataset_name=facts["dataset"],
             metric_type=name,
             metric_value=round(value, 2),
         )
-        for name, value in scores.items()
-        if isinstance(value, float)
+        for name, value in metrics.items()
     ]
+    dataset_id = facts.get("dataset_id")
     metadata = ModelCardData(
-        language=[facts["source_lang"], facts["target_lang"]],
+        language=facts.get("language"),
         license=facts["license"],
-        library_name="peft" if facts["is_adapter"] else "transformers",
+        library_name="peft" if facts.get("is_adapter") else "transformers",
         base_model=facts["base_model"],
-        datasets=facts["dataset_id"] and [facts["dataset_id"]],
-        pipeline_tag="translation",
+        datasets=dataset_id and [dataset_id],
+        pipeline_tag=task,
         tags=["aiayn", "attention-is-all-you-need"],
         model_name=facts["model_name"],
         eval_results=results,
     )
-    text = TEMPLATE.read_text("utf-8")
-    card = ModelCard.from_template(metadata, template_str=text, table=score_table(scores), **facts)
+    text = "".join((CARDS / f"{name}.md").read_text("utf-8") for name in (task, "training"))
+    card = ModelCard.from_template(metadata, template_str=text, **facts)
     write_file(Path(folder) / "README.md", str(card))
     write_file(Path(folder) / "scores.json", json.dumps(scores, indent=2) + "\n")
-
-
-def _parameters(model: Any, is_merged: bool) -> int:
-    """The number of parameters; merging removes those of an adapter."""
-    if is_merged:
-        model = model.get_base_model()
-    names = dict(model.named_parameters())
-    return sum(each.numel() for name, each in names.items() if not is_merged or "lora_" not in name)
 
 
 def _license(base: str | Path, hub: bool) -> str:

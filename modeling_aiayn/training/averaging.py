@@ -1,26 +1,35 @@
 """Section 6.1: a model whose weights are the mean of several checkpoints' weights."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..int8_weights import INT8_WEIGHTS_NAME
 from ..loading import check_weight_files, load_config
 from ..parsing import read_json_object
-from ..publishing import MODEL_FILES
+from ..publishing import MODEL_FILES, read_card_metadata, renamed_card
 from ..whole_files import check_unused, new_folder
 from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
 from .ema import load_weights
 from .settings import LOSSES, model_settings
+
+# Follows the title of the run's card.
+NOTE = (
+    "The weights are the mean of {names}. What follows describes the training run. Its scores are "
+    "those of the weights that the run itself saved, not of the mean."
+)
 
 
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
@@ -140,17 +149,19 @@ def _check_folder(folder: Path) -> None:
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model: weights are the mean over all folders, other files come from the last one.
 
-    The folder appears whole or not at all. Without a dtype, weights keep the checkpoints' type.
+    Its card is that of the run, with a note; there is none while the run has none. The folder
+    appears whole or not at all. Without a dtype, weights keep the checkpoints' type.
 
     Raises:
         OSError: output is not empty, or a file cannot be read or written.
         ValueError: The models differ or have weights in 8 bits, a weight is not finite, or a
-            checkpoint is damaged.
+            checkpoint or the card is damaged.
     """
     check_unused(output)
     for folder in folders:
         _check_folder(folder)
     check_same_model(folders)
+    card = _card_of_mean(folders, output.resolve().name)
     average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
     with new_folder(output) as unfinished:
         for name in MODEL_FILES:
@@ -158,6 +169,8 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
             if source.is_file():
                 (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, unfinished / name)
+        if card is not None:
+            (unfinished / "README.md").write_text(card, "utf-8")
         if dtype is not None:
             average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
             _write_float32(unfinished / CONFIG_NAME)
@@ -168,3 +181,26 @@ def _write_float32(config_file: Path) -> None:
     """Set the dtype in which the model is loaded: fine-tuning in half precision would ruin it."""
     config = read_json_object(config_file) | {"dtype": "float32"}
     config_file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def _card_of_mean(folders: list[Path], name: str) -> str | None:
+    """The card of the last model, or of the run of the last checkpoint; None if there is none."""
+    last = folders[-1].resolve()
+    owner = last.parent if last.name.startswith(PREFIX_CHECKPOINT_DIR) else last
+    if not (owner / "README.md").is_file():
+        return None
+    read_card_metadata(owner / "README.md")
+    card = ModelCard(renamed_card(owner, name))
+    for field in ("eval_results", "model_name"):
+        setattr(card.data, field, None)
+    note = NOTE.format(names=", ".join(f"`{folder.resolve().name}`" for folder in folders))
+    card.text, titles = re.subn(
+        r"^# [^:\n]+(.*)$",
+        lambda title: f"# {name}{title[1]}\n\n{note}",
+        card.text,
+        count=1,
+        flags=re.MULTILINE,
+    )
+    if not titles:
+        card.text = f"\n{note}\n{card.text}"
+    return str(card)
