@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import httpx
 import pytest
+import torch
 from conftest import small_model
 from gradio_client import Client
 from gradio_client.exceptions import AppError
@@ -21,6 +22,7 @@ from modeling_aiayn.commands.app import EXAMPLES, AppFlags, make_page
 from modeling_aiayn.loading import BUNDLED_MODELS, find_model, load_model
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
+from modeling_aiayn.pages.text_pages import ClassificationPage, CompletionPage
 from modeling_aiayn.pages.translation_page import TranslationPage
 from modeling_aiayn.serving.model_thread import ModelThread
 from modeling_aiayn.tokenization import byte_tokenizer
@@ -49,6 +51,23 @@ def test_an_adapter_is_shown_with_its_base_model(tmp_path):
     adapted.save_pretrained(tmp_path / "adapter")
     Translator.from_pretrained(base).source_tokenizer.save_pretrained(tmp_path / "adapter")
     assert make_page(AppFlags(model=str(tmp_path / "adapter"))).title == "adapter"
+
+
+def test_every_kind_of_model_is_put_on_the_device(tokenizer, tmp_path, monkeypatch):
+    found = []
+    for name, cls, page in (
+        ("classifier", AiaynForSequenceClassification, ClassificationPage),
+        ("language model", AiaynForCausalLM, CompletionPage),
+    ):
+        small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        monkeypatch.setattr(page, "build", lambda self: found.append(self.model.device))
+        make_page(AppFlags(model=str(tmp_path / name), device="meta"))
+    assert found == [torch.device("meta")] * 2
+    monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **given: found.append(given))
+    monkeypatch.setattr(TranslationPage, "build", lambda self: None)
+    make_page(AppFlags(model="aiayn-en-de", device="meta"))
+    assert found[2]["device"] == "meta"
 
 
 def launched(flags):

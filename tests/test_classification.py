@@ -537,6 +537,9 @@ def test_texts_are_cut_to_the_length_of_training(run, tokenizer, tmp_path):
     code, out, err = run("classify.py", "--model", tmp_path, "--text", *texts)
     assert code == 0, err
     assert len(out.splitlines()) == 2
+    code, out, err = run("classify.py", "--model", tmp_path, "--text", "a", "--device", "cuda:99")
+    assert (code, out) == (1, "")
+    assert "error: device must be a device of torch that this machine has, such as cpu" in err
     code, _, err = run(
         "show_attention.py", "--model", tmp_path, "--text", texts[1], "--output", tmp_path / "a.svg"
     )

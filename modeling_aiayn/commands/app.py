@@ -16,7 +16,7 @@ from transformers.hf_argparser import HfArg
 from ..loading import BUNDLED_MODEL, check_package, find_model
 from ..translation.translator import Translator
 from .command_line import parse_arguments
-from .saved_model import load_with_tokenizer, saved_architecture
+from .saved_model import DEVICE_HELP, default_device, load_with_tokenizer, saved_architecture
 from .server_flags import ServerFlags
 from .source_flags import SourceFlags
 
@@ -57,6 +57,7 @@ class AppFlags(SourceFlags, ServerFlags):
     port: int = HfArg(default=7860, help="Port to listen on.")
     max_characters: int = HfArg(default=2000, help="Characters of a text at most.")
     max_waiting: int = HfArg(default=100, help="Visitors that may wait at most.")
+    device: str | None = HfArg(default=None, help=DEVICE_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,12 +74,12 @@ def make_page(flags: AppFlags) -> Any:
     from ..pages.translation_page import TranslationPage
     from ..serving.model_thread import ModelThread
 
-    thread = ModelThread()
+    thread, device = ModelThread(), default_device(flags.device)
     path = flags.model if flags.hub else find_model(flags.model)
     head = saved_architecture(path, flags.hub)
     title = flags.model.rstrip("/").rsplit("/", 1)[-1]
     if head not in HEADS:
-        translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub)
+        translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub, device=device)
         examples = flags.examples or EXAMPLES.get(flags.model, [])
         return TranslationPage(
             translator,
@@ -91,8 +92,8 @@ def make_page(flags: AppFlags) -> Any:
         ).build()
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
-    page = kind(model.eval(), tokenizer, thread, title, flags.max_characters, flags.examples)
-    return page.build()
+    model.eval().to(device)
+    return kind(model, tokenizer, thread, title, flags.max_characters, flags.examples).build()
 
 
 def listen(flags: AppFlags) -> None:

@@ -17,7 +17,7 @@ from ..corpus import stream_lines
 from ..tokenization import clean_text
 from ..translation.translator import read_pools
 from .command_line import parse_arguments
-from .saved_model import check_head, load_with_tokenizer
+from .saved_model import DEVICE_HELP, check_head, default_device, load_with_tokenizer
 
 # Number of batches whose texts are sorted by length together, so that little is padding.
 POOLED_BATCHES = 32
@@ -33,6 +33,7 @@ class ClassifyFlags:
         default=None, help="File with one text per line, plain or .gz. Default: stdin."
     )
     batch_size: int = HfArg(default=32, help="Number of texts in a batch.")
+    device: str | None = HfArg(default=None, help=DEVICE_HELP)
 
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
@@ -46,7 +47,12 @@ def main() -> None:
     """Read, classify, write."""
     (flags,) = parse_arguments(__doc__, ClassifyFlags)
     model, tokenizer = load_with_tokenizer(AutoModelForSequenceClassification, flags.model)
-    classifier = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    classifier = pipeline(
+        "text-classification",
+        model=model,
+        tokenizer=tokenizer,
+        device=default_device(flags.device),
+    )
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     stream = (clean_text(text) for text in texts)
     predictions = classify(classifier, stream, flags.batch_size)

@@ -12,7 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
 from .command_line import parse_arguments
-from .saved_model import check_head, default_device, load_with_tokenizer
+from .saved_model import DEVICE_HELP, check_head, default_device, load_with_tokenizer
 
 
 @dataclass
@@ -29,7 +29,7 @@ class CompletionFlags:
         "most likely token.",
     )
     top_k: int = HfArg(default=0, help="Sample among the k most likely tokens; 0: among all.")
-    device: str | None = HfArg(default=None, help="cpu, cuda, ... Default: a GPU if there is one.")
+    device: str | None = HfArg(default=None, help=DEVICE_HELP)
     seed: int = HfArg(default=42, help="Seed of the sampling.")
 
     def __post_init__(self) -> None:

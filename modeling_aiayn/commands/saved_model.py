@@ -10,6 +10,9 @@ from transformers.utils import CONFIG_NAME
 
 from ..loading import find_file, load_checked, load_config, load_tokenizer
 
+# Help of --device.
+DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
+
 
 def default_device(device: str | None) -> str:
     """The given device, or a GPU if there is one, or the CPU.

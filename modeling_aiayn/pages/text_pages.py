@@ -52,7 +52,12 @@ class ClassificationPage(TextPage):
         return self.thread(self._probabilities, text), self.attention(text)
 
     def _probabilities(self, text: str) -> dict[str, float]:
-        classifier = pipeline("text-classification", model=self.model, tokenizer=self.tokenizer)
+        classifier = pipeline(
+            "text-classification",
+            model=self.model,
+            tokenizer=self.tokenizer,
+            device=self.model.device,
+        )
         length = self.model.config.max_position_embeddings
         predictions = classifier(
             [clean_text(text)], top_k=None, truncation=True, max_length=length
