@@ -56,8 +56,9 @@ def main() -> None:
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     stream = (clean_text(text) for text in texts)
     predictions = classify(classifier, stream, flags.batch_size)
-    # A bar that is shown passes no value for `disable`, so that TQDM_DISABLE can hide it.
-    hidden: dict[str, Any] = {"disable": True} if flags.text else {}
+    # A bar would break up results on the same screen. A bar that is shown passes no value for
+    # `disable`, so that TQDM_DISABLE can hide it.
+    hidden: dict[str, Any] = {"disable": True} if flags.text or sys.stdout.isatty() else {}
     for prediction in tqdm(predictions, unit="text", **hidden):
         sys.stdout.write(f"{prediction['label']}\t{prediction['score']:.4f}\n")
 

@@ -202,5 +202,5 @@ def _card_of_mean(folders: list[Path], name: str) -> str | None:
         flags=re.MULTILINE,
     )
     if not titles:
-        card.text = f"\n{note}\n{card.text}"
+        card.text = f"\n{note}\n\n{card.text.lstrip()}"
     return str(card)
