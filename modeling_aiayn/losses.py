@@ -18,7 +18,7 @@ IGNORED_LABEL = -100
 
 
 def pop_label_smoothing_factor(kwargs: dict[str, Any]) -> float:
-    """Take label_smoothing_factor from the keyword arguments of a language head's forward.
+    """Take label_smoothing_factor from the keyword arguments of a head's forward.
 
     It is not in the signature of forward: the Trainer of transformers treats each named argument
     with "label" in its name as labels, and computes no evaluation loss if one of them is missing.
@@ -48,13 +48,13 @@ def label_smoothed_cross_entropy(
     num_items_in_batch: Tensor | int | None = None,
     label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Section 5.4: cross-entropy with label smoothing, in nats per token; 0 without a target token.
+    """Section 5.4: cross-entropy with label smoothing, in nats per label; 0 without a label.
 
     Args:
-        logits: Scores, [B, T, V].
-        labels: Target ids, [B, T]; -100 at positions without a target.
-        num_items_in_batch: Real target tokens in the whole optimiser step.
-        label_smoothing_factor: Share of each target that is spread evenly over all V entries.
+        logits: Scores, [B, T, V], or [B, L] of a classifier.
+        labels: Target ids, [B, T], or [B]; -100 at positions without a target.
+        num_items_in_batch: Real labels in the whole optimiser step.
+        label_smoothing_factor: Share of each target that is spread evenly over all entries.
 
     Raises:
         ValueError: label_smoothing_factor is not between 0 and 1.
@@ -110,6 +110,7 @@ def classification_loss(
     labels: Tensor,
     problem_type: str,
     num_items_in_batch: Tensor | int | None = None,
+    label_smoothing_factor: float = 0.0,
 ) -> Tensor:
     """Mean squared error, cross-entropy or binary cross-entropy over a whole optimiser step.
 
@@ -122,9 +123,10 @@ def classification_loss(
             "multi_label_classification" 0 or 1, [B, L].
         problem_type: One of PROBLEM_TYPES.
         num_items_in_batch: Labels in the whole step.
+        label_smoothing_factor: As for `label_smoothed_cross_entropy`; for class ids only.
 
     Raises:
-        ValueError: problem_type is unknown, or labels have the wrong shape.
+        ValueError: problem_type is unknown, labels have the wrong shape or cannot be smoothed.
     """
     if problem_type not in PROBLEM_TYPES:
         raise ValueError(
@@ -138,18 +140,21 @@ def classification_loss(
             f"got labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
         )
     if is_single_label:
-        total = functional.cross_entropy(
-            logits.float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+        return label_smoothed_cross_entropy(
+            logits, labels, num_items_in_batch, label_smoothing_factor
         )
-    else:
-        targets = labels.float().view_as(logits)
-        is_regression = problem_type == "regression"
-        loss_function = (
-            functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
+    if label_smoothing_factor:
+        raise ValueError(
+            "Label smoothing needs one class for each text, got "
+            f"label_smoothing_factor={label_smoothing_factor} and problem_type={problem_type!r}."
         )
-        total = loss_function(logits.float(), targets, reduction="sum")
-        if num_items_in_batch is None:
-            num_items_in_batch = labels.numel()  # -100 is an ordinary number here
+    is_regression = problem_type == "regression"
+    loss_function = (
+        functional.mse_loss if is_regression else functional.binary_cross_entropy_with_logits
+    )
+    total = loss_function(logits.float(), labels.float().view_as(logits), reduction="sum")
+    if num_items_in_batch is None:
+        num_items_in_batch = labels.numel()  # -100 is an ordinary number here
     return mean_over_step(total, labels, num_items_in_batch)
 
 

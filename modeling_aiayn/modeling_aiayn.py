@@ -319,10 +319,12 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
             labels: Class ids, [B]; numbers, [B] or [B, L], for regression; 0 or 1, [B, L], for
                 several labels for each text.
             num_items_in_batch: Labels in the whole optimiser step; the Trainer counts them.
+            label_smoothing_factor: Share of each class id spread over all classes (section 5.4).
 
         Returns:
             Logits, [B, L]; with labels also the loss, [].
         """
+        label_smoothing_factor = pop_label_smoothing_factor(kwargs)
         attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
         outputs = self.model(
             input_ids,
@@ -340,10 +342,14 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         logits = self.classifier(pooled)
         loss = None
         if labels is not None:
-            problem_type = self.config.problem_type or infer_problem_type(labels, self.num_labels)
+            if self.config.problem_type is None:  # pipelines read it: softmax, sigmoid or neither
+                self.config.problem_type = infer_problem_type(labels, self.num_labels)
+            problem_type = self.config.problem_type
             if problem_type == "single_label_classification":
                 check_labels(labels, self.num_labels)
-            loss = classification_loss(logits, labels, problem_type, num_items_in_batch)
+            loss = classification_loss(
+                logits, labels, problem_type, num_items_in_batch, label_smoothing_factor
+            )
         return SequenceClassifierOutput(
             loss=loss,
             logits=logits,

@@ -82,10 +82,28 @@ def test_classification_losses_equal_those_of_transformers(num_labels, labels, p
         options["problem_type"] = problem_type
     model = small_model(AiaynForSequenceClassification, **options)
     output = model(IDS, labels=labels)
+    assert model.config.problem_type == problem_type  # pipelines choose softmax or sigmoid by it
     config = copy.deepcopy(model.config)
+    config.problem_type = options.get("problem_type")
     expected = ForSequenceClassificationLoss(labels, output.logits, config)
     torch.testing.assert_close(output.loss, expected)
     assert config.problem_type == problem_type
+
+
+@pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)
+def test_only_one_class_for_each_text_can_be_smoothed(num_labels, labels, problem_type):
+    model = small_model(
+        AiaynForSequenceClassification, num_labels=num_labels, problem_type=problem_type
+    )
+    options = {"labels": labels, "label_smoothing_factor": 0.3}
+    if problem_type != "single_label_classification":
+        with pytest.raises(ValueError, match=f"one class for each text, got .*{problem_type}"):
+            model(IDS, **options)
+        return
+    output = model(IDS, **options)
+    targets = 0.7 * torch.eye(num_labels)[labels] + 0.3 / num_labels
+    expected = -(targets * output.logits.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(output.loss, expected)
 
 
 @pytest.mark.parametrize(("num_labels", "labels", "problem_type"), PROBLEMS)

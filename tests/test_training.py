@@ -219,6 +219,34 @@ def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer,
         torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-4)
 
 
+def test_a_classifier_s_smoothed_loss_does_not_depend_on_accumulation(tmp_path, tokenizer):
+    texts = [{"input_ids": list(range(4, 8 + n)), "labels": n % 3} for n in range(8)]
+    norms = []
+    for size, accumulation in ((8, 1), (2, 4)):
+        trainer = AiaynTrainer(
+            model=small_model(AiaynForSequenceClassification, num_labels=3, dropout=0.0),
+            args=ClassifierTrainingArguments(
+                output_dir=str(tmp_path),
+                per_device_train_batch_size=size,
+                gradient_accumulation_steps=accumulation,
+                label_smoothing_factor=0.2,
+                max_steps=2,
+                logging_steps=1,
+                eval_strategy="no",
+                save_strategy="no",
+                load_best_model_at_end=False,
+                use_cpu=True,
+                disable_tqdm=True,
+            ),
+            train_dataset=texts,
+            processing_class=tokenizer,
+        )
+        trainer.train()
+        norms.append(logged(trainer, "grad_norm"))
+    assert len(norms[0]) == 2
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
 def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, dropout=0.0, label_smoothing_factor=0.4)
     batch = trainer.data_collator(

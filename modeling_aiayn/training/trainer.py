@@ -121,9 +121,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         if data_collator is None and self.processing_class is not None:
             multiple_of = self.args.pad_to_multiple_of
             self.data_collator = padding_collator(self.processing_class, self.model, multiple_of)
-        # Models that predict tokens smooth labels themselves; classifiers use the library's.
-        self._smoother = None if self._predicts_tokens else self.label_smoother
-        self.label_smoother = None
+        self.label_smoother = None  # the models smooth labels themselves
         self.meter = TokenMeter(self._has_target)
         self.evaluation_loss = LossMeter()
         self.divergence = DivergenceGuard(self)
@@ -286,15 +284,14 @@ class AiaynTrainer(Seq2SeqTrainer):
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Any]:
         """The model's own loss, [], in nats per label; label smoothing applies to training only."""
-        self.label_smoother = self._smoother if model.training else None
         if not model.training:
             # The library would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
-        elif self._predicts_tokens:
-            factor = self.args.label_smoothing_factor
-            inputs = inputs | {"label_smoothing_factor": factor, "use_cache": False}
-            # A loss function that the user passes reads logits.
-            inputs["skip_logits"] = self.compute_loss_func is None
+        else:
+            inputs = inputs | {"label_smoothing_factor": self.args.label_smoothing_factor}
+            if self._predicts_tokens:
+                # A loss function that the user passes reads logits.
+                inputs |= {"use_cache": False, "skip_logits": self.compute_loss_func is None}
         weight = getattr(self.args, "r_drop", 0.0)
         if weight and model.training:
             return self._r_drop_loss(model, inputs, weight, *args, **kwargs)
