@@ -67,9 +67,14 @@ class AiaynPreTrainedModel(PreTrainedModel):
         return stack.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the embedding of input_ids. Call tie_weights() to update weights tied to it."""
+        """Replace the embedding of input_ids, in both halves if they share it.
+
+        Call tie_weights() to update a tied output projection.
+        """
+        is_shared = self.config.tie_word_embeddings and self.config.decoder_vocab_size is None
         stack: Any = getattr(self.base_model, self._input_half, self)
-        stack.embed_tokens = value
+        for each in self._stacks() if is_shared else [stack]:
+            each.embed_tokens = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary, as PreTrainedModel does; only the source's if there are two."""

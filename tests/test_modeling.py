@@ -270,11 +270,27 @@ def test_input_embeddings_can_be_replaced(model):
     new = torch.nn.Embedding(31, 12)
     model.set_input_embeddings(new)
     assert model.get_input_embeddings() is new
+    assert model.model.decoder.embed_tokens is new
     model.tie_weights()
     assert model.lm_head.weight is new.weight
     encoder = AiaynEncoderModel(small_config())
     encoder.set_input_embeddings(new)
     assert encoder.get_input_embeddings() is new
+    for options in ({"tie_word_embeddings": False}, {"decoder_vocab_size": 29}):
+        separate = small_model(**options)
+        decoders = separate.model.decoder.embed_tokens
+        separate.set_input_embeddings(new)
+        assert separate.get_input_embeddings() is new
+        assert separate.model.decoder.embed_tokens is decoders
+
+
+def test_a_model_with_replaced_embeddings_is_saved_whole(model, batch, tmp_path):
+    model.set_input_embeddings(torch.nn.Embedding(31, 12))
+    model.tie_weights()
+    loss = model(**batch).loss
+    model.save_pretrained(tmp_path)
+    loaded = AiaynForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(loaded(**batch).loss, loss)
 
 
 def test_encoder_outputs_can_be_a_model_output_a_tuple_or_a_list(model, batch):
