@@ -21,7 +21,8 @@ from transformers import (
 MAX_TOKENS_BEYOND_SOURCE = 50
 # The default of transformers for models without a source.
 DEFAULT_NEW_TOKENS = 20
-# Seq2SeqTrainer writes this default into a model's generation configuration.
+# Seq2SeqTrainer writes every default of transformers into a model's generation configuration, this
+# length among them.
 TRAINER_MAX_LENGTH = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
@@ -103,13 +104,13 @@ class AiaynGenerationMixin(GenerationMixin):
 
         Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
         own source (an argument here, or a field of the generation configuration), and a language
-        model adds 20 tokens. A learned position table limits both. max_length=20 in
-        model.generation_config is ignored, because Seq2SeqTrainer writes it there.
+        model adds 20 tokens. A learned position table limits both, and a minimum raises the limit.
+        max_length=20 in model.generation_config is ignored if Seq2SeqTrainer wrote it there.
 
         Raises:
             ValueError: The scores are NaN, or max_length is beyond a learned position table.
         """
-        if self.generation_config.max_length == TRAINER_MAX_LENGTH:
+        if has_trainer_length(self.generation_config):
             self.generation_config.max_length = None
 
         def get_setting(name: str) -> Any:
@@ -191,15 +192,18 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         if get_setting("max_length") is not None or get_setting("max_new_tokens") is not None:
             return prefix, {}
         length = 1 if source is None else source.size(1)
-        length_settings = {"max_new_tokens": self._within_positions(length + max_beyond, prefix)}
+        least = minimum_new_tokens(prefix, get_setting)
+        new_tokens = max(length + max_beyond, least)
+        length_settings = {"max_new_tokens": self._within_positions(new_tokens, prefix)}
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         if is_real is not None and eos is not None:
-            if get_setting("renormalize_logits"):
+            # When sampling, the scores are those of the draw: transformers normalises them last.
+            if get_setting("renormalize_logits") and not get_setting("do_sample"):
                 # Normalise before the limit: after it, eos would have a probability of 1.
                 kwargs["logits_processor"].append(LogitNormalization())
                 length_settings["renormalize_logits"] = False
-            max_batch_length = prefix + length_settings["max_new_tokens"]
-            lengths = (prefix + is_real.sum(-1) + max_beyond).clamp(max=max_batch_length)  # [N]
+            lengths = (is_real.sum(-1) + max_beyond).clamp(min=least)  # [N]
+            lengths = prefix + lengths.clamp(max=length_settings["max_new_tokens"])  # [N]
             eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
             kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
         return prefix, length_settings
@@ -235,6 +239,18 @@ def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
     )
     # transformers rejects anything else.
     return next((each for each in candidates if isinstance(each, Tensor) and each.dim() > 1), None)
+
+
+def has_trainer_length(generation_config: GenerationConfig) -> bool:
+    """Whether max_length is the one that Seq2SeqTrainer writes, beside all other defaults."""
+    is_trainers = generation_config.encoder_repetition_penalty is not None  # users set few fields
+    return is_trainers and generation_config.max_length == TRAINER_MAX_LENGTH
+
+
+def minimum_new_tokens(prefix: int, get_setting: Setting) -> int:
+    """The tokens that min_new_tokens and min_length demand behind the prefix."""
+    least, least_in_all = get_setting("min_new_tokens"), get_setting("min_length")
+    return max(least or 0, (least_in_all or 0) - prefix)
 
 
 def prefix_length(decoder_input_ids: Tensor | None, get_setting: Setting) -> int:

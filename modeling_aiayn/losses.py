@@ -95,7 +95,7 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
             f"{labels[tuple(index)].item()} at index {index}. Check that the data "
             "belongs to this model."
         )
-    if is_ignored.all():
+    if is_ignored.all() and labels.numel():
         logger.warning_once(
             f"All labels of a batch are {IGNORED_LABEL} (no target), so its loss is 0."
         )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
+from transformers import Cache, EncoderDecoderCache, PreTrainedModel
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -195,13 +195,9 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.model = AiaynModel(self.config)
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
-        self.generation_config = GenerationConfig(
-            bos_token_id=config.bos_token_id,
-            pad_token_id=config.pad_token_id,
-            eos_token_id=config.eos_token_id,
-            decoder_start_token_id=config.decoder_start_token_id,
-            max_tokens_beyond_source=MAX_TOKENS_BEYOND_SOURCE,
-        )
+        # A field of our own: transformers saves it only in a configuration that is not derived.
+        self.generation_config._from_model_config = False
+        self.generation_config.max_tokens_beyond_source = MAX_TOKENS_BEYOND_SOURCE
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

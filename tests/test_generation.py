@@ -1,5 +1,6 @@
 """generate(): with and without a cache, alone and in company, as long as the source asks for."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -146,6 +147,34 @@ def test_a_library_trainer_does_not_shorten_translations(tmp_path):
         assert loaded.generate(ids, GenerationConfig(max_length=20)).size(1) == 20
 
 
+def test_a_length_of_20_that_a_user_sets_counts():
+    model = never_ending()
+    model.generation_config.max_length = 20
+    assert model.generate(SOURCES).size(1) == 20
+    model.generation_config.num_beams = 2
+    assert model.generate(SOURCES).size(1) == 20
+
+
+def test_a_minimum_raises_the_limit_of_every_sentence():
+    """Without a minimum of its own, the shortest sentence would end before it."""
+    model = never_ending()
+    lengths = (SOURCES != 1).sum(-1)
+    for options in ({"min_new_tokens": 7}, {"min_length": 8}):
+        output = model.generate(SOURCES, max_tokens_beyond_source=2, **options)
+        expected = [max(7, length + 2) for length in lengths.tolist()]
+        assert [sum(token != 1 for token in row[1:]) for row in output.tolist()] == expected
+        alone = model.generate(SOURCES[:1, : lengths[0]], max_tokens_beyond_source=2, **options)
+        assert alone.size(1) == 1 + expected[0]
+
+
+def test_what_a_configuration_says_of_generation_counts(batch):
+    model = small_model(use_cache=False, output_hidden_states=True)
+    assert model.generation_config.use_cache is False
+    output = model.generate(batch["input_ids"], max_new_tokens=3)
+    assert output.past_key_values is None
+    assert len(output.decoder_hidden_states) == 3
+
+
 def test_generation_config_is_saved_with_the_limit_and_without_20(model, tmp_path):
     model.save_pretrained(tmp_path)
     saved = GenerationConfig.from_pretrained(tmp_path)
@@ -219,6 +248,21 @@ def test_sampling_draws_from_the_model_s_distribution(model):
     drawn = torch.bincount(output[:, 1], minlength=31) / 4000
     expected = model(SOURCES[1:2], decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
     torch.testing.assert_close(drawn, expected.softmax(-1), atol=0.03, rtol=0)
+
+
+def test_scores_of_a_draw_are_normalised_after_its_filters(model):
+    output = model.generate(
+        SOURCES,
+        do_sample=True,
+        top_k=3,
+        temperature=0.5,
+        renormalize_logits=True,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    for scores in output.scores:
+        torch.testing.assert_close(scores.logsumexp(-1), torch.zeros(len(SOURCES)))
+    assert (output.scores[0] > -math.inf).sum(-1).tolist() == [3] * len(SOURCES)
 
 
 def test_beam_sampling_and_n_best_come_in_order_with_their_scores(model):
