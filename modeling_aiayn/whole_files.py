@@ -90,18 +90,23 @@ def named_write_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Write a new folder; it gets its name only once the block has ended without an error.
+
+    Args:
+        folder: The folder.
+        replaces: Whether an earlier folder of this name is deleted then.
 
     Yields:
         An empty folder of the same name to write into, `unfinished_path(folder)`.
 
     Raises:
-        FileExistsError: The folder exists and is not empty.
+        FileExistsError: The folder exists, is not empty, and is not to be replaced.
         OSError: The folder cannot be written.
     """
     folder = folder.resolve()
-    check_unused(folder)
+    if not replaces:
+        check_unused(folder)
     unfinished = unfinished_path(folder)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -112,8 +117,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
         _remove_if_empty(folder)
+        earlier = [_set_aside(folder)] if replaces and folder.exists() else []
         unfinished.replace(folder)
         force_to_disk(folder.parent)
+        for each in earlier:
+            shutil.rmtree(each, ignore_errors=True)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         _remove_if_empty(unfinished.parent)
@@ -177,12 +185,17 @@ def _delete_weights(folder: Path, new: Path, weights: Sequence[Sequence[str]]) -
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder; a kill leaves it whole or gone."""
+    doomed = _set_aside(folder)
+    shutil.rmtree(doomed, ignore_errors=True)
+    _remove_if_empty(doomed.parent)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a folder that is to be deleted, and return its new path."""
     doomed = unfinished_path(folder.with_name(f"deleted-{folder.name}"))
     shutil.rmtree(doomed, ignore_errors=True)
     doomed.parent.mkdir(exist_ok=True)
-    folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-    _remove_if_empty(doomed.parent)
+    return folder.rename(doomed)
 
 
 def unfinished_path(folder: Path) -> Path:

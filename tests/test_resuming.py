@@ -48,7 +48,7 @@ from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpo
 from modeling_aiayn.training.data import DataArguments
 from modeling_aiayn.training.interruption import InterruptionCallback
 from modeling_aiayn.training.run import Run, claim_folder
-from modeling_aiayn.training.settings import is_more_patient
+from modeling_aiayn.training.settings import check_settings, is_more_patient, model_settings
 from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.training.trainer import WEIGHTS
 from modeling_aiayn.whole_files import UNFINISHED_FOLDER
@@ -516,8 +516,12 @@ def test_training_in_a_thread_does_not_touch_signal_handlers(run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run):
-    """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved."""
+@pytest.mark.parametrize("update", [24, 26])
+def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run, update):
+    """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved.
+
+    The last update, the 27th, ends the second epoch.
+    """
     options = {
         "max_steps": 27,
         "save_strategy": "epoch",
@@ -525,8 +529,10 @@ def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run):
         "logging_strategy": "epoch",
     }
     with pytest.raises(SystemExit):
-        run("cut", callback=Do("on_step_begin", 24, terminate), **options)
-    assert_same_run(run("cut", **options), run("whole", **options))
+        run("cut", callback=Do("on_step_begin", update, terminate), **options)
+    whole = run("whole", **options)
+    assert [entry["step"] for entry in whole.state.log_history if "eval_loss" in entry] == [25, 27]
+    assert_same_run(run("cut", **options), whole)
 
 
 def test_a_finished_run_is_not_trained_further(run, tmp_path):
@@ -541,7 +547,45 @@ def test_a_finished_run_is_not_trained_further(run, tmp_path):
     assert longer.state.global_step == 16
 
 
-def test_a_run_that_stopped_early_is_complete(run):
+def test_an_evaluation_that_was_postponed_may_end_a_run(run):
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "metric_for_best_model": "loss",
+        "early_stopping_patience": 1,
+    } | WORSE_AND_WORSE
+    whole = run("whole", **options)
+    last = whole.state.global_step
+    assert last < 14
+    with pytest.raises(SystemExit):
+        run("cut", callback=Do("on_step_end", last, terminate), **options)
+    assert_same_run(run("cut", **options), whole)
+
+
+def test_a_checkpoint_of_the_same_update_replaces_the_earlier_one_once_it_is_whole(
+    run, tmp_path, monkeypatch
+):
+    """Update 25 is saved as the 25th, and again when a signal stops the epoch's evaluation."""
+    options = {"eval_strategy": "epoch", "save_steps": 25, "max_steps": 27}
+    written = []
+
+    def killed_at_the_second(folder, settings):
+        written.append(folder.name)
+        if len(written) == 2:
+            raise Killed
+        write_manifest(folder, settings)
+
+    write_manifest = checkpoints.write_manifest
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_manifest", killed_at_the_second)
+        assert run("cut", callback=Do("on_prediction_step", 25, terminate), **options) is None
+    assert written == ["checkpoint-25"] * 2
+    assert check_checkpoint(tmp_path / "cut" / "checkpoint-25")
+    resumed, whole = (run(name, **options).model.parameters() for name in ("cut", "whole"))
+    assert all(torch.equal(*pair) for pair in zip(resumed, whole, strict=True))
+
+
+def test_a_run_that_stopped_early_is_complete(run, caplog):
     options = {
         "eval_strategy": "steps",
         "eval_steps": 2,
@@ -551,8 +595,12 @@ def test_a_run_that_stopped_early_is_complete(run):
     } | WORSE_AND_WORSE
     stopped = run("run", **options)
     assert stopped.state.global_step < 14
-    again = run("run", **options)
+    again = run("run", **(options | {"max_steps": 20}))
     assert again.state.global_step == stopped.state.global_step
+    remedy = (
+        "is complete. To train it further, pass an --early_stopping_patience greater than 1, or"
+    )
+    assert remedy in caplog.text
     assert logged(again, "train_loss") == pytest.approx(logged(stopped, "train_loss"))
     for first, second in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(first, second)
@@ -797,6 +845,18 @@ def test_other_data_and_another_tokenizer_are_rejected(cut, encoded, run):
     run("other", at=5, sizes={"vocabulary_sha256": ["a", "b"]})
     with pytest.raises(ValueError, match=r"vocabulary_sha256 was \['a', 'b'\] when this run began"):
         run("other", sizes={"vocabulary_sha256": ["a", "c"]})
+
+
+def test_a_problem_type_that_a_classifier_infers_makes_it_no_other_model():
+    config = small_config()
+    new = {"model": model_settings(config), "fixed": {}, "free": {}}
+    config.problem_type = "regression"
+    trained = {"model": model_settings(config), "fixed": {}, "free": {}}
+    check_settings(new, trained)
+    check_settings(trained, new)
+    config.problem_type = "multi_label_classification"
+    with pytest.raises(ValueError, match="problem_type was 'regression' when this run began"):
+        check_settings(trained, {**new, "model": model_settings(config)})
 
 
 def test_another_model_is_rejected_before_data_is_read(cut):

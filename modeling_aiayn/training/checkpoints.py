@@ -49,9 +49,8 @@ def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Ite
     """
     free = FULL_DISK_BYTES
     try:
-        if (output_dir / name).exists():
-            delete_folder(output_dir / name)  # damaged: the run resumed from an earlier one
-        with new_folder(output_dir / name) as unfinished:
+        # There may be one of this name: of a stop at the same update, or a damaged one.
+        with new_folder(output_dir / name, replaces=True) as unfinished:
             try:
                 yield unfinished
                 write_manifest(unfinished, settings)

@@ -119,7 +119,8 @@ class InterruptionCallback(TrainerCallback):
         self.is_evaluation_due = False
         if not self.is_stopping:
             return
-        is_epoch_end = state.epoch == int(state.epoch)
+        # The last update ends its epoch, however many updates the epoch has.
+        is_epoch_end = state.epoch == int(state.epoch) or state.global_step >= state.max_steps
         by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
         self.is_evaluation_due = control.should_evaluate or (
             by_epoch and args.eval_delay <= state.epoch

@@ -59,8 +59,16 @@ class Resumption(TrainerCallback):
             path = checkpoint.folder / LOG_STATE_FILE.format(process=self._process)
             self._log_state = read_json_object(path)
             patience = self.trainer.args.early_stopping_patience
-            if is_more_patient(patience, self._value_before("early_stopping_patience", 0)):
+            patience_before = self._value_before("early_stopping_patience", 0)
+            if is_more_patient(patience, patience_before):
                 self._log_state["stopped_early"] = False
+            elif self._log_state["stopped_early"]:
+                logger.warning(
+                    "%s: this run stopped early and is complete. To train it further, pass an "
+                    "--early_stopping_patience greater than %d, or 0.",
+                    checkpoint.folder,
+                    patience_before,
+                )
         # Counts the seconds of earlier starts too.
         self._started = time.perf_counter() - self._log_state.get("seconds", 0.0)
 
@@ -141,9 +149,10 @@ class Resumption(TrainerCallback):
         return settings.get("free", {}).get(name, default)
 
     def evaluate_if_due(self) -> None:
-        """Run the evaluation that a signal postponed."""
-        if self._log_state.pop("is_evaluation_due", False):
+        """Run the evaluation that a signal postponed, from the random state of its checkpoint."""
+        if self._checkpoint is not None and self._log_state.pop("is_evaluation_due", False):
             trainer = self.trainer
+            trainer._load_rng_state(str(self._checkpoint.folder))
             metrics = trainer._evaluate(None, None)
             if trainer.interruption.is_stopping:  # the checkpoint says that it is still due
                 trainer.interruption.exit(trainer.state)

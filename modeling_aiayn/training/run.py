@@ -151,7 +151,7 @@ def check_not_a_file(output_dir: str | Path) -> None:
 
 
 def claim_folder(output_dir: str | Path) -> None:
-    """Lock output_dir until this process ends, and delete what a killed run left unfinished."""
+    """Lock output_dir until this process ends, and delete checkpoints that were left unfinished."""
     folder = Path(output_dir).resolve()
     if folder in _held:
         return
@@ -172,7 +172,7 @@ def claim_folder(output_dir: str | Path) -> None:
             f"output_dir is not writable: {output_dir} ({error.strerror}). Give another one."
         ) from error
     # ".saving" is the name that earlier versions used.
-    left = [folder / ".saving", folder / UNFINISHED_FOLDER / "files"]
+    left = [folder / ".saving"]
     left += (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*")
     for path in left:
         shutil.rmtree(path, ignore_errors=True)

@@ -140,11 +140,14 @@ def _arguments(args: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def model_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """A model's sizes and options by name."""
-    return {
+    settings = {
         name: _plain(value)
         for name, value in config.to_dict().items()
         if name not in _INCIDENTAL and not name.startswith("_")
     }
+    if settings.get("problem_type", "") is None:  # a classifier infers it from its first labels
+        del settings["problem_type"]
+    return settings
 
 
 def _plain(value: Any) -> Any:

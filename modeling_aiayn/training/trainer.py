@@ -462,10 +462,11 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the random state, then run a postponed evaluation, which draws random numbers."""
-        super()._load_rng_state(checkpoint)
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train an epoch, after an evaluation that a signal postponed, which may end the run."""
         self.resumption.evaluate_if_due()
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved under one name: their other names are not missing."""
