@@ -98,6 +98,10 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
         load_splits(DataArguments(**files, noise_seed=-1))
     with pytest.raises(ValueError, match="noise_seed needs noisy_sources"):
         load_splits(DataArguments(**files, noise_seed=1))
+    with pytest.raises(ValueError, match="noisy_sources needs at least one of noise_kinds"):
+        load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=[]))
+    with pytest.raises(ValueError, match=r"embedded_train_size has no effect .* default, 20000\."):
+        load_splits(DataArguments(**files, embedded_train_size=9))
     with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):
         load_splits(DataArguments(**files, **kinds))
     with pytest.raises(ValueError, match=r"one or more of capitals, title_case, .*, got 'capital'"):

@@ -195,6 +195,23 @@ def test_weights_in_shards_and_in_half_precision_are_averaged_too(tmp_path):
     torch.testing.assert_close(average, expected, rtol=0, atol=0)
 
 
+def test_weights_of_two_types_need_a_type_for_the_mean(tmp_path):
+    small_model().save_pretrained(tmp_path / "whole")
+    small_model().half().save_pretrained(tmp_path / "half")
+    folders = [tmp_path / "half", tmp_path / "whole"]
+    message = r"whole: .* is in torch.float32, and in torch.float16 in the first .*--dtype float32"
+    with pytest.raises(ValueError, match=message):
+        write_average(folders, tmp_path / "mean")
+    write_average(folders, tmp_path / "mean", "float32")
+    name = "model.encoder.layers.0.fc1.weight"
+    half, whole, mean = (
+        load_file(tmp_path / folder / "model.safetensors")[name]
+        for folder in ("half", "whole", "mean")
+    )
+    assert not torch.equal(half.float(), whole)
+    torch.testing.assert_close(mean, (half.double() + whole).div(2).float(), rtol=0, atol=0)
+
+
 def test_a_damaged_member_is_rejected(evaluated, run, tmp_path):
     good = last_checkpoints(evaluated[0], 1)[0]
     flipped, broken, poisoned = (tmp_path / name for name in ("flipped", "broken", "poisoned"))
@@ -343,6 +360,7 @@ def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated,
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "b").dtype == torch.float32
     for wrong, message in (
         (("--run", evaluated[0]), "Give exactly one of --last, --best and --checkpoints."),
+        (("--run", evaluated[0], "--last", 2, "--metric", "bleu"), "metric needs --best. Leave"),
         (("--last", 2), "--last and --best need --run"),
     ):
         code, out, err = run("average_checkpoints.py", *wrong, "--output", tmp_path / "c")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from modeling_aiayn.classification.training import (
     ClassifierTrainingArguments,
     build_classifier,
 )
-from modeling_aiayn.commands.classify import classify
+from modeling_aiayn.commands.classify import ClassifyFlags, classify
 from modeling_aiayn.loading import find_model
 from modeling_aiayn.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainer
@@ -151,7 +152,9 @@ def test_scores_by_hand():
     assert scores.accuracy == pytest.approx(4 / 6)
     # Precision and recall: a 1 and 1/2, b 1/2 and 1/2, c 2/3 and 1.
     assert scores.f1 == pytest.approx([2 / 3, 1 / 2, 4 / 5, 0.0])
-    assert scores.macro_f1 == pytest.approx((2 / 3 + 1 / 2 + 4 / 5) / 4)
+    # As scikit-learn's f1_score has it: without the class that is neither true nor predicted.
+    assert scores.macro_f1 == pytest.approx((2 / 3 + 1 / 2 + 4 / 5) / 3)
+    assert score_classes([0, 1], [0, 0], ["a", "b"]).macro_f1 == pytest.approx((2 / 3 + 0) / 2)
     assert str(scores).splitlines()[0] == "accuracy  66.67  6 texts"
     assert str(scores).splitlines()[2] == "a         66.67  2 texts"
     with pytest.raises(ValueError, match="at least one text"):
@@ -430,11 +433,23 @@ def test_options_of_translation_are_rejected(tmp_path, options, message):
         ({"dataset_name": "b", "test_file": "a"}, "Give no files with dataset_name"),
         ({"train_file": "a", "validation_share": 0.0}, r"validation_share must be in \(0, 1\)"),
         ({"train_file": "a", "max_length": 1}, "max_length must be at least 2"),
+        ({"train_file": "a.tsv", "dataset_config": "b"}, "dataset_config needs dataset_name"),
+        ({"train_file": "a.tsv", "text_column": "b"}, "text_column needs a .jsonl .*, text."),
+        ({"train_file": "a.tsv.gz", "label_column": "b"}, "label_column needs a .jsonl .*, label."),
+        (
+            {"train_file": "a.tsv", "validation_file": "b.tsv", "validation_share": 0.2},
+            r"validation_share has no effect with .* pass its default, 0\.1\.",
+        ),
     ],
 )
 def test_invalid_data_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         TextDataArguments(**options)
+
+
+def test_columns_are_for_json_lines_and_datasets():
+    TextDataArguments(train_file="a.tsv", test_file="b.jsonl.gz", text_column="c")
+    TextDataArguments(dataset_name="a", dataset_config="b", label_column="c", validation_share=0.2)
 
 
 def test_a_dataset_is_read_by_its_name(tmp_path):
@@ -498,6 +513,18 @@ def test_the_error_names_a_share_that_leaves_too_few_texts(tmp_path, share, mess
         load_labelled_splits(arguments(tmp_path / "a.tsv", validation_share=share), seed=0)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_rare_class_that_a_split_lacks_is_named(tmp_path, share, caplog):
+    (tmp_path / "a.tsv").write_text("x\ta\n" * 28 + "y\tb\n" * 2)
+    data = arguments(tmp_path / "a.tsv", validation_share=share)
+    if share == 0.9:
+        with pytest.raises(ValueError, match=r"share of 0\.9 leaves no text of the class 'y'"):
+            load_labelled_splits(data, seed=0)
+    else:
+        assert set(load_labelled_splits(data, seed=0)["validation"]["label"]) == {0}
+        assert "scores are unknown: y. Give a validation_file" in caplog.text
+
+
 def test_labels_of_equal_numbers_have_an_order(tmp_path):
     (tmp_path / "a.tsv").write_text("1\ta\n01\tb\n2\tc\nx\td\n" * 10)
     splits = load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
@@ -556,7 +583,7 @@ def test_texts_of_similar_length_are_classified_together(tokenizer):
     model.register_forward_pre_hook(
         lambda _, given, named: shapes.append(named["input_ids"].shape), with_kwargs=True
     )
-    predictions = list(classify(classifier, texts, batch_size=3))
+    predictions = list(classify(classifier, texts, batch_size=3, pool_size=96))
     padded = sum(shape.numel() for shape in shapes)
     shapes.clear()
     singly = [classifier(text)[0] for text in texts]
@@ -566,6 +593,15 @@ def test_texts_of_similar_length_are_classified_together(tokenizer):
     assert len(set(expected)) > 20
     tokens = sum(shape.numel() for shape in shapes)
     assert tokens <= padded < 1.05 * tokens
+
+
+def test_a_person_who_types_gets_each_answer_at_once(tmp_path, monkeypatch):
+    small_model(AiaynForSequenceClassification).save_pretrained(tmp_path)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert ClassifyFlags(model=str(tmp_path)).pool_size == 1
+    assert ClassifyFlags(model=str(tmp_path), text=["a"], batch_size=3).pool_size == 96
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    assert ClassifyFlags(model=str(tmp_path)).pool_size == 1024
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ def test_new_tokens_are_whole_tokens_with_trained_rows(tune, tmp_path, caplog):
     )
     (tmp_path / "tagged.tsv").write_text(lines)
     files = [part for name in ("train", "validation") for part in (f"--{name}_file", "tagged.tsv")]
+    files += ["--embedded_train_size", 20_000]  # its default: the flag has no effect with files
     folder, _ = tune("--add_tokens", "<2de>", "<2fr>", *files)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     size = len(AutoTokenizer.from_pretrained("runs/base"))

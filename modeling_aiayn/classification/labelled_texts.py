@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..corpus import read_json_lines, read_lines
+from ..training.ignored_flags import reject_ignored
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,24 @@ class TextDataArguments:
             raise ValueError(f"validation_share must be in (0, 1), got {self.validation_share}.")
         if self.max_length < 2:
             raise ValueError(f"max_length must be at least 2, got {self.max_length}.")
+        self._reject_ignored()
+
+    def _reject_ignored(self) -> None:
+        is_from_hub = self.dataset_name is not None
+        reject_ignored(self, "dataset_config", "needs dataset_name", is_ignored=not is_from_hub)
+        files = filter(None, (self.train_file, self.validation_file, self.test_file))
+        has_columns = is_from_hub or any(is_json_lines(path) for path in files)
+        for name in ("text_column", "label_column"):
+            needs = "needs a .jsonl file or dataset_name"
+            reject_ignored(self, name, needs, is_ignored=not has_columns)
+        has_validation = self.validation_file is not None
+        reason = "has no effect with validation_file"
+        reject_ignored(self, "validation_share", reason, is_ignored=has_validation)
+
+
+def is_json_lines(path: str | Path) -> bool:
+    """Whether a file is a .jsonl file, plain or .gz, by its name."""
+    return str(path).removesuffix(".gz").endswith(".jsonl")
 
 
 def read_labelled(path: str | Path, text_column: str, label_column: str) -> list[tuple[str, str]]:
@@ -65,13 +84,12 @@ def read_labelled(path: str | Path, text_column: str, label_column: str) -> list
         OSError: The file cannot be read.
         ValueError: The file has another extension, or a line has no label or no text.
     """
-    kind = Path(str(path).removesuffix(".gz")).suffix
-    if kind == ".jsonl":
+    if is_json_lines(path):
         return [
             _label_and_text(record, text_column, label_column, where)
             for where, record in read_json_lines(path)
         ]
-    if kind != ".tsv":
+    if not str(path).removesuffix(".gz").endswith(".tsv"):
         raise ValueError(f"{path}: labelled texts must be .jsonl or .tsv files, plain or .gz.")
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -137,11 +155,12 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
             data.validation_share, seed=seed, stratify_by_column="label"
         )
         splits["train"], splits["validation"] = parts["train"], parts["test"]
+        _check_drawn(splits, data.validation_share)
     return DatasetDict(splits)
 
 
 def _check_share(share: float, rows: list[tuple[str, str]], names: Sequence[str]) -> None:
-    """Check that a share of the training texts, and the rest, can have every class."""
+    """Check that a share of the training texts, and the rest, have at least one text per class."""
     rarest, count = Counter(label for label, _ in rows).most_common()[-1]
     if count < 2:
         raise ValueError(
@@ -160,6 +179,30 @@ def _check_share(share: float, rows: list[tuple[str, str]], names: Sequence[str]
         raise ValueError(
             f"A share of {share:g} of {len(rows)} texts leaves {left} to train {len(names)} "
             "classes. Give a smaller validation_share, or more texts."
+        )
+
+
+def _check_drawn(splits: dict[str, Dataset], share: float) -> None:
+    """Check that the texts left to train on have every class; a rare one may have none to validate.
+
+    Raises:
+        ValueError: All texts of a class are for validation.
+    """
+    missing = {}
+    for split in ("train", "validation"):
+        names = splits[split].features["label"].names
+        found = set(splits[split]["label"])
+        missing[split] = [name for number, name in enumerate(names) if number not in found]
+    if missing["train"]:
+        raise ValueError(
+            f"A share of {share:g} leaves no text of the class {missing['train'][0]!r} to train "
+            "on. Give a smaller validation_share, or more texts."
+        )
+    if missing["validation"]:
+        logger.warning(
+            "No text of these classes is among the validation texts, so their scores are unknown: "
+            "%s. Give a validation_file, or a larger validation_share.",
+            ", ".join(missing["validation"]),
         )
 
 

@@ -1,7 +1,9 @@
 """Scores of a classifier: accuracy, F1 and the confusion matrix."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -34,8 +36,12 @@ class ClassificationScores:
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 of the classes, each with equal weight."""
-        return sum(self.f1) / len(self.f1)
+        """Mean F1 of the classes, each with equal weight; without those that never occur.
+
+        As in scikit-learn, a class occurs if it is the true or the predicted class of a text.
+        """
+        occurs = (self.confusion.sum(0) + self.confusion.sum(1) > 0).tolist()
+        return statistics.mean(compress(self.f1, occurs))
 
     def __str__(self) -> str:
         width = max(len("macro F1"), *map(len, self.names))

@@ -18,7 +18,12 @@ from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
 from ..training.fine_tuning import RATES
-from ..training.setup import PresetArguments, read_overrides, save_table_length
+from ..training.setup import (
+    PresetArguments,
+    read_overrides,
+    reject_ignored_size,
+    save_table_length,
+)
 
 METRICS = ("accuracy", "macro_f1", "loss")
 # Fields of a configuration on which no weight of a saved encoder depends.
@@ -83,6 +88,7 @@ class ClassifierArguments(PresetArguments):
 
     def __post_init__(self) -> None:
         if self.start_from is None:
+            reject_ignored_size(self)
             return
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
             if getattr(self, name) != type(self).__dataclass_fields__[name].default:

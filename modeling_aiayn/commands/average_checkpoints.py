@@ -14,6 +14,7 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..training.averaging import best_checkpoints, last_checkpoints, write_average
+from ..training.ignored_flags import reject_ignored
 from .command_line import parse_arguments
 
 
@@ -44,6 +45,7 @@ class AverageFlags:
         ways = [self.last, self.best, self.checkpoints]
         if sum(way is not None for way in ways) != 1:
             raise ValueError("Give exactly one of --last, --best and --checkpoints.")
+        reject_ignored(self, "metric", "needs --best", is_ignored=self.best is None)
         if (self.run is None) != (self.checkpoints is not None):
             raise ValueError(
                 "--last and --best need --run; --checkpoints must be given without --run."

@@ -42,6 +42,12 @@ class ClassifyFlags:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
         check_head(self.model, "AiaynForSequenceClassification")
 
+    @property
+    def pool_size(self) -> int:
+        """Number of texts to read before the first answer: one if a person types them."""
+        is_dialogue = self.text is None and self.input is None and sys.stdin.isatty()
+        return 1 if is_dialogue else POOLED_BATCHES * self.batch_size
+
 
 def main() -> None:
     """Read, classify, write."""
@@ -55,7 +61,7 @@ def main() -> None:
     )
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     stream = (clean_text(text) for text in texts)
-    predictions = classify(classifier, stream, flags.batch_size)
+    predictions = classify(classifier, stream, flags.batch_size, flags.pool_size)
     # A bar would break up results on the same screen. A bar that is shown passes no value for
     # `disable`, so that TQDM_DISABLE can hide it.
     hidden: dict[str, Any] = {"disable": True} if flags.text or sys.stdout.isatty() else {}
@@ -63,17 +69,20 @@ def main() -> None:
         sys.stdout.write(f"{prediction['label']}\t{prediction['score']:.4f}\n")
 
 
-def classify(classifier: Any, texts: Iterable[str], batch_size: int) -> Iterator[dict[str, Any]]:
+def classify(
+    classifier: Any, texts: Iterable[str], batch_size: int, pool_size: int
+) -> Iterator[dict[str, Any]]:
     """Classify texts by a pipeline; yield its predictions in the order of the texts.
 
-    Texts are cut to the length that the classifier was trained on.
+    Texts are cut to the length that the classifier was trained on. pool_size texts are sorted by
+    length together.
     """
     options = {
         "batch_size": batch_size,
         "truncation": True,
         "max_length": classifier.model.config.max_position_embeddings,
     }
-    for pool in read_pools(texts, POOLED_BATCHES * batch_size):
+    for pool in read_pools(texts, pool_size):
         order = sorted(range(len(pool)), key=lambda index: -len(pool[index]))
         # The pipeline makes batches of a generator, and not of a list of texts.
         predictions = classifier((pool[index] for index in order), **options)

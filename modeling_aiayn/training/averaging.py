@@ -32,11 +32,19 @@ NOTE = (
 )
 
 
-def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of several models' weights by name, each in its own dtype; sums are in float64.
+def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The mean of several models' weights by name; sums are in float64.
 
     A tied matrix is included once, as it is saved. For checkpoints of a run with ema_decay, these
-    are the means of its averaged weights. The weights must have the same shapes.
+    are the means of its averaged weights.
+
+    Args:
+        folders: The models.
+        dtype: Type of the means. None: that of the weights, which must be the same in all models.
+
+    Raises:
+        ValueError: Weights have other names, shapes or types than in the first model, or one is
+            not finite.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -45,6 +53,8 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
         weights = load_weights(folder)
         first = first or weights
         _check_shapes(first, weights, folder)
+        if dtype is None:
+            _check_types(first, weights, folder)
         for name, weight in weights.items():
             if not weight.isfinite().all():
                 raise ValueError(
@@ -55,7 +65,7 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
         number += 1
     if not number:
         raise ValueError("There is no checkpoint to average. Pass at least one folder.")
-    return {name: (total / number).to(first[name].dtype) for name, total in sums.items()}
+    return {name: (total / number).to(dtype or first[name].dtype) for name, total in sums.items()}
 
 
 def _check_shapes(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
@@ -67,6 +77,15 @@ def _check_shapes(first: dict[str, Tensor], weights: dict[str, Tensor], folder: 
             raise ValueError(
                 f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first checkpoint. "
                 "Average checkpoints of one run."
+            )
+
+
+def _check_types(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
+    for name, weight in weights.items():
+        if weight.dtype != first[name].dtype:
+            raise ValueError(
+                f"{folder}: {name} is in {weight.dtype}, and in {first[name].dtype} in the first "
+                "checkpoint. Choose the type of the mean: --dtype float32."
             )
 
 
@@ -162,7 +181,10 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
         _check_folder(folder)
     check_same_model(folders)
     card = _card_of_mean(folders, output.resolve().name)
-    average = average_weights(tqdm(folders, desc="Averaging", unit="checkpoint"))
+    average = average_weights(
+        tqdm(folders, desc="Averaging", unit="checkpoint"),
+        None if dtype is None else getattr(torch, dtype),
+    )
     with new_folder(output) as unfinished:
         for name in MODEL_FILES:
             source = folders[-1] / name
@@ -172,7 +194,6 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
         if card is not None:
             (unfinished / "README.md").write_text(card, "utf-8")
         if dtype is not None:
-            average = {name: weight.to(getattr(torch, dtype)) for name, weight in average.items()}
             _write_float32(unfinished / CONFIG_NAME)
         save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 

@@ -20,6 +20,7 @@ from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_o
 from ..languages import Languages, choose_languages
 from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
 from .bpe_dropout import position_limit
+from .ignored_flags import reject_ignored
 from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,9 @@ def _check_arguments(data: DataArguments) -> None:
     for name, needed in NEEDS.items():
         if getattr(data, name) is not None and getattr(data, needed) is None:
             raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
+    has_pairs = data.train_file is not None or data.dataset_name is not None
+    reason = "has no effect with training pairs of your own"
+    reject_ignored(data, "embedded_train_size", reason, is_ignored=has_pairs)
     _check_noise(data)
 
 
@@ -150,6 +154,8 @@ def _check_noise(data: DataArguments) -> None:
         raise ValueError(f"noise_seed must not be negative, got {data.noise_seed}.")
     if not 0 <= data.noisy_sources <= 1:
         raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
+    if data.noisy_sources and not data.noise_kinds:
+        raise ValueError("noisy_sources needs at least one of noise_kinds, got none.")
     for kind in data.noise_kinds:
         if kind not in NOISES:
             raise ValueError(
