@@ -62,7 +62,8 @@ def main() -> None:
     )
     trainer.train(run.checkpoint)
     trainer.save_model()
-    # The trainer sorts texts by length: labels come with the predictions.
+    trainer.save_state()
+    # Several processes may sort texts by length: labels come with the predictions.
     predicted = trainer.predict(encoded["test" if "test" in encoded else "validation"])
     if trainer.is_world_process_zero():
         names = splits["train"].features["label"].names

@@ -55,6 +55,7 @@ def main() -> None:
     )
     trainer.train(run.checkpoint)
     trainer.save_model()
+    trainer.save_state()
     table = training_table(trainer.state.log_history)
     scores = {}
     for name in list(parts)[1:]:
