@@ -247,11 +247,15 @@ def test_a_classifier_s_smoothed_loss_does_not_depend_on_accumulation(tmp_path, 
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_the_size_of_a_vocabulary_is_given_as_its_kind_needs_it():
-    with pytest.raises(ValueError, match=r"vocab_size needs vocabulary bpe\. .* default, 10000\."):
-        ModelArguments(vocabulary="token", vocab_size=600)
-    with pytest.raises(ValueError, match=r"min_frequency needs a vocabulary of words\. .*, 2\."):
-        ModelArguments(min_frequency=1)
+def test_a_size_for_the_other_kind_of_vocabulary_gives_a_warning(caplog):
+    pairs = Dataset.from_dict({"source": ["a b a b"] * 4, "target": ["c d"] * 4})
+    build_tokenizers(ModelArguments(vocabulary="word"), pairs)
+    build_tokenizers(ModelArguments(vocabulary="word", min_frequency=1), pairs)
+    assert not caplog.text
+    build_tokenizers(ModelArguments(vocabulary="token", vocab_size=600), pairs)
+    assert "vocab_size=600 has no effect: it is for a vocabulary of bpe." in caplog.text
+    build_tokenizers(ModelArguments(vocab_size=300, min_frequency=1), pairs)
+    assert "min_frequency=1 has no effect: it is for a vocabulary of words." in caplog.text
 
 
 def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, tokenizer):
@@ -635,8 +639,7 @@ def test_vocabularies_and_model_fit_each_other(dataset):
 @pytest.mark.parametrize("vocabulary", ["bpe", "word"])
 def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
     data = DataArguments(embedded_train_size=30)
-    sizes = {"vocab_size": 600} if vocabulary == "bpe" else {}
-    start = NewModel(ModelArguments(vocabulary=vocabulary, **sizes))
+    start = NewModel(ModelArguments(vocabulary=vocabulary, vocab_size=600))
     prepared = prepare_data(data, start.tokenizers)
     prepared.save(tmp_path / "handed over")
     found = PreparedData.load(tmp_path / "handed over")

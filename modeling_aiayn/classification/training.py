@@ -18,12 +18,8 @@ from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
 from ..training.fine_tuning import RATES
-from ..training.setup import (
-    PresetArguments,
-    read_overrides,
-    reject_ignored_size,
-    save_table_length,
-)
+from ..training.ignored_flags import default_of, warn_of_ignored_size
+from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
 # Fields of a configuration on which no weight of a saved encoder depends.
@@ -88,10 +84,9 @@ class ClassifierArguments(PresetArguments):
 
     def __post_init__(self) -> None:
         if self.start_from is None:
-            reject_ignored_size(self)
             return
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+            if getattr(self, name) != default_of(self, name):
                 raise ValueError(
                     f"{name} cannot be set with start_from: that model brings its sizes and its "
                     "vocabulary."
@@ -126,6 +121,7 @@ def build_classifier(
             )
         folder = find_model(arguments.start_from)
         return _start_from(folder, max_length, **classes, **overrides)
+    warn_of_ignored_size(arguments)
     tokenizer = train_tokenizer(
         train["text"], arguments.vocabulary, arguments.vocab_size, arguments.min_frequency
     )

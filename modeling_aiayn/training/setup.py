@@ -11,7 +11,7 @@ from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..parsing import check_config_fields, parse_yaml
 from ..tokenization import train_tokenizer, vocabulary_sha256
-from .ignored_flags import reject_ignored
+from .ignored_flags import warn_of_ignored_size
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
@@ -65,20 +65,6 @@ class ModelArguments(PresetArguments):
         metadata={"help": "Words or tokens that occur fewer times than this become <unk>."},
     )
 
-    def __post_init__(self) -> None:
-        reject_ignored_size(self)
-
-
-def reject_ignored_size(arguments: Any) -> None:
-    """Check that a bpe vocabulary is limited by its size alone, and one of words by counts alone.
-
-    Raises:
-        ValueError: vocab_size or min_frequency is set, and does not belong to the vocabulary.
-    """
-    is_bpe = arguments.vocabulary == "bpe"
-    reject_ignored(arguments, "vocab_size", "needs vocabulary bpe", is_ignored=not is_bpe)
-    reject_ignored(arguments, "min_frequency", "needs a vocabulary of words", is_ignored=is_bpe)
-
 
 def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
     """Parse the YAML mapping in a flag; None gives an empty mapping."""
@@ -124,6 +110,7 @@ def build_tokenizers(
     Raises:
         ValueError: There is no such kind of vocabulary, or its size does not fit the text.
     """
+    warn_of_ignored_size(model)
     source, target = list(train["source"]), list(train["target"])
     options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
     if model.vocabulary == "bpe":
