@@ -1,4 +1,4 @@
-"""Read sentence pairs from files, from the Hub or from the embedded grammar, and check them.
+"""Read sentence pairs from files, from the Hub or from the built-in grammar, and check them.
 
 Each reader of pairs returns a `datasets.Dataset` with the columns "source" and "target", without
 surrounding blanks. Error messages name the path and the line.
@@ -346,13 +346,13 @@ def skip_empty(pairs: Dataset, name: str) -> Dataset:
 
 
 def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
-    """Generate pairs of the embedded grammar with `generate_pairs`, in either direction.
+    """Generate pairs of the built-in grammar with `generate_pairs`, in either direction.
 
     Raises:
         ValueError: The languages are not "en" and "de".
     """
     if {source, target} != {"en", "de"}:
-        raise ValueError(f"The embedded corpus has en and de, got {source!r} and {target!r}.")
+        raise ValueError(f"The built-in grammar has en and de, got {source!r} and {target!r}.")
     pairs = [(pair.source, pair.target) for pair in generate_pairs(split, size, seed)]
     return _pairs(pairs if source == "en" else [(german, english) for english, german in pairs])
 

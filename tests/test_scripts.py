@@ -458,7 +458,7 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
     assert code == 1 and "--source, --target and --gold belong together" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, *files, "--pairs", 6)
-    assert code == 1 and "--pairs is for the embedded grammar" in err
+    assert code == 1 and "--pairs is for the built-in grammar" in err
     code, _, err = run("score_alignment.py", "--model", model_folder, "--reversed")
     assert code == 1 and "--reversed describes --gold" in err
 

@@ -55,8 +55,8 @@ class AppFlags(SourceFlags, ServerFlags):
         default_factory=list, metadata={"help": "Texts that a visitor can choose."}
     )
     port: int = HfArg(default=7860, help="Port to listen on.")
-    max_characters: int = HfArg(default=2000, help="Characters of a text at most.")
-    max_waiting: int = HfArg(default=100, help="Visitors that may wait at most.")
+    max_characters: int = HfArg(default=2000, help="Maximum number of characters in a text.")
+    max_waiting: int = HfArg(default=100, help="Maximum number of waiting visitors.")
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,9 @@ class ShortlistFlags(PairFlags, BatchFlags):
 
     file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")
     output: str = HfArg(help="File to write, .safetensors.")
-    per_token: int = HfArg(default=100, help="Target tokens of each source token, at most.")
+    per_token: int = HfArg(
+        default=100, help="Maximum number of target tokens for each source token."
+    )
     frequent: int = HfArg(
         default=100, help="Number of the most frequent target tokens, which every batch may use."
     )

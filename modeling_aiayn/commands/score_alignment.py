@@ -3,7 +3,7 @@
 aiayn score-alignment --model runs/demo
 aiayn score-alignment --model runs/wmt14 --source a.en --target a.de --gold a.pharaoh
 
-Without files, pairs and links come from the embedded grammar. The best layer and head are chosen
+Without files, pairs and links come from the built-in grammar. The best layer and head are chosen
 on the first half of the pairs and scored on the second half.
 """
 
@@ -43,7 +43,7 @@ class AlignmentFlags(ModelFlags):
     )
     reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
     pairs: int | None = HfArg(
-        default=None, help=f"Number of pairs of the embedded grammar. Default: {EMBEDDED_PAIRS}."
+        default=None, help=f"Number of pairs of the built-in grammar. Default: {EMBEDDED_PAIRS}."
     )
     picture: str | None = HfArg(
         default=None, help="Draw attention and links of the last pair to this .png or .svg file."
@@ -55,7 +55,7 @@ class AlignmentFlags(ModelFlags):
         if any(named) and not all(named):
             raise ValueError("--source, --target and --gold belong together: give all three.")
         if self.gold and self.pairs is not None:
-            raise ValueError("--pairs is for the embedded grammar. Leave out --pairs or --gold.")
+            raise ValueError("--pairs is for the built-in grammar. Leave out --pairs or --gold.")
         if self.pairs is not None and self.pairs < 2:
             raise ValueError(f"pairs must be at least 2, got {self.pairs}.")
         if self.reversed and not self.gold:
@@ -74,7 +74,7 @@ class AlignmentFlags(ModelFlags):
             languages = saved_languages(self.model[0], self.hub) or DEFAULT_LANGUAGES
             if sorted(languages) != sorted(DEFAULT_LANGUAGES):
                 raise ValueError(
-                    "The embedded grammar is English and German, and the model translates from "
+                    "The built-in grammar is English and German, and the model translates from "
                     f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
                 )
             size = EMBEDDED_PAIRS if self.pairs is None else self.pairs

@@ -24,7 +24,7 @@ def write_translation_report(
     command: Sequence[str],
 ) -> None:
     """Write the scores of `score_run` and the card; command is the one that started the run."""
-    dataset = data.dataset_name or "the embedded English-German grammar"
+    dataset = data.dataset_name or "the built-in English-German grammar"
     if data.train_file is not None:
         dataset = " and ".join(corpus_name(file) for file in data.train_file)
     facts = run_facts(trainer, dataset, f"{len(splits['train']):,} training pairs", command)

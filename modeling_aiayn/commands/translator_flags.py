@@ -33,8 +33,8 @@ class ModelFlags:
     )
     dtype: str = HfArg(
         default="auto",
-        help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 weights are stored in "
-        "float16 and computed with in float32; int8 is the fastest there.",
+        help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 stores the weights in "
+        "float16 and computes in float32; int8 is the fastest there.",
     )
     device: str | None = HfArg(
         default=None,

@@ -37,7 +37,7 @@ NEEDS = {
 
 @dataclass
 class DataArguments:
-    """Sentence pairs: from files, from a dataset on the Hub, or else from the embedded grammar."""
+    """Sentence pairs: from files, from a dataset on the Hub, or else from the built-in grammar."""
 
     source_lang: str | None = field(
         default=None,
@@ -72,7 +72,7 @@ class DataArguments:
         default=None, metadata={"help": "A configuration of that dataset."}
     )
     embedded_train_size: int = field(
-        default=20_000, metadata={"help": "Training pairs that the embedded grammar generates."}
+        default=20_000, metadata={"help": "Training pairs that the built-in grammar generates."}
     )
     clean: bool = field(
         default=False,

@@ -41,7 +41,7 @@ class ModelArguments(PresetArguments):
         default="bpe",
         metadata={
             "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
-            "lower-cased words, one vocabulary for each language (the seed documents). token: the "
+            "lower-cased words, one vocabulary for each language. token: the "
             "same for texts that are tokenized already, with spaces between the tokens."
         },
     )
