@@ -115,19 +115,23 @@ class InterruptionCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make all processes save and stop if one has received a signal."""
-        self._agreed = agreed_signal(self.received, args)
-        self.is_evaluation_due = False
-        if not self.is_stopping:
-            return
         # The last update ends its epoch, however many updates the epoch has.
         is_epoch_end = state.epoch == int(state.epoch) or state.global_step >= state.max_steps
         by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
+        # Also without a signal: a checkpoint may be saved before its epoch is evaluated.
         self.is_evaluation_due = control.should_evaluate or (
             by_epoch and args.eval_delay <= state.epoch
         )
+        self._agreed = agreed_signal(self.received, args)
+        if not self.is_stopping:
+            return
         control.should_log |= is_epoch_end and args.logging_strategy == IntervalStrategy.EPOCH
         control.should_save = control.should_training_stop = True
         control.should_evaluate = False
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that the evaluation was made."""
+        self.is_evaluation_due = False
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:

@@ -82,7 +82,7 @@ class Resumption(TrainerCallback):
             "last_logged": trainer._globalstep_last_logged,
             "meter": trainer.meter.state(),
             "seconds": self.seconds(),
-            "is_evaluation_due": interruption.is_stopping and interruption.is_evaluation_due,
+            "is_evaluation_due": interruption.is_evaluation_due,
             "stopped_early": is_last and trainer.state.global_step < trainer.state.max_steps,
         }
         path = folder / LOG_STATE_FILE.format(process=self._process)
