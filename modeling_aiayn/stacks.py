@@ -554,7 +554,10 @@ def one_cache(
             write nonsense with a cache that the model does not use.
     """
     if cache is not None and past_key_values is not None:
-        raise ValueError("cache and past_key_values are names of the same argument. Pass one.")
+        raise ValueError(
+            "cache and past_key_values are names of the same argument. Pass one. PEFT 0.21 passes "
+            "both for prefix tuning: generate with transformers 5.23, or use LoRA."
+        )
     for name, value in others.items():
         if isinstance(value, Cache):
             raise ValueError(
