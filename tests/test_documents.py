@@ -258,6 +258,39 @@ def test_a_document_without_words_stays_as_it_is(text, kind):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "sentences", "written"),
+    [
+        ("<p>A &# b</p><p>C <b>d</b> e.</p>", ["A &# b", "C d e."], "<p>A &amp;# b</p><p>C <b>d</b> e.</p>"),
+        ("<p>A &#45a b</p><p>C</p>", ["A -a b", "C"], "<p>A -a b</p><p>C</p>"),
+        # Text that looks like markup stays text, also where it is copied.
+        ("<p>A [^&lt;b&gt;] c</p>", ["A c"], "<p>A [^&lt;b&gt;] c</p>"),
+        ("See http://x.y?a=1&amp;copy=2&amp;b now", ["See now"], "See http://x.y?a=1&amp;copy=2&amp;b now"),
+        # Comments end as in browsers.
+        ("<p>A</p><!-- b c", ["A"], "<p>A</p><!-- b c"),
+        ("A<!-- b --!> c", ["A c"], "A<!-- b --!> c"),
+        ("A<!--> b --> c", ["A b --> c"], "A<!--> b --&gt; c"),
+        ("A<!---> b", ["A b"], "A<!---> b"),
+    ],
+)  # fmt: skip
+def test_html_is_read_as_browsers_read_it(text, sentences, written):
+    assert Document.of(text, "html", "en").sentences == sentences
+    assert same(text, "html") == written
+
+
+def test_a_translation_that_fills_a_learned_table_keeps_its_markup(tokenizer, caplog):
+    """Its text may be split into more tokens than the search wrote."""
+    model = small_model(
+        vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
+    )
+    translator = Translator(model, tokenizer)
+    target = "Der alte Hund. " * 9
+    assert len(tokenizer(target).input_ids) > 9
+    found = word_attention(translator, "The old dog.", target)
+    assert len(found) == len(units_of(target))
+    assert "cut from" in caplog.text
+
+
 def test_a_link_whose_text_is_its_reference_goes_on_working():
     text = "Read the [red\nbooks] and [old *books*][], not [books][b].\n\n[red books]: x\n"
     text += "[old *books*]: y\n[b]: z\n"

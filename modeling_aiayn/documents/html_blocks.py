@@ -2,9 +2,10 @@
 
 import html
 import re
+from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from .marks import BLANK_CHARACTERS, Block, BlockBuilder, has_words
 
@@ -36,6 +37,7 @@ ENDED_BY = {
 }
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
+COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 
 
 def escape_html(text: str, _: str) -> str:
@@ -55,7 +57,9 @@ class _Events(HTMLParser):
         super().__init__(convert_charrefs=False)
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.events: list[tuple[int, str, str]] = []
-        self.feed(text)
+        # References are read later, with the text around them. Here an odd one, such as "&#", would
+        # make text of everything that follows.
+        self.feed(text.replace("&", "."))
         self.close()
 
     def _add(self, kind: str, name: str = "") -> None:
@@ -78,6 +82,11 @@ class _Events(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._add("end", tag)
 
+    def parse_comment(self, i: int, report: bool = True) -> int:  # noqa: ARG002
+        """Read a comment as browsers do: "<!-->" and "--!>" end one, and so does the document."""
+        self.handle_comment("")
+        return cast(re.Match[str], COMMENT.match(self.rawdata, i)).end()
+
     def parse_html_declaration(self, i: int) -> int:
         """Read "<![x" as a comment, as browsers do; Python 3.11 asserts that x is known."""
         try:
@@ -85,7 +94,7 @@ class _Events(HTMLParser):
         except AssertionError:
             return self.parse_bogus_comment(i)
 
-    handle_data = handle_entityref = handle_charref = _handler("text")
+    handle_data = _handler("text")
     handle_comment = handle_decl = handle_pi = unknown_decl = _handler("other")
 
 
@@ -150,7 +159,7 @@ class _Reader:
     def _take(self, kind: str, name: str, start: int, end: int) -> None:
         raw = self.text[start:end]
         if kind == "text":
-            self._builder.add_text(html.unescape(raw))
+            self._builder.add_text(html.unescape(raw), partial(html.escape, quote=False))
         elif kind == "fixed" or (kind == "start" and name in FIXED):
             self._fixed = _Fixed(name, start)
         elif kind == "other" or (kind == "void" and name in INLINE):

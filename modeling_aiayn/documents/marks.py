@@ -86,12 +86,12 @@ class BlockBuilder:
     def _siblings(self) -> list[Mark]:
         return self._open[-1][1].inner if self._open else self.marks
 
-    def add_text(self, text: str) -> None:
-        """Add text; addresses and references to footnotes become atoms."""
+    def add_text(self, text: str, write: Callable[[str], str] = str) -> None:
+        """Add text; addresses and references to footnotes become atoms, as `write` writes them."""
         position = 0
         for match in FIXED.finditer(text):
             self._add_plain(text[position : match.start()])
-            self.add_atom(match.group())
+            self.add_atom(write(match.group()))
             position = match.end()
         self._add_plain(text[position:])
 

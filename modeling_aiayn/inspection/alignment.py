@@ -50,7 +50,9 @@ def maps_with_words(
     source_tokens = Tokens(maps.source.tokens, of_source, list(words[0]))
     target_tokens = maps.target
     if words[1] is not None and isinstance(target, str):
-        of_target = words_of_tokens(translator.target_tokenizer, clean_text(target), words[1])
+        of_target = words_of_tokens(
+            translator.target_tokenizer, clean_text(target), words[1], len(maps.target)
+        )
         target_tokens = Tokens(maps.target.tokens, of_target, list(words[1]))
     inputs = target_tokens.shifted_right(maps.inputs.tokens[0])
     return dataclasses.replace(maps, source=source_tokens, target=target_tokens, inputs=inputs)

@@ -207,8 +207,7 @@ def _target_ids(
         )
     if not isinstance(target, str):
         return list(target)
-    ids: list[int] = translator.target_tokenizer(clean_text(target)).input_ids
-    return ids
+    return translator.encode_target(target)
 
 
 @torch.no_grad()
