@@ -89,4 +89,7 @@ def test_impossible_outputs_are_rejected(run, tmp_path, output, message):
     command = ("distill.py", "--model", "aiayn-en-de", "--file", tmp_path / "pairs.jsonl")
     code, _, err = run(*command, "--output", tmp_path / output)
     assert code == 1 and message in err
+    languages = ("--source_lang", "de", "--target_lang", "de")
+    code, _, err = run(*command, "--output", tmp_path / "out.jsonl", *languages)
+    assert code == 1 and "source_lang and target_lang must differ, got 'de'." in err
     assert len(list(tmp_path.iterdir())) == 1

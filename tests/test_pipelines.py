@@ -7,7 +7,8 @@ from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.tokenization import TARGET_TOKENIZER_FOLDER, train_word_tokenizer
-from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation import Translator, translation_pipeline
+from modeling_aiayn.translation.translation_pipeline import SavedTranslationPipeline
 
 TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.", "We see.", " "]
 
@@ -59,6 +60,24 @@ def test_a_target_vocabulary_of_its_own_is_found_or_given(tmp_path):
     for translate in (found, given):
         assert translate(["a c"]) == [{"translation_text": expected[0]}]
     assert set(expected[0].split()) <= {*"efghi", "<unk>"}
+
+
+def test_a_target_tokenizer_is_of_the_model_s_revision(model_folder, tokenizer, monkeypatch):
+    model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
+    model.config._commit_hash = "0123abc"
+    model.config.decoder_vocab_size = len(tokenizer)
+    loaded = []
+
+    def load(*_, **options):
+        loaded.append(options)
+        return tokenizer
+
+    monkeypatch.setattr(translation_pipeline, "cached_file", load)
+    monkeypatch.setattr(translation_pipeline.AutoTokenizer, "from_pretrained", load)
+    monkeypatch.setattr("modeling_aiayn.translation.pipeline.load_target_tokenizer", load)
+    pipeline("aiayn-translation", model, tokenizer=tokenizer, device="cpu")
+    SavedTranslationPipeline(model, tokenizer, device="cpu")
+    assert [options["revision"] for options in loaded] == ["0123abc"] * 3
 
 
 def test_a_target_tokenizer_of_a_shared_vocabulary_is_found(tmp_path, tokenizer):

@@ -982,6 +982,11 @@ def test_a_resumed_translation_has_the_same_settings(run, model_folder, tmp_path
     assert code == 1
     assert "out.partial was written with num_beams=2, got 4. Repeat the command as before" in err
     assert {path.name: path.read_text() for path in tmp_path.glob("out.*")} == partial
+    (tmp_path / "texts").write_text("The dog sees.\nWe see.\n")
+    code, _, err = run("translate.py", *flags, "--num_beams", "2", "--resume", "true")
+    assert code == 1
+    assert "out.partial was written with the content of " in err and "texts=" in err
+    (tmp_path / "texts").write_text("We see.\nThe dog sees.\n")
     # Sizes of batches may change, and a finished run leaves only its output.
     resumed = (*flags, "--num_beams", "2", "--resume", "true", "--batch_size", "1")
     code, _, err = run("translate.py", *resumed)

@@ -59,7 +59,9 @@ def main() -> None:
         tokenizer=tokenizer,
         device=default_device(flags.device),
     )
-    texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
+    texts = flags.text
+    if texts is None:
+        texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
     stream = (clean_text(text) for text in texts)
     predictions = classify(classifier, stream, flags.batch_size, flags.pool_size)
     # A bar would break up results on the same screen. A bar that is shown passes no value for

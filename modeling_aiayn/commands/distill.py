@@ -9,6 +9,7 @@ Of the hypotheses of each beam search, the one nearest to the reference is writt
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from datasets import concatenate_datasets
 from sacrebleu.metrics.bleu import BLEU
@@ -35,12 +36,22 @@ class DistillFlags(PairFlags, StreamFlags):
         super().__post_init__()
         if not self.output.removesuffix(".gz").endswith(".jsonl"):
             raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {self.output}.")
-        inputs = {
+        if self.source_lang == self.target_lang:  # they are the keys of a pair
+            raise ValueError(f"source_lang and target_lang must differ, got {self.source_lang!r}.")
+        outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
+        check_outputs(outputs, self._inputs)
+
+    @property
+    def _inputs(self) -> dict[str, list[Path]]:
+        return {
             "--file": [path for file in self.file for path in self.files_of_pairs(file)],
             "--model": [] if self.hub else files_of_models(self.model),
         }
-        outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
-        check_outputs(outputs, inputs)
+
+    @property
+    def input_files(self) -> list[Path]:
+        """The files that the lines depend on."""
+        return [path for files in self._inputs.values() for path in files]
 
 
 def nearest(translations: list[Translation], reference: str) -> str:

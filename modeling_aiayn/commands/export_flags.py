@@ -20,6 +20,14 @@ class ExportFlags(ModelFlags):
         "built-in grammar.",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype == "int8":
+            raise ValueError(
+                "--dtype int8 has no effect on an export. Pass --quantization int8 to "
+                "export-ctranslate2, or --dtypes int8 to export-onnx."
+            )
+
     def sentences(self) -> list[str]:
         """The sentences to compare on.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import tee
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..translation.translator import POOL_SIZE, SourceText, Translation, Transla
 from .shares import Share
 from .translation_output import TranslationOutput
 from .translator_flags import TranslatorFlags
+from .unfinished_settings import content_settings
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,11 @@ class StreamFlags(TranslatorFlags):
         return TranslationOutput(self.output, self.resume, Share.of_this_process())
 
     @property
+    def input_files(self) -> list[Path]:
+        """The files that the lines depend on."""
+        return []
+
+    @property
     def is_dialogue(self) -> bool:
         """Whether a person types sentences and waits for each translation."""
         return False
@@ -112,7 +119,10 @@ class StreamFlags(TranslatorFlags):
     def _settings(self, options: SearchOptions) -> dict[str, Any]:
         """The flags and options that decide which lines are written."""
         names = {each.name for each in fields(self)} - INCIDENTAL
-        return {name: getattr(self, name) for name in sorted(names)} | asdict(options)
+        settings = {name: getattr(self, name) for name in sorted(names)} | asdict(options)
+        if self.output is not None:  # only a file is resumed
+            settings |= content_settings(self.input_files)
+        return settings
 
     def _translations(
         self,

@@ -85,6 +85,12 @@ class TranslateFlags(SourceFlags, StreamFlags):
         check_outputs(outputs, inputs, stdout=None if self.output else sys.stdout)
 
     @property
+    def input_files(self) -> list[Path]:
+        """The files that the lines depend on."""
+        named = (self.input, self.prefixes, self.phrases, self.shortlist)
+        return [*(Path(path) for path in named if path is not None), *files_of_models(self.model)]
+
+    @property
     def is_dialogue(self) -> bool:
         """Whether a person types sentences and waits for each translation."""
         return self.text is None and self.input is None and sys.stdin.isatty()

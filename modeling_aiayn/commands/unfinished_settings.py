@@ -1,7 +1,8 @@
 """The settings of an unfinished translation: a run that resumes it must have the same ones."""
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,16 @@ from ..whole_files import write_file
 def settings_file(unfinished: Path) -> Path:
     """The file beside an unfinished file that holds the settings of its run."""
     return Path(f"{unfinished}.settings")
+
+
+def content_settings(files: Iterable[Path]) -> dict[str, str]:
+    """A setting for each file: the lines depend on its content, and its name may stay the same."""
+    settings = {}
+    for path in filter(Path.is_file, files):  # not a pipe
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        settings[f"the content of {path}"] = digest[:16]
+    return settings
 
 
 def check_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:

@@ -209,4 +209,5 @@ def load_if_present(
     """Load a folder's tokenizer by a class; return None if the file `needed` is missing."""
     if not (folder / needed).is_file():
         return None
-    return portable_tokenizer(tokenizer_class.from_pretrained(folder, local_files_only=True))
+    options = {"local_files_only": True, "trust_remote_code": False}
+    return portable_tokenizer(tokenizer_class.from_pretrained(folder, **options))

@@ -91,9 +91,8 @@ def count_equal(
     equal = 0
     starts = tqdm(range(0, len(texts), BATCH_SIZE), f"Comparing {dtype}", disable=not show_progress)
     for start in starts:
-        batch = translator.source_tokenizer(
-            list(texts[start : start + BATCH_SIZE]), padding=True, return_tensors="pt"
-        )
+        encoded = [translator.encode(text) for text in texts[start : start + BATCH_SIZE]]  # cut
+        batch = translator.source_tokenizer.pad({"input_ids": encoded}, return_tensors="pt")
         ids, mask = batch.input_ids, batch.attention_mask
         with torch.inference_mode():
             rows = ours.generate(ids, attention_mask=mask, generation_config=config)

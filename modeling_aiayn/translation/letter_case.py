@@ -9,8 +9,11 @@ LONG_WORD_LETTERS = 4
 
 
 def is_in_capitals(text: str) -> bool:
-    """Whether a text has two words or more and is in capitals; one word may be an acronym."""
-    words = [word for word in WORD.findall(text) if len(word) > 1]
+    """Whether a text has two words or more and is in capitals; one word may be an acronym.
+
+    Words of scripts without letter case do not count.
+    """
+    words = [word for word in WORD.findall(text) if len(word) > 1 and word.lower() != word]
     return len(words) > 1 and text.upper() == text
 
 

@@ -40,7 +40,12 @@ class AiaynTranslationPipeline(Pipeline):
         config, folder = self.model.config, self.model.name_or_path
         has_target = Path(folder, TARGET_TOKENIZER_FOLDER).is_dir()
         if target_tokenizer is None and (has_target or config.decoder_vocab_size is not None):
-            target_tokenizer = load_target_tokenizer(folder, config, trust_remote_code=False)
+            # The revision of the model, which has perhaps another vocabulary than the newest one.
+            commit = getattr(config, "_commit_hash", None)
+            options = {"revision": commit} if commit else {}
+            target_tokenizer = load_target_tokenizer(
+                folder, config, trust_remote_code=False, **options
+            )
         self.model: Any = convert_for_cpu(self.model)
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
 
