@@ -150,7 +150,7 @@ def _replace_invalid(lines: Iterable[bytes], name: str) -> Iterator[str]:
             yield _decode_line(line, f"{name}:{number}")
         except ValueError as error:
             logger.warning("%s Invalid bytes were replaced with U+FFFD.", error)
-            yield line.decode("utf-8", "replace").removesuffix("\r")
+            yield line.decode("utf-8", "replace").replace("\0", "\ufffd").removesuffix("\r")
 
 
 def _decode_line(line: bytes, where: str) -> str:

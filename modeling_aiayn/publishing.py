@@ -116,7 +116,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
             "no '{{' there. Fill it in."
         )
     for path in files:
-        if path.is_symlink():
+        if path.resolve() != folder.resolve() / path.relative_to(folder):
             raise ValueError(
                 f"{path} is a link to {path.resolve()}. Copy the file itself into the folder."
             )

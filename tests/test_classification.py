@@ -595,6 +595,13 @@ def test_texts_of_similar_length_are_classified_together(tokenizer):
     assert tokens <= padded < 1.05 * tokens
 
 
+def test_an_empty_name_of_the_input_is_not_taken_for_stdin(run, tokenizer, tmp_path):
+    small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    code, out, err = run("classify.py", "--model", tmp_path, "--input", "")
+    assert (code, out) == (1, "") and "error: " in err
+
+
 def test_a_person_who_types_gets_each_answer_at_once(tmp_path, monkeypatch):
     small_model(AiaynForSequenceClassification).save_pretrained(tmp_path)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
@@ -612,6 +619,7 @@ def test_a_person_who_types_gets_each_answer_at_once(tmp_path, monkeypatch):
         (("--model", "empty"), "error: empty holds no model: there is no config.json in it."),
         (("--model", "translator"), "error: translator must hold a model saved as AiaynForSeq"),
         (("--input", "a"), "error: Give either --text or --input, not both."),
+        (("--input", ""), "error: Give either --text or --input, not both."),
     ],
 )
 def test_invalid_flags_of_classify_give_an_error_of_one_line(

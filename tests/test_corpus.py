@@ -88,6 +88,7 @@ def test_only_newlines_end_lines(tmp_path):
         assert read_lines(path) == lines
         assert list(stream_lines(path)) == lines
         assert list(stream_lines(io.BytesIO(text.encode()))) == lines
+    assert list(stream_lines(io.BytesIO(b"a\0b\xff\n"))) == ["a\ufffdb\ufffd"]
 
 
 def test_sentences_lose_surrounding_blanks(tmp_path):

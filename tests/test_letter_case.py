@@ -21,6 +21,8 @@ from modeling_aiayn.translation.letter_case import natural_case
         ("A man in Paris rides a bicycle.", "A man in Paris rides a bicycle."),
         ("I met Anna and Tom.", "I met Anna and Tom."),
         ("NATO", "NATO"),
+        ("\u8fd9\u662f DNA \u6d4b\u8bd5", "\u8fd9\u662f DNA \u6d4b\u8bd5"),
+        ("\u0647\u0630\u0627 \u0627\u062e\u062a\u0628\u0627\u0631 DNA",) * 2,
         ("I", "I"),
         ("", ""),
         ("12 + 3", "12 + 3"),

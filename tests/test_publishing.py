@@ -264,6 +264,15 @@ def test_a_link_is_not_published(folder, tmp_path):
     (run / "curves.png").symlink_to(tmp_path / "secret")
     with pytest.raises(ValueError, match=r"curves\.png is a link to .*secret\. Copy the file"):
         files_to_publish(run)
+    (run / "curves.png").unlink()
+    assert files_to_publish(run)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "tokenizer_config.json").write_text("{}")
+    (run / "target_tokenizer").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(
+        ValueError, match=r"target_tokenizer/tokenizer_config\.json is a link to .*e"
+    ):
+        files_to_publish(run)
 
 
 def test_a_sentence_with_braces_can_be_published(folder, tmp_path):

@@ -63,6 +63,15 @@ def test_a_used_folder_is_rejected_before_the_block(tmp_path):
         pytest.fail("the block ran")
 
 
+def test_a_mount_point_is_rejected_before_the_block(tmp_path, monkeypatch):
+    """Nothing can be renamed to it."""
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
+    with pytest.raises(FileExistsError, match="is a mount point"), new_folder(tmp_path / "out"):
+        pytest.fail("the block ran")
+    with new_folder(tmp_path / "out" / "new"):
+        pass
+
+
 def test_the_current_directory_is_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (".", tmp_path):

@@ -1,5 +1,6 @@
 """A page to try a translator: the best translations of a text, and the attention."""
 
+import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,8 @@ class TranslationPage:
         split = SplitText.of(text, self.source_lang)
         for sentence in split.sentences:
             if self.translator.is_too_long(self.prepare_sentence(sentence)):
-                raise gradio.Error(f"A sentence is too long: {sentence[:60]!r}... Split it.")
+                beginning = html.escape(repr(sentence[:60]))  # gradio shows HTML
+                raise gradio.Error(f"A sentence is too long: {beginning}... Split it.")
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
             sentences.append(self.thread(self.search, sentence, num_beams, length_penalty))
