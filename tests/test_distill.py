@@ -54,6 +54,19 @@ def test_pairs_of_the_teacher_are_written_in_a_format_that_training_reads(run, t
         assert scores[text] == max(scores.values())
 
 
+def test_the_number_of_hypotheses_to_choose_from_can_be_given(run, tmp_path):
+    source = PAIRS[0][0]
+    (beams,) = Translator.from_pretrained("aiayn-en-de").stream(
+        [source], SearchOptions(num_beams=4, nbest=4)
+    )
+    file, output = write_tsv(tmp_path / "a.tsv", [(source, beams[2].text)]), tmp_path / "out.jsonl"
+    command = ("distill.py", "--model", "aiayn-en-de", "--file", file, "--output", output)
+    for flags, number in (((), 2), (("--nbest", "1"), 0), (("--nbest", "3"), 2)):
+        assert run(*command, *flags)[0] == 0
+        assert json.loads(output.read_text())["de"] == beams[number].text
+        output.unlink()
+
+
 def test_a_distillation_resumes(run, tmp_path):
     file, output = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "out.jsonl"
     command = ("distill.py", "--model", "aiayn-en-de", "--file", file, "--output", output)

@@ -223,6 +223,7 @@ def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
         (("--dtype", "int8"), "starts from a model in floating-point numbers"),
         ((), f"{output} exists and is not empty"),
         (("--file", tmp_path / "no", "--output", tmp_path / "b"), "No such file"),
+        (("--output", tmp_path / "b", "--num_beams", 2), "--num_beams needs --file"),
     ):
         code, _, err = run("quantize.py", *flags, *wrong)
         assert code == 1 and message in err

@@ -54,6 +54,17 @@ class DistillFlags(PairFlags, StreamFlags):
         return [path for files in self._inputs.values() for path in files]
 
 
+@dataclass(frozen=True)
+class DistillSearchFlags(SearchFlags):
+    """As `SearchFlags`, with a choice among hypotheses."""
+
+    nbest: int | None = HfArg(  # type: ignore[assignment]
+        default=None,
+        help="Number of hypotheses from which the one nearest to the reference is chosen. Default: "
+        "all beams, or one sample.",
+    )
+
+
 def nearest(translations: list[Translation], reference: str) -> str:
     """The translation with the highest sentence BLEU, as in Kim & Rush 2016, section 3.3.
 
@@ -66,12 +77,12 @@ def nearest(translations: list[Translation], reference: str) -> str:
 
 def main() -> None:
     """Read, translate, choose, write."""
-    flags, search = parse_arguments(__doc__, DistillFlags, SearchFlags)
+    flags, search = parse_arguments(__doc__, DistillFlags, DistillSearchFlags)
     pairs = concatenate_datasets([flags.read_pairs(file) for file in flags.file])
     references = list(pairs["target"])
     translator = flags.load()
     options = search.options_for(translator)
-    if options.nbest == 1 and not options.do_sample:
+    if search.nbest is None and not options.do_sample:
         options = replace(options, nbest=options.num_beams)
 
     def lines(source: SourceText, translations: list[Translation]) -> list[str]:

@@ -65,6 +65,8 @@ def compare(
 def main() -> None:
     """Round, write, compare, report."""
     flags, search = parse_arguments(__doc__, QuantizeFlags, OneBestFlags)
+    for name in search.given if flags.file is None else ():
+        raise ValueError(f"--{name} needs --file, whose sentences are translated. Pass both.")
     pairs = None if flags.file is None else flags.read_pairs(flags.file)
     before = flags.load()
     model = flags.model[0]

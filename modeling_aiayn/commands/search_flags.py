@@ -48,13 +48,13 @@ class SearchFlags(SearchOptions):
         if self.do_sample and self.num_beams is not None:
             raise ValueError("num_beams cannot be used with do_sample. Leave one of them out.")
         # The number of beams may follow from the model, which is not loaded yet.
-        beams = {} if self.num_beams is not None else {"num_beams": max(4, self.nbest)}
+        beams = {} if self.num_beams is not None else {"num_beams": max(4, self.nbest or 1)}
         SearchOptions(**beams | {n: v for n, v in vars(self).items() if v is not None})
 
     @property
     def given(self) -> dict[str, Any]:
         """The flags that differ from their defaults."""
-        return changed_flags(self, SearchFlags)
+        return changed_flags(self, type(self))
 
     def options_for(self, translator: Translator) -> SearchOptions:
         """The options of a search with a translator."""
