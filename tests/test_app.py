@@ -63,6 +63,8 @@ def test_every_kind_of_model_is_put_on_the_device(tokenizer, tmp_path, monkeypat
         tokenizer.save_pretrained(tmp_path / name)
         monkeypatch.setattr(page, "build", lambda self: found.append(self.model.device))
         make_page(AppFlags(model=str(tmp_path / name), device="meta"))
+        with pytest.raises(ValueError, match=f"is for translators, and .* holds {cls.__name__}"):
+            make_page(AppFlags(model=str(tmp_path / name), restore_case=True))
     assert found == [torch.device("meta")] * 2
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **given: found.append(given))
     monkeypatch.setattr(TranslationPage, "build", lambda self: None)

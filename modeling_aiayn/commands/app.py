@@ -90,6 +90,8 @@ def make_page(flags: AppFlags) -> Any:
             examples,
             flags.prepare_sentence,
         ).build()
+    if flags.restore_case:
+        raise ValueError(f"--restore_case is for translators, and {path} holds {head}.")
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
     model.eval().to(device)
