@@ -207,7 +207,7 @@ def check_unused(folder: Path) -> None:
     """Check that a folder does not exist, or is empty, no mount point and no current directory."""
     if folder.resolve() == Path.cwd():  # the user's shell would be in a deleted folder
         raise FileExistsError(f"{folder} is the current directory. Give the name of a new folder.")
-    if folder.is_mount():  # nothing can be renamed to it
+    if os.path.ismount(folder):  # nothing can be renamed to it
         raise FileExistsError(f"{folder} is a mount point. Give the name of a new folder in it.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")

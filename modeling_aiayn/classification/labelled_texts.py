@@ -58,7 +58,7 @@ class TextDataArguments:
         is_from_hub = self.dataset_name is not None
         reject_ignored(self, "dataset_config", "needs dataset_name", is_ignored=not is_from_hub)
         files = filter(None, (self.train_file, self.validation_file, self.test_file))
-        has_columns = is_from_hub or any(is_json_lines(path) for path in files)
+        has_columns = is_from_hub or any(file_kind(path) == ".jsonl" for path in files)
         for name in ("text_column", "label_column"):
             needs = "needs a .jsonl file or dataset_name"
             reject_ignored(self, name, needs, is_ignored=not has_columns)
@@ -67,9 +67,9 @@ class TextDataArguments:
         reject_ignored(self, "validation_share", reason, is_ignored=has_validation)
 
 
-def is_json_lines(path: str | Path) -> bool:
-    """Whether a file is a .jsonl file, plain or .gz, by its name."""
-    return str(path).removesuffix(".gz").endswith(".jsonl")
+def file_kind(path: str | Path) -> str:
+    """The ending of a file's name, such as ".tsv", without ".gz"."""
+    return Path(str(path).removesuffix(".gz")).suffix
 
 
 def read_labelled(path: str | Path, text_column: str, label_column: str) -> list[tuple[str, str]]:
@@ -84,12 +84,12 @@ def read_labelled(path: str | Path, text_column: str, label_column: str) -> list
         OSError: The file cannot be read.
         ValueError: The file has another extension, or a line has no label or no text.
     """
-    if is_json_lines(path):
+    if file_kind(path) == ".jsonl":
         return [
             _label_and_text(record, text_column, label_column, where)
             for where, record in read_json_lines(path)
         ]
-    if not str(path).removesuffix(".gz").endswith(".tsv"):
+    if file_kind(path) != ".tsv":
         raise ValueError(f"{path}: labelled texts must be .jsonl or .tsv files, plain or .gz.")
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -160,7 +160,7 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
 
 def _check_share(share: float, rows: list[tuple[str, str]], names: Sequence[str]) -> None:
-    """Check that a share of the training texts, and the rest, have at least one text per class."""
+    """Check that a share of the training texts, and the rest, are not fewer texts than classes."""
     rarest, count = Counter(label for label, _ in rows).most_common()[-1]
     if count < 2:
         raise ValueError(
@@ -183,7 +183,7 @@ def _check_share(share: float, rows: list[tuple[str, str]], names: Sequence[str]
 
 
 def _check_drawn(splits: dict[str, Dataset], share: float) -> None:
-    """Check that the texts left to train on have every class; a rare one may have none to validate.
+    """Check that every class has texts to train on; warn if a class has no text to validate on.
 
     Raises:
         ValueError: All texts of a class are for validation.

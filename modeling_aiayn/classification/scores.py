@@ -36,7 +36,7 @@ class ClassificationScores:
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 of the classes, each with equal weight; without those that never occur.
+        """Mean F1 of the classes that occur, each with equal weight.
 
         As in scikit-learn, a class occurs if it is the true or the predicted class of a text.
         """

@@ -145,8 +145,8 @@ def model_settings(config: PreTrainedConfig) -> dict[str, Any]:
         for name, value in config.to_dict().items()
         if name not in _INCIDENTAL and not name.startswith("_")
     }
-    if settings.get("problem_type", "") is None:  # a classifier infers it from its first labels
-        del settings["problem_type"]
+    if settings.get("problem_type") is None:  # a classifier infers it from its first labels
+        settings.pop("problem_type", None)
     return settings
 
 
