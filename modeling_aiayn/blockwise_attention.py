@@ -121,6 +121,12 @@ def _wide(states: Tensor) -> torch.dtype:
     return torch.promote_types(states.dtype, torch.float32)
 
 
+def empty_output(query: Tensor, value: Tensor) -> Tensor:
+    """Room for an output, [B, H, T, K], in which the heads of a token lie side by side."""
+    batch_size, heads, queries, _ = query.shape
+    return value.new_empty(batch_size, queries, heads, value.size(3)).transpose(1, 2)
+
+
 def blockwise_forward(
     query: Tensor,
     key: Tensor,
@@ -131,7 +137,7 @@ def blockwise_forward(
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1: the output, [B, H, T, K], and each row's log-sum-exp, [B, H, T, 1]."""
-    output = value.new_empty(*query.shape[:3], value.size(3))
+    output = empty_output(query, value)
     log_sums = query.new_empty(*query.shape[:3], 1, dtype=_wide(query))
     for sentence in range(len(query)):
         blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)
@@ -196,7 +202,7 @@ blockwise_attention_backward = torch.library.custom_op(
 )
 blockwise_attention.register_fake(
     lambda query, _key, value, *_: (
-        query.new_empty(*query.shape[:3], value.size(3)),
+        empty_output(query, value),
         query.new_empty(*query.shape[:3], 1, dtype=_wide(query)),
     )
 )
@@ -211,7 +217,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    inputs = (gradient.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.is_causal)
+    inputs = (gradient, *ctx.saved_tensors, ctx.dropout, ctx.is_causal)
     return *blockwise_attention_backward(*inputs), None, None, None, None
 
 

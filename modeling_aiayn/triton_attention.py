@@ -3,12 +3,13 @@
     import modeling_aiayn.triton_attention
 
 registers the kernels: CUDA tensors then take them under `attn_implementation="aiayn_blockwise"`.
-A program computes a block of queries of one head; in `_key_gradients`, a block of keys. Matrices
-are those of one head, contiguous: queries are [T, K], keys [S, K].
+A program holds a block of one head's queries and reads the keys and values, block by block; in
+`_key_gradients`, it holds a block of keys and reads the queries.
 """
 
 import math
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,225 +21,364 @@ from .blockwise_attention import (
     blockwise_attention_backward,
     blockwise_backward,
     blockwise_forward,
+    empty_output,
 )
 
-# Bytes of a block of queries or keys: several of them must fit into a GPU's shared memory.
-BLOCK_BYTES = 8192
-# Sizes of a block; tl.dot multiplies matrices of at least 16 x 16.
+# Rows of a block; tl.dot multiplies matrices of at least 16 x 16.
 SMALLEST, LARGEST = 16, 64
-# GPUs before Ampere (compute capability 8.0) have less shared memory.
-LARGEST_BEFORE_AMPERE = 32
+# Blocks that have to fit into a GPU's shared memory: those of a program and those it reads ahead.
+BLOCKS_IN_MEMORY = 9
 # Scores are exponents of 2 in the kernels, because exp2 is faster than exp.
 LOG2_E = tl.constexpr(math.log2(math.e))
-LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
+# Below all scores, but such that a multiple of it is finite.
+LOWEST = tl.constexpr(-1e30)
+# Odd factors of the hash function lowbias32 (https://github.com/skeeto/hash-prospector).
+FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0x7FEB352D), tl.constexpr(0x846CA68B)
+# Arguments whose values do not decide which code is compiled.
+SIZES = ("queries", "keys", "threshold")
+
+
+class Matrices(NamedTuple):
+    """The matrices of all heads in a batch: [B, H, rows, width], numbers of a row side by side."""
+
+    pointer: Any
+    sentence_stride: Any
+    head_stride: Any
+    row_stride: Any
+
+
+class Mask(NamedTuple):
+    """A mask, [B, H, T, S], of which some strides may be 0."""
+
+    pointer: Any
+    sentence_stride: Any
+    head_stride: Any
+    row_stride: Any
+    column_stride: Any
 
 
 @triton.jit
-def _load(matrix, rows, columns, height, width):
-    """A block of a matrix, with zeros beyond its edges."""
-    is_inside = (rows[:, None] < height) & (columns[None, :] < width)
-    return tl.load(matrix + rows[:, None] * width + columns[None, :], mask=is_inside, other=0.0)
+def _place(length, BLOCK: tl.constexpr):
+    """A program's head, counted over the batch, and the rows of its block."""
+    blocks = tl.cdiv(length, BLOCK)
+    program = tl.program_id(0)
+    return (program // blocks).to(tl.int64), program % blocks * BLOCK
 
 
 @triton.jit
-def _store(matrix, block, rows, columns, height, width):
-    is_inside = (rows[:, None] < height) & (columns[None, :] < width)
-    pointers = matrix + rows[:, None] * width + columns[None, :]
-    tl.store(pointers, block.to(matrix.dtype.element_ty), mask=is_inside)
+def _of_head(tensors, head, heads):
+    """Pointer to the matrix of a head."""
+    offset = head // heads * tensors.sentence_stride + head % heads * tensors.head_stride
+    return tensors.pointer + offset
+
+
+@triton.jit
+def _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH: tl.constexpr):
+    """Pointers to rows of a head's matrix; to its last row in place of rows beyond its end."""
+    rows = tl.minimum(rows, length - 1)[:, None]
+    columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    return _of_head(matrices, head, heads) + rows * matrices.row_stride + columns
+
+
+@triton.jit
+def _load(
+    matrices, head, heads, rows, length, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr
+):  # fmt: skip
+    """Rows of a head's matrix, with zeros in columns that it does not have."""
+    pointers = _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH)
+    return tl.load(pointers, mask=tl.arange(0, BLOCK_WIDTH)[None, :] < WIDTH, other=0.0)
+
+
+@triton.jit
+def _store(
+    matrices, block, head, heads, rows, length, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr
+):  # fmt: skip
+    pointers = _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH)
+    is_inside = (rows[:, None] < length) & (tl.arange(0, BLOCK_WIDTH)[None, :] < WIDTH)
+    tl.store(pointers, block.to(matrices.pointer.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit
 def _scores(
-    query, key, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
-    IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
+    left, right, rows, columns, mask, head, heads, queries, keys, scale, IS_EDGE: tl.constexpr,
+    IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Equation 1's scores of a block, in base 2; minus infinity at keys that are masked."""
-    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * (scale * LOG2_E)
-    is_seen = (columns < keys)[None, :]
-    if IS_CAUSAL:
-        is_seen = is_seen & (columns[None, :] <= rows[:, None])
+    """Products of queries and keys before scaling; minus infinity at keys that are masked.
+
+    rows and columns are the places of the queries and keys, [T, 1] and [1, S], or [1, T] and [S, 1]
+    where left holds the keys. All keys of a block exist and precede its queries, except in blocks
+    at an edge.
+    """
+    scores = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     if MASK != "none":
-        is_inside = (rows[:, None] < queries) & (columns[None, :] < keys)
-        pointers = mask + rows.to(tl.int64)[:, None] * row_stride + columns[None, :] * column_stride
+        pointers = _of_head(mask, head, heads) + tl.minimum(columns, keys - 1) * mask.column_stride
+        if HAS_MASK_ROWS:
+            pointers += tl.minimum(rows, queries - 1).to(tl.int64) * mask.row_stride
         if MASK == "boolean":
-            is_seen = is_seen & tl.load(pointers, mask=is_inside, other=0).to(tl.int1)
+            scores = tl.where(tl.load(pointers) != 0, scores, float("-inf"))
         else:
-            scores += tl.load(pointers, mask=is_inside, other=0.0).to(tl.float32) * LOG2_E
-    return tl.where(is_seen, scores, float("-inf"))
+            scores += tl.load(pointers).to(tl.float32) / scale
+    if IS_EDGE:
+        is_seen = columns < keys
+        if IS_CAUSAL:
+            is_seen = is_seen & (columns <= rows)
+        scores = tl.where(is_seen, scores, float("-inf"))
+    return scores
 
 
 @triton.jit
-def _kept(seed, rows, columns, keys, dropout):
-    """Factors of a block's weights after dropout, the same at each call."""
-    draws = tl.rand(seed, rows[:, None] * keys + columns[None, :])
-    return tl.where(draws < dropout, 0.0, 1.0 / (1.0 - dropout))
+def _is_kept(row_draws, column_draws, threshold):
+    """Which weights dropout keeps, from draws of 32 bits for their rows and columns.
+
+    Exclusive or of the two is uniform, and any three of the results are independent (tabulation
+    hashing). The products hide what four of them, at the corners of a rectangle, have in common.
+    """
+    draws = (row_draws ^ column_draws).to(tl.uint32, bitcast=True) * FIRST_FACTOR
+    draws = (draws ^ (draws >> 15)) * SECOND_FACTOR
+    return draws >= threshold.to(tl.uint32)
 
 
 @triton.jit
+def _factor_of_kept(threshold):
+    return 1.0 / (1.0 - threshold / 4294967296.0)
+
+
+@triton.jit(do_not_specialize=SIZES)
 def _attend(
-    query, key, value, mask, output, log_sums, seed, dropout, scale, heads, queries, keys, width,
-    value_width, sentence_stride, head_stride, row_stride, column_stride,
-    IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    query, key, value, mask, output, log_sums, queries, keys, heads, scale, draws, draws_stride,
+    threshold, IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr, VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Algorithm 1 for a block of queries."""
-    head = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-    mask += head // heads * sentence_stride + head % heads * head_stride
-    q = _load(query + head * queries * width, rows, key_dims, queries, width)
+    head, row = _place(queries, BLOCK)
+    rows = row + tl.arange(0, BLOCK)
+    q = _load(query, head, heads, rows, queries, WIDTH, BLOCK_WIDTH)
+    if HAS_DROPOUT:
+        row_draws = tl.load(draws + head) ^ tl.load(draws + draws_stride + rows)
+        factor_of_kept = _factor_of_kept(threshold)
+    factor = scale * LOG2_E
     largest = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    attended = tl.zeros((BLOCK, VALUE_WIDTH), tl.float32)
-    end = tl.minimum(keys, (tl.program_id(0) + 1) * BLOCK) if IS_CAUSAL else keys
-    for start in range(0, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        k = _load(key + head * keys * width, columns, key_dims, keys, width)
-        v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
-        scores = _scores(
-            q, k, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
-            IS_CAUSAL, MASK, PRECISION,
-        )  # fmt: skip
-        before = largest
-        largest = tl.maximum(before, tl.max(scores, 1))
-        weights = tl.exp2(scores - largest[:, None])
-        rescaling = tl.exp2(before - largest)
-        total = total * rescaling + tl.sum(weights, 1)
-        if HAS_DROPOUT:
-            weights *= _kept(seed + head, rows, columns, keys, dropout)
-        product = tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-        attended = attended * rescaling[:, None] + product
+    attended = tl.zeros((BLOCK, VALUE_BLOCK_WIDTH), tl.float32)
+    end = tl.minimum(keys, row + BLOCK) if IS_CAUSAL else keys
+    whole_end = (tl.minimum(keys, row) if IS_CAUSAL else keys) // BLOCK * BLOCK
+    for IS_EDGE in tl.static_range(2):
+        for column in range(whole_end if IS_EDGE else 0, end if IS_EDGE else whole_end, BLOCK):
+            columns = column + tl.arange(0, BLOCK)
+            k = _load(key, head, heads, columns, keys, WIDTH, BLOCK_WIDTH)
+            v = _load(value, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+            scores = _scores(
+                q, k, rows[:, None], columns[None, :], mask, head, heads, queries, keys, scale,
+                IS_EDGE, IS_CAUSAL, MASK, HAS_MASK_ROWS, PRECISION,
+            )  # fmt: skip
+            before = largest
+            largest = tl.maximum(before, tl.max(scores, 1))
+            weights = tl.exp2(scores * factor - (largest * factor)[:, None])
+            rescaling = tl.exp2((before - largest) * factor)
+            total = total * rescaling + tl.sum(weights, 1)
+            if HAS_DROPOUT:
+                column_draws = tl.load(draws + 2 * draws_stride + columns)
+                is_kept = _is_kept(row_draws[:, None], column_draws[None, :], threshold)
+                weights = tl.where(is_kept, weights, 0.0)
+            product = tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+            attended = attended * rescaling[:, None] + product
     total = tl.where(total == 0, 1.0, total)  # of rows without keys
-    attended /= total[:, None]
-    _store(output + head * queries * value_width, attended, rows, value_dims, queries, value_width)
-    log_sum = (largest + tl.log2(total)) / LOG2_E
+    log_sum = largest * scale + tl.log(total)
     tl.store(log_sums + head * queries + rows, log_sum, mask=rows < queries)
+    normalizer = 1.0 / total
+    if HAS_DROPOUT:
+        normalizer *= factor_of_kept
+    attended *= normalizer[:, None]
+    _store(output, attended, head, heads, rows, queries, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
 
 
-@triton.jit
-def _weights_and_gradients(
-    scores, gradient, value, log_sum, row_sum, kept, PRECISION: tl.constexpr
-):  # fmt: skip
-    """A block's weights after dropout, and the gradients of its scores."""
-    weights = tl.exp2(scores - log_sum[:, None] * LOG2_E)
-    weights_grad = tl.dot(gradient, tl.trans(value), input_precision=PRECISION) * kept
-    return weights * kept, weights * (weights_grad - row_sum[:, None])
-
-
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _query_gradients(
-    query, key, value, mask, gradient, log_sums, row_sums, query_grad, seed, dropout, scale, heads,
-    queries, keys, width, value_width, sentence_stride, head_stride, row_stride, column_stride,
-    IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    query, key, value, mask, output, gradient, log_sums, sums, sums_stride, query_grad, queries,
+    keys, heads, scale, draws, draws_stride, threshold, IS_CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+    VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Algorithm 2: the gradients of a block of queries."""
-    head = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-    mask += head // heads * sentence_stride + head % heads * head_stride
-    q = _load(query + head * queries * width, rows, key_dims, queries, width)
-    g = _load(gradient + head * queries * value_width, rows, value_dims, queries, value_width)
-    log_sum = tl.load(log_sums + head * queries + rows, mask=rows < queries, other=0.0)
-    row_sum = tl.load(row_sums + head * queries + rows, mask=rows < queries, other=0.0)
-    grad_sum = tl.zeros((BLOCK, WIDTH), tl.float32)
-    end = tl.minimum(keys, (tl.program_id(0) + 1) * BLOCK) if IS_CAUSAL else keys
-    for start in range(0, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        k = _load(key + head * keys * width, columns, key_dims, keys, width)
-        v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
-        scores = _scores(
-            q, k, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
-            IS_CAUSAL, MASK, PRECISION,
-        )  # fmt: skip
-        kept = _kept(seed + head, rows, columns, keys, dropout) if HAS_DROPOUT else 1.0
-        _, scores_grad = _weights_and_gradients(scores, g, v, log_sum, row_sum, kept, PRECISION)
-        grad_sum += tl.dot(scores_grad.to(k.dtype), k, input_precision=PRECISION)
-    _store(query_grad + head * queries * width, grad_sum * scale, rows, key_dims, queries, width)
+    """Algorithm 2: the gradients of a block of queries.
+
+    It stores what `_key_gradients` reads of each row, up to the end of its block: the log-sum in
+    base 2, infinite for rows that do not exist and so get no weights, and the algorithm's D.
+    """
+    head, row = _place(queries, BLOCK)
+    rows = row + tl.arange(0, BLOCK)
+    q = _load(query, head, heads, rows, queries, WIDTH, BLOCK_WIDTH)
+    o = _load(output, head, heads, rows, queries, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+    g = _load(gradient, head, heads, rows, queries, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+    log_sum = tl.load(log_sums + head * queries + rows, mask=rows < queries, other=float("inf"))
+    log_sum *= LOG2_E
+    row_sum = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+    place = sums + head * (tl.cdiv(queries, BLOCK) * BLOCK) + rows
+    tl.store(place, log_sum)
+    tl.store(place + sums_stride, row_sum)
+    if HAS_DROPOUT:
+        row_draws = tl.load(draws + head) ^ tl.load(draws + draws_stride + rows)
+        factor_of_kept = _factor_of_kept(threshold)
+    grad_sum = tl.zeros((BLOCK, BLOCK_WIDTH), tl.float32)
+    end = tl.minimum(keys, row + BLOCK) if IS_CAUSAL else keys
+    whole_end = (tl.minimum(keys, row) if IS_CAUSAL else keys) // BLOCK * BLOCK
+    for IS_EDGE in tl.static_range(2):
+        for column in range(whole_end if IS_EDGE else 0, end if IS_EDGE else whole_end, BLOCK):
+            columns = column + tl.arange(0, BLOCK)
+            k = _load(key, head, heads, columns, keys, WIDTH, BLOCK_WIDTH)
+            v = _load(value, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+            scores = _scores(
+                q, k, rows[:, None], columns[None, :], mask, head, heads, queries, keys, scale,
+                IS_EDGE, IS_CAUSAL, MASK, HAS_MASK_ROWS, PRECISION,
+            )  # fmt: skip
+            weights = tl.exp2(scores * (scale * LOG2_E) - log_sum[:, None])
+            weights_grad = tl.dot(g, tl.trans(v), input_precision=PRECISION)
+            if HAS_DROPOUT:
+                column_draws = tl.load(draws + 2 * draws_stride + columns)
+                is_kept = _is_kept(row_draws[:, None], column_draws[None, :], threshold)
+                weights_grad = tl.where(is_kept, weights_grad * factor_of_kept, 0.0)
+            scores_grad = weights * (weights_grad - row_sum[:, None])
+            grad_sum += tl.dot(scores_grad.to(k.dtype), k, input_precision=PRECISION)
+    _store(query_grad, grad_sum * scale, head, heads, rows, queries, WIDTH, BLOCK_WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _key_gradients(
-    query, key, value, mask, gradient, log_sums, row_sums, key_grad, value_grad, seed, dropout,
-    scale, heads, queries, keys, width, value_width,
-    sentence_stride, head_stride, row_stride, column_stride,
-    IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    query, key, value, mask, gradient, sums, sums_stride, key_grad, value_grad, queries, keys,
+    heads, scale, draws, draws_stride, threshold, IS_CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+    VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Algorithm 2: the gradients of a block of keys and of its values."""
-    head = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key_dims, value_dims = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-    mask += head // heads * sentence_stride + head % heads * head_stride
-    k = _load(key + head * keys * width, columns, key_dims, keys, width)
-    v = _load(value + head * keys * value_width, columns, value_dims, keys, value_width)
-    grad_sum = tl.zeros((BLOCK, WIDTH), tl.float32)
-    value_sum = tl.zeros((BLOCK, VALUE_WIDTH), tl.float32)
-    first = tl.program_id(0) * BLOCK if IS_CAUSAL else 0
-    for start in range(first, queries, BLOCK):
-        rows = start + tl.arange(0, BLOCK)
-        q = _load(query + head * queries * width, rows, key_dims, queries, width)
-        g = _load(gradient + head * queries * value_width, rows, value_dims, queries, value_width)
-        log_sum = tl.load(log_sums + head * queries + rows, mask=rows < queries, other=0.0)
-        row_sum = tl.load(row_sums + head * queries + rows, mask=rows < queries, other=0.0)
-        scores = _scores(
-            q, k, rows, columns, mask, row_stride, column_stride, queries, keys, scale,
-            IS_CAUSAL, MASK, PRECISION,
-        )  # fmt: skip
-        kept = _kept(seed + head, rows, columns, keys, dropout) if HAS_DROPOUT else 1.0
-        dropped, scores_grad = _weights_and_gradients(
-            scores, g, v, log_sum, row_sum, kept, PRECISION
-        )
-        value_sum += tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision=PRECISION)
-        grad_sum += tl.dot(tl.trans(scores_grad.to(q.dtype)), q, input_precision=PRECISION)
-    _store(key_grad + head * keys * width, grad_sum * scale, columns, key_dims, keys, width)
-    _store(
-        value_grad + head * keys * value_width, value_sum, columns, value_dims, keys, value_width
-    )
+    """Algorithm 2: the gradients of a block of keys and of its values, from transposed weights."""
+    head, column = _place(keys, BLOCK)
+    columns = column + tl.arange(0, BLOCK)
+    k = _load(key, head, heads, columns, keys, WIDTH, BLOCK_WIDTH)
+    v = _load(value, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+    if HAS_DROPOUT:
+        column_draws = tl.load(draws + head) ^ tl.load(draws + 2 * draws_stride + columns)
+        factor_of_kept = _factor_of_kept(threshold)
+    grad_sum = tl.zeros((BLOCK, BLOCK_WIDTH), tl.float32)
+    value_sum = tl.zeros((BLOCK, VALUE_BLOCK_WIDTH), tl.float32)
+    sums_of_head = sums + head * (tl.cdiv(queries, BLOCK) * BLOCK)
+    whole_start = column + BLOCK if IS_CAUSAL else 0
+    for IS_EDGE in tl.static_range(1 if IS_CAUSAL else 0, -1, -1):
+        end = tl.minimum(whole_start, queries) if IS_EDGE else queries
+        for row in range(column if IS_EDGE else whole_start, end, BLOCK):
+            rows = row + tl.arange(0, BLOCK)
+            q = _load(query, head, heads, rows, queries, WIDTH, BLOCK_WIDTH)
+            g = _load(gradient, head, heads, rows, queries, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
+            log_sum = tl.load(sums_of_head + rows)
+            row_sum = tl.load(sums_of_head + sums_stride + rows)
+            scores = _scores(
+                k, q, rows[None, :], columns[:, None], mask, head, heads, queries, keys, scale,
+                IS_EDGE, IS_CAUSAL, MASK, HAS_MASK_ROWS, PRECISION,
+            )  # fmt: skip
+            weights = tl.exp2(scores * (scale * LOG2_E) - log_sum[None, :])
+            weights_grad = tl.dot(v, tl.trans(g), input_precision=PRECISION)
+            dropped = weights
+            if HAS_DROPOUT:
+                row_draws = tl.load(draws + draws_stride + rows)
+                is_kept = _is_kept(row_draws[None, :], column_draws[:, None], threshold)
+                dropped = tl.where(is_kept, weights, 0.0)
+                weights_grad = tl.where(is_kept, weights_grad * factor_of_kept, 0.0)
+            value_sum += tl.dot(dropped.to(g.dtype), g, input_precision=PRECISION)
+            scores_grad = weights * (weights_grad - row_sum[None, :])
+            grad_sum += tl.dot(scores_grad.to(q.dtype), q, input_precision=PRECISION)
+    _store(key_grad, grad_sum * scale, head, heads, columns, keys, WIDTH, BLOCK_WIDTH)
+    if HAS_DROPOUT:
+        value_sum *= factor_of_kept
+    _store(value_grad, value_sum, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
 
 
 def _is_supported(query: Tensor) -> bool:
     return query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
-def _block_size(query: Tensor, width: int) -> int:
-    """Queries and keys of a block, for heads of a width."""
-    is_old = query.is_cuda and torch.cuda.get_device_capability(query.device) < (8, 0)
-    largest = LARGEST_BEFORE_AMPERE if is_old else LARGEST
-    fitting = BLOCK_BYTES // (triton.next_power_of_2(width) * query.element_size())
-    return max(SMALLEST, min(largest, fitting))
+def _matrices(states: Tensor) -> Matrices:
+    rows = states if states.stride(-1) == 1 else states.contiguous()
+    return Matrices(rows, *rows.stride()[:3])
 
 
-def _sizes_and_options(
-    query: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    seed: Tensor,
-    dropout: float,
-    is_causal: bool,
-) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """The mask or a stand-in for it, and the last arguments of all kernels."""
-    _, heads, queries, width = query.shape
-    keys, value_width = value.shape[2:]
-    strides: tuple[int, ...] = (0, 0, 0, 0)
-    kind = "none"
-    if mask is not None:
-        mask = mask.expand(query.size(0), heads, queries, keys)
-        strides = mask.stride()
-        kind = "boolean" if mask.dtype == torch.bool else "added"
-    scale = 1 / math.sqrt(width)
-    sizes = (heads, queries, keys, width, value_width, *strides)
-    is_exact = query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
-    options = {
-        "IS_CAUSAL": is_causal,
-        "MASK": kind,
-        "HAS_DROPOUT": dropout > 0,
-        "BLOCK": _block_size(query, max(width, value_width)),
-        "WIDTH": max(SMALLEST, triton.next_power_of_2(width)),
-        "VALUE_WIDTH": max(SMALLEST, triton.next_power_of_2(value_width)),
-        "PRECISION": "ieee" if is_exact else "tf32",
-    }
-    return query if mask is None else mask, (int(seed), dropout, scale, *sizes), options
+def _power_of_2(number: int) -> int:
+    """The least power of 2 that is not smaller. Triton's own function takes microseconds."""
+    return 1 << (number - 1).bit_length()
+
+
+def _precision(query: Tensor) -> str:
+    """How float32 is multiplied: as torch does, but on tensor cores, by three products of TF32."""
+    if query.dtype != torch.float32 or torch.version.hip is not None:
+        return "ieee"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+def _block_size(element_size: int, width: int, shared_memory: int) -> int:
+    """Rows of a block, for heads of a width and a GPU's shared memory in bytes."""
+    row_bytes = _power_of_2(width) * element_size
+    fitting = shared_memory // (BLOCKS_IN_MEMORY * row_bytes)
+    return max(SMALLEST, min(LARGEST, 2 ** (max(fitting, 1).bit_length() - 1)))
+
+
+@cache  # the driver takes a millisecond
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have; none in the interpreter, which takes the smallest blocks."""
+    if device.type != "cuda":
+        return 0
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return int(properties["max_shared_mem"])
+
+
+class _Launch:
+    """The mask, the grids, and the arguments and options that the kernels of a call share."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        seed: Tensor,
+        dropout: float,
+        is_causal: bool,
+    ) -> None:
+        sentences, heads, queries, width = query.shape
+        keys, value_width = value.shape[2:]
+        kind = "none"
+        self.mask = Mask(query, 0, 0, 0, 0)
+        if mask is not None:
+            mask = mask.expand(sentences, heads, queries, keys)
+            kind = "boolean" if mask.dtype == torch.bool else "added"
+            self.mask = Mask(mask, *mask.stride())
+        widest, shared_memory = max(width, value_width), _shared_memory(query.device)
+        block = _block_size(query.element_size(), widest, shared_memory)
+        self.query_grid = (-(-queries // block) * sentences * heads,)
+        self.key_grid = (-(-keys // block) * sentences * heads,)
+        threshold, draws = min(round(dropout * 2**32), 2**32 - 1), query
+        if threshold:
+            # Whole blocks of draws: the kernels read those of rows beyond the end too.
+            count = -(-max(sentences * heads, queries, keys) // block) * block
+            generator = torch.Generator(query.device).manual_seed(int(seed))
+            draws = torch.empty(3, count, dtype=torch.int32, device=query.device)
+            draws.random_(-(2**31), 2**31, generator=generator)
+        scale = 1 / math.sqrt(width)
+        self.arguments = (queries, keys, heads, scale, draws, draws.stride(0), threshold)
+        self.options = {
+            "IS_CAUSAL": is_causal,
+            "MASK": kind,
+            "HAS_MASK_ROWS": self.mask.row_stride != 0,
+            "HAS_DROPOUT": threshold > 0,
+            "BLOCK": block,
+            "WIDTH": width,
+            "VALUE_WIDTH": value_width,
+            "BLOCK_WIDTH": max(SMALLEST, _power_of_2(width)),
+            "VALUE_BLOCK_WIDTH": max(SMALLEST, _power_of_2(value_width)),
+            "PRECISION": _precision(query),
+            # A product and a sum in one instruction: from 3.10 on, Triton asks for it to be said.
+            "enable_fp_fusion": True,
+            # Blocks that are read ahead; rows of more bytes need the registers.
+            "num_stages": 3 if widest * query.element_size() <= 128 else 2,
+        }
 
 
 def forward(
@@ -253,12 +393,13 @@ def forward(
     """Algorithm 1, as `blockwise_forward`; dropout draws other weights than it does."""
     if not _is_supported(query):
         return blockwise_forward(query, key, value, mask, seed, dropout, is_causal)
-    query, key, value = (each.contiguous() for each in (query, key, value))
-    mask, arguments, options = _sizes_and_options(query, value, mask, seed, dropout, is_causal)
-    output = value.new_empty(*query.shape[:3], value.size(3))
+    launch = _Launch(query, value, mask, seed, dropout, is_causal)
+    output = empty_output(query, value)
     log_sums = query.new_empty(*query.shape[:3], 1, dtype=torch.float32)
-    blocks = (triton.cdiv(query.size(2), options["BLOCK"]), query.size(0) * query.size(1))
-    _attend[blocks](query, key, value, mask, output, log_sums, *arguments, **options)
+    inputs = (_matrices(query), _matrices(key), _matrices(value), launch.mask)
+    _attend[launch.query_grid](
+        *inputs, _matrices(output), log_sums, *launch.arguments, **launch.options
+    )
     return output, log_sums
 
 
@@ -279,21 +420,26 @@ def backward(
         return blockwise_backward(
             gradient, query, key, value, mask, seed, output, log_sums, dropout, is_causal
         )
-    likes = (query, key, value)
-    query, key, value, gradient = (each.contiguous() for each in (*likes, gradient))
-    mask, arguments, options = _sizes_and_options(query, value, mask, seed, dropout, is_causal)
-    row_sums = (gradient * output).sum(-1, dtype=torch.float32)
-    query_grad, key_grad, value_grad = (torch.empty_like(each) for each in (query, key, value))
-    kernel_inputs = (query, key, value, mask, gradient, log_sums, row_sums)
-    heads = query.size(0) * query.size(1)
-    query_grid = (triton.cdiv(query.size(2), options["BLOCK"]), heads)
-    _query_gradients[query_grid](*kernel_inputs, query_grad, *arguments, **options)
-    key_grid = (triton.cdiv(key.size(2), options["BLOCK"]), heads)
-    _key_gradients[key_grid](*kernel_inputs, key_grad, value_grad, *arguments, **options)
+    launch = _Launch(query, value, mask, seed, dropout, is_causal)
+    inputs = (_matrices(query), _matrices(key), _matrices(value), launch.mask)
+    of_output = _matrices(gradient)
+    padded = launch.query_grid[0] * launch.options["BLOCK"]
+    sums = torch.empty(2, padded, dtype=torch.float32, device=query.device)
     # Compilers rely on gradients that are laid out as their tensors.
-    pairs = zip(likes, (query_grad, key_grad, value_grad), strict=True)
-    in_query, in_key, in_value = (torch.empty_like(like).copy_(each) for like, each in pairs)
-    return in_query, in_key, in_value
+    gradients = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value))
+    of_query, of_key, of_value = written = [_matrices(each) for each in gradients]
+    _query_gradients[launch.query_grid](
+        *inputs, _matrices(output), of_output, log_sums, sums, padded, of_query,
+        *launch.arguments, **launch.options,
+    )  # fmt: skip
+    _key_gradients[launch.key_grid](
+        *inputs, of_output, sums, padded, of_key, of_value,
+        *launch.arguments, **launch.options,
+    )  # fmt: skip
+    for each, matrices in zip(gradients, written, strict=True):
+        if matrices.pointer is not each:
+            each.copy_(matrices.pointer)
+    return gradients
 
 
 blockwise_attention.register_kernel("cuda")(forward)

@@ -17,10 +17,12 @@ MATRICES += ("query_grad", "key_grad", "value_grad")
 
 def signature_of(kernel, constants, name, mask):
     kinds = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(constants, "constexpr")
-    kinds |= {each: f"*{name}" for each in MATRICES if each in kinds}
-    kinds |= {each: "*fp32" for each in ("log_sums", "row_sums") if each in kinds}
-    kinds |= {"mask": "*i1" if mask == "boolean" else f"*{name}"}
-    return kinds | {"dropout": "fp32", "scale": "fp32", "seed": "i64"}
+    matrices = kernels.Matrices(f"*{name}", "i32", "i32", "i32")
+    kinds |= {each: matrices for each in MATRICES if each in kinds}
+    kinds |= {each: "*fp32" for each in ("log_sums", "sums") if each in kinds}
+    of_mask = "*u1" if mask == "boolean" else f"*{name}"
+    kinds["mask"] = kernels.Mask(of_mask, "i32", "i32", "i32", "i32")
+    return kinds | {"scale": "fp32", "draws": "*i32", "threshold": "i64"}
 
 
 for capability, dtype, width, mask, is_causal in (
@@ -29,21 +31,33 @@ for capability, dtype, width, mask, is_causal in (
     (80, torch.bfloat16, 128, "none", True),
     (75, torch.float16, 64, "none", True),
 ):
-    if capability < 80:
-        kernels.LARGEST = kernels.LARGEST_BEFORE_AMPERE
     constants = {
         "IS_CAUSAL": is_causal,
         "MASK": mask,
+        "HAS_MASK_ROWS": True,
         "HAS_DROPOUT": True,
-        "BLOCK": kernels._block_size(torch.empty(1, dtype=dtype), width),
+        "BLOCK": kernels._block_size(dtype.itemsize, width, SHARED_MEMORY[capability]),
         "WIDTH": width,
         "VALUE_WIDTH": width,
+        "BLOCK_WIDTH": width,
+        "VALUE_BLOCK_WIDTH": width,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
     }
     for kernel in (kernels._attend, kernels._query_gradients, kernels._key_gradients):
         signature = signature_of(kernel, constants, NAMES[dtype], mask)
         places = {(kernel.arg_names.index(each),): value for each, value in constants.items()}
-        source = ASTSource(fn=kernel, signature=signature, constexprs=places)
-        shared = compile(source, target=GPUTarget("cuda", capability, 32)).metadata.shared
+        # As those of a batch are: pointers and strides are multiples of 16.
+        multiple = [["tt.divisibility", 16]]
+        attributes = {
+            (number, part): multiple
+            for number, kind in enumerate(signature.values())
+            if isinstance(kind, tuple)
+            for part in range(len(kind))
+        }
+        source = ASTSource(kernel, signature, constexprs=places, attrs=attributes)
+        options = {"num_stages": 2 if kernel is kernels._key_gradients else 3}
+        options["enable_fp_fusion"] = True
+        target = GPUTarget("cuda", capability, 32)
+        shared = compile(source, target=target, options=options).metadata.shared
         state = "fits" if shared <= SHARED_MEMORY[capability] else "does not fit"
         sys.stdout.write(f"{kernel.__name__} {capability} {dtype} {shared} {state}\n")

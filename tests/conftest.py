@@ -4,10 +4,6 @@ import contextlib
 import io
 import os
 import re
-
-# Triton's interpreter runs its kernels without a GPU; triton reads this when it is imported.
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import runpy
 import shutil
 import signal
@@ -17,6 +13,11 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+
+# Triton's interpreter runs its kernels without a GPU; triton reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from datasets import Dataset
 from local_hub import LocalHub
 from transformers.integrations.peft import MIN_PEFT_VERSION

@@ -1,4 +1,4 @@
-"""The Triton kernels of blockwise attention, run by Triton's interpreter, and compiled for GPUs."""
+"""The Triton kernels of blockwise attention, on a GPU or run by Triton's interpreter."""
 
 import os
 import subprocess
@@ -17,6 +17,14 @@ from modeling_aiayn import triton_attention as kernels
 B, H, K, W = 2, 3, 5, 20
 LENGTHS = [(7, 9), (21, 37), (32, 16)]
 SEED = torch.tensor(2**61 + 5)
+LARGEST = kernels.LARGEST
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def on_device():
+    with torch.device(DEVICE):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +115,7 @@ def test_dropout_has_its_rate_and_heads_and_sentences_differ():
     query, key = torch.zeros(2, 2, 200, K), torch.zeros(2, 2, 90, K)
     value = torch.eye(90).expand(2, 2, -1, -1)
     found = [kernels.forward(query, key, value, None, SEED + n, 0.25, False)[0] for n in (0, 9)]
-    assert (found[0] == 0).float().mean() == pytest.approx(0.25, abs=0.01)
+    assert float((found[0] == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
     parts = [found[0][n, head] == 0 for n in (0, 1) for head in (0, 1)] + [found[1][0, 0] == 0]
     for index, part in enumerate(parts):
         assert not any(torch.equal(part, other) for other in parts[:index])
@@ -126,8 +134,8 @@ def test_double_precision_is_computed_in_torch():
 def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
     used = []
     monkeypatch.setattr(
-        kernels, "_sizes_and_options",
-        lambda *given, original=kernels._sizes_and_options: (used.append(1), original(*given))[1],
+        kernels, "_Launch",
+        lambda *given, original=kernels._Launch: (used.append(1), original(*given))[1],
     )  # fmt: skip
     model = small_model()
     eager = model(**batch)
@@ -151,18 +159,95 @@ def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "size"),
+    ("element_size", "width", "kilobytes", "block"),
     [
-        (torch.bfloat16, 64, 64),
-        (torch.float16, 40, 64),
-        (torch.float32, 64, 32),
-        (torch.float32, 128, 16),
-        (torch.float32, 256, 16),
+        (2, 64, 227, 64),  # H100
+        (2, 40, 227, 64),
+        (2, 128, 227, 64),
+        (2, 64, 99, 64),  # RTX 3090
+        (2, 128, 99, 32),
+        (2, 64, 64, 32),  # T4
+        (4, 64, 163, 64),  # A100
+        (4, 128, 99, 16),
+        (4, 256, 99, 16),
+        (4, 64, 0, 16),
     ],
 )
-def test_blocks_of_wide_numbers_are_smaller(monkeypatch, dtype, width, size):
+def test_blocks_fit_into_shared_memory(monkeypatch, element_size, width, kilobytes, block):
     monkeypatch.setattr(kernels, "LARGEST", 64)
-    assert kernels._block_size(torch.empty(1, dtype=dtype), width) == size
+    assert kernels._block_size(element_size, width, 1024 * kilobytes) == block
+
+
+# The norm of an error, as a part of the result's norm.
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+
+
+def equation_1(query, key, value, mask, is_causal, kept):
+    """The output in double precision, with what dropout keeps given."""
+    scores = query @ key.transpose(2, 3) / query.size(-1) ** 0.5
+    if mask is not None and mask.dtype != torch.bool:
+        scores = scores + mask.double()
+    elif mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    if is_causal:
+        later = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return (scores.softmax(-1) * kept) @ value
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize(
+    ("kind", "is_causal", "dropout"),
+    [
+        ("none", False, 0.0),
+        ("none", True, 0.25),
+        ("padding", False, 0.25),
+        ("padding", False, 0.0),
+        ("random", True, 0.0),
+        ("bias", False, 0.25),
+        ("heads", True, 0.25),
+    ],
+)
+@pytest.mark.parametrize(
+    ("queries", "keys", "width"), [(257, 70, 40), (300, 300, 128), (1030, 1030, 64)]
+)
+@pytest.mark.parametrize("dtype", list(TOLERANCES))
+def test_on_a_gpu_blocks_of_the_real_sizes_give_equation_1(
+    monkeypatch, dtype, queries, keys, width, kind, is_causal, dropout
+):
+    monkeypatch.setattr(kernels, "LARGEST", LARGEST)
+    shapes = ((queries, width), (keys, width), (keys, width))
+    query, key, value = (torch.randn(B, n, H, w, dtype=dtype).transpose(1, 2) for n, w in shapes)
+    mask = mask_of(kind, queries, keys)
+    if kind == "bias":
+        mask = mask.to(dtype)
+    elif mask is not None and is_causal:
+        mask[..., 0] = True
+    options = (mask, SEED, dropout, is_causal)
+    output, log_sums = kernels.forward(query, key, value, *options)
+    kept = torch.ones(B, H, queries, keys, dtype=torch.float64)
+    if dropout:
+        parts = []
+        for start in range(0, keys, width):
+            unit = torch.zeros(B, H, keys, width, dtype=dtype)
+            size = min(width, keys - start)
+            unit[:, :, start : start + size, :size] = torch.eye(size, dtype=dtype)
+            zeros = torch.zeros_like(query)
+            shown, _ = kernels.forward(zeros, key, unit, None, SEED, dropout, False)
+            parts.append(shown[..., :size] > 0)
+        kept = torch.cat(parts, -1).double() / (1 - dropout)
+        assert float((kept == 0).double().mean()) == pytest.approx(dropout, abs=0.01)
+    exact = [each.double().requires_grad_() for each in (query, key, value)]
+    expected = equation_1(*exact, mask, is_causal, kept)
+    gradient = torch.randn(B, queries, H, width, dtype=dtype).transpose(1, 2)
+    found = kernels.backward(
+        gradient, query, key, value, mask, SEED, output, log_sums, dropout, is_causal
+    )
+    wanted = torch.autograd.grad(expected, exact, gradient.double())
+    for ours, theirs in zip((output, *found), (expected, *wanted), strict=True):
+        error = (ours.double() - theirs).norm() / theirs.norm()
+        assert error < TOLERANCES[dtype]
 
 
 @pytest.mark.long
