@@ -189,10 +189,8 @@ def rows(case: Case, rounds: int) -> str:
 def main() -> None:
     """Measure, and print tables."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
-    if not torch.cuda.is_available():
-        raise ValueError("This benchmark needs a GPU that torch can use. There is none.")
-    import modeling_aiayn.triton_attention  # noqa: F401 - needs triton
-
+    if not torch.cuda.is_available() or "modeling_aiayn.triton_attention" not in sys.modules:
+        raise ValueError("This benchmark needs a GPU that torch can use, and triton 3.4 or newer.")
     torch.manual_seed(0)
     names = "".join(f"{name:>8}" for name in IMPLEMENTATIONS)
     lines = [f"{'length':>6} {'mask':<8}{'dropout':>7}{'flash':>12}{names}"]

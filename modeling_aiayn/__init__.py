@@ -1,5 +1,6 @@
 """The Transformer of "Attention Is All You Need" as a Hugging Face model."""
 
+import torch
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -8,6 +9,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
 )
+from transformers.utils import is_triton_available
 
 from .configuration_aiayn import AiaynConfig
 from .modeling_aiayn import (
@@ -44,3 +46,7 @@ AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
 AutoModel.register(AiaynConfig, BASE_MODELS, exist_ok=True)
 for auto_class, head in HEADS.items():
     auto_class.register(AiaynConfig, head, exist_ok=True)
+
+# Builds of torch for GPUs bring triton, and blockwise attention takes its kernels there.
+if (torch.version.cuda or torch.version.hip) and is_triton_available("3.4"):
+    from . import triton_attention  # noqa: F401

@@ -1,8 +1,8 @@
 """Blockwise attention for GPUs: the algorithms of blockwise_attention.py as Triton kernels.
 
-    import modeling_aiayn.triton_attention
+CUDA tensors take them under `attn_implementation="aiayn_blockwise"`: the package imports this file
+where torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
 
-registers the kernels: CUDA tensors then take them under `attn_implementation="aiayn_blockwise"`.
 A program holds a block of one head's queries and reads the keys and values, block by block; in
 `_key_gradients`, it holds a block of keys and reads the queries.
 """
