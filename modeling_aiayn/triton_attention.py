@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .blockwise_attention import (
-    blockwise_attention,
-    blockwise_attention_backward,
+    KERNELS,
     blockwise_backward,
     blockwise_forward,
     empty_output,
@@ -442,5 +441,4 @@ def backward(
     return gradients
 
 
-blockwise_attention.register_kernel("cuda")(forward)
-blockwise_attention_backward.register_kernel("cuda")(backward)
+KERNELS["cuda"] = (forward, backward)

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn import blockwise_attention as module
 from modeling_aiayn.attention import scaled_dot_product_attention
-from modeling_aiayn.blockwise_attention import blockwise_attention, blockwise_attention_forward
+from modeling_aiayn.blockwise_attention import blockwise_attention_forward
 
 B, H, K, W = 2, 3, 5, 4
 # Queries and keys: fewer than a block, whole blocks, and a part of a block.
@@ -130,15 +130,24 @@ def test_large_scores_and_rows_without_keys_stay_finite(monkeypatch, fewest):
     torch.testing.assert_close(found[1], plain(*given, None)[1])
 
 
+@pytest.mark.parametrize("operation", [module.blockwise_attention, module._Attention.apply])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_gradients_are_those_of_finite_differences_with_dropout(is_causal):
+def test_gradients_are_those_of_finite_differences_with_dropout(is_causal, operation):
     """The backward pass must draw the same weights again."""
     seed = torch.tensor(7)
 
     def attend(query, key, value):
-        return blockwise_attention(query, key, value, None, seed, 0.3, is_causal)[0]
+        return operation(query, key, value, None, seed, 0.3, is_causal)[0]
 
     assert torch.autograd.gradcheck(attend, inputs(11, 11), fast_mode=True)
+
+
+def test_gradients_have_no_gradients():
+    given = inputs(11, 11)
+    found, _ = blockwise_attention_forward(Attention(), *given, None)
+    (gradient,) = torch.autograd.grad(found.sum(), given[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        gradient.sum().backward()
 
 
 def test_dropout_falls_on_weights_and_keeps_their_mean():
@@ -162,7 +171,7 @@ def test_dropout_falls_on_weights_and_keeps_their_mean():
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_short_inputs_take_the_plain_form(monkeypatch, is_causal):
     monkeypatch.setattr(module, "FEWEST_SCORES", 21 * 21 + 1)
-    monkeypatch.setattr(module, "blockwise_attention", None)
+    monkeypatch.setattr(module, "_Attention", None)
     given = inputs(21, 21)
     found, _ = blockwise_attention_forward(Attention(is_causal), *given, None)
     later = torch.ones(21, 21).triu(1).bool()
@@ -248,13 +257,22 @@ def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch):
         def __torch_dispatch__(self, function, types, arguments=(), options=None):
             result = function(*arguments, **(options or {}))
             found = result if isinstance(result, tuple) else (result,)
-            largest.extend(each.numel() for each in found if isinstance(each, torch.Tensor))
+            tensors = [each for each in found if isinstance(each, torch.Tensor)]
+            largest.extend(each.untyped_storage().size() // each.itemsize for each in tensors)
             return result
 
     given = inputs(160, 160)
     with Watch():
         blockwise_attention_forward(Attention(), *given, None)[0].sum().backward()
     assert max(largest) <= B * H * 160 * K
+    largest.clear()
+    model = small_model(attn_implementation=NAME, max_position_embeddings=160, activation_dropout=0)
+    ids = torch.randint(5, 20, (2, 160))
+    ids[1, 100:] = model.config.pad_token_id
+    with Watch():
+        model(input_ids=ids, labels=ids[:, :3]).loss.backward()
+    sizes = (model.config.d_model, model.config.encoder_ffn_dim, model.config.vocab_size)
+    assert max(largest) <= 2 * 160 * max(sizes)
 
 
 @pytest.mark.parametrize("length", [16, 300])

@@ -98,7 +98,7 @@ def allowed_rooms(room: str) -> set[str]:
     if room in ROOMS:
         return HUB_SET | BASE_MODULES.keys() | {room} | ROOMS[room]
     if room == "":  # the package's __init__
-        return HUB_SET
+        return HUB_SET | {"triton_attention"}
     assert room in ("commands", "__main__"), f"{room} is in no room of the plan"
     return HUB_SET | BASE_MODULES.keys() | ROOMS.keys() | {"", "commands"}
 

@@ -50,7 +50,8 @@ LIBRARY_NAMES = {
     "transformers.activations": {"ACT2FN"},
     "transformers.core_model_loading": {"WeightRenaming"},
     "transformers.masking_utils": {
-        *("create_bidirectional_mask", "create_causal_mask", "sdpa_mask"),
+        *("bidirectional_mask_function", "create_bidirectional_mask", "create_causal_mask"),
+        "sdpa_mask",
     },
     "transformers.modeling_layers": {"GradientCheckpointingLayer"},
     "transformers.models.auto.modeling_auto": {"MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"},

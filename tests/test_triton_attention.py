@@ -36,11 +36,7 @@ def small_blocks(monkeypatch):
 def on_cpu(monkeypatch):
     """Let models on the CPU take the kernels, as those on a GPU do."""
     monkeypatch.setattr(blocks, "FEWEST_SCORES", 0)
-    blocks.blockwise_attention.register_kernel("cpu")(kernels.forward)
-    blocks.blockwise_attention_backward.register_kernel("cpu")(kernels.backward)
-    yield
-    blocks.blockwise_attention.register_kernel("cpu")(blocks.blockwise_forward)
-    blocks.blockwise_attention_backward.register_kernel("cpu")(blocks.blockwise_backward)
+    monkeypatch.setitem(blocks.KERNELS, "cpu", (kernels.forward, kernels.backward))
 
 
 def inputs(queries, keys):
