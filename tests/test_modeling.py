@@ -9,6 +9,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import find_labels
+from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_aiayn import (
     AiaynEncoderModel,
@@ -603,6 +604,10 @@ def test_fields_overridden_in_from_pretrained_are_validated(tmp_path):
             AiaynForConditionalGeneration.from_pretrained(tmp_path, **{name: value})
 
 
+@pytest.mark.skipif(
+    "num_hidden_layers_key" not in inspect.signature(OutputRecorder).parameters,
+    reason="this version of transformers counts no layers",
+)
 def test_negative_hidden_state_indices_count_the_decoder_layers():
     model = small_model()  # 2 layers and 3
     ids = torch.tensor([[5, 6, 2]])

@@ -117,6 +117,19 @@ def test_dropout_has_its_rate_and_heads_and_sentences_differ():
         assert not any(torch.equal(part, other) for other in parts[:index])
 
 
+def test_what_dropout_keeps_of_a_row_tells_nothing_about_other_rows():
+    """Draws are combined from those of rows and columns: without a hash, all rows would be alike."""
+    query, key, value = torch.zeros(1, 1, 200, K), torch.zeros(1, 1, 90, K), torch.eye(90)
+    value = value.expand(1, 1, 90, 90)
+    for dropout in (0.1, 0.5):
+        shown, _ = kernels.forward(query, key, value, None, SEED, dropout, False)
+        signs = (shown[0, 0] > 0).float() - (1 - dropout)
+        products = signs @ signs.T / (dropout * (1 - dropout))
+        of_pairs = products[~torch.eye(200, dtype=torch.bool)]
+        assert float(of_pairs.square().mean()) / 90 == pytest.approx(1, abs=0.1)
+        assert float(of_pairs.mean()) == pytest.approx(0, abs=0.3)
+
+
 def test_double_precision_is_computed_in_torch():
     given = [each.double() for each in inputs(9, 9)]
     output, log_sums = kernels.forward(*given, None, SEED, 0.0, False)
