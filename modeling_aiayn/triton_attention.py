@@ -396,9 +396,10 @@ def forward(
     output = empty_output(query, value)
     log_sums = query.new_empty(*query.shape[:3], 1, dtype=torch.float32)
     inputs = (_matrices(query), _matrices(key), _matrices(value), launch.mask)
-    _attend[launch.query_grid](
-        *inputs, _matrices(output), log_sums, *launch.arguments, **launch.options
-    )
+    with torch.cuda.device_of(query):  # where Triton starts kernels
+        _attend[launch.query_grid](
+            *inputs, _matrices(output), log_sums, *launch.arguments, **launch.options
+        )
     return output, log_sums
 
 
@@ -427,14 +428,15 @@ def backward(
     # Compilers rely on gradients that are laid out as their tensors.
     gradients = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value))
     of_query, of_key, of_value = written = [_matrices(each) for each in gradients]
-    _query_gradients[launch.query_grid](
-        *inputs, _matrices(output), of_output, log_sums, sums, padded, of_query,
-        *launch.arguments, **launch.options,
-    )  # fmt: skip
-    _key_gradients[launch.key_grid](
-        *inputs, of_output, sums, padded, of_key, of_value,
-        *launch.arguments, **launch.options,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):
+        _query_gradients[launch.query_grid](
+            *inputs, _matrices(output), of_output, log_sums, sums, padded, of_query,
+            *launch.arguments, **launch.options,
+        )  # fmt: skip
+        _key_gradients[launch.key_grid](
+            *inputs, of_output, sums, padded, of_key, of_value,
+            *launch.arguments, **launch.options,
+        )  # fmt: skip
     for each, matrices in zip(gradients, written, strict=True):
         if matrices.pointer is not each:
             each.copy_(matrices.pointer)
