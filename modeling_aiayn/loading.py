@@ -464,6 +464,15 @@ def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditional
     return model
 
 
+def stored_dtype(model: AiaynForConditionalGeneration) -> torch.dtype:
+    """The type that holds a model's weights exactly: float16 if convert_for_cpu copied them."""
+    if model.dtype == torch.float32 and model.config.dtype == torch.float16:
+        weights = model.state_dict().values()
+        if all(torch.equal(weight, weight.half().float()) for weight in weights):
+            return torch.float16
+    return model.dtype
+
+
 def check_package(name: str, extra: str) -> None:
     """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
     if find_spec(name) is None:

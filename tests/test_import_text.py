@@ -1104,6 +1104,24 @@ def test_marian_export_script_writes_a_folder_or_one_error_line(run, model_folde
     )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "changed"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.float32, 1e-7)]
+)
+def test_export_to_marian_keeps_the_type_of_the_weights(dtype, changed, model_folder, tmp_path):
+    """CPUs compute with a float32 copy of float16; weights that left it stay float32."""
+    stored = torch.float16 if changed else dtype
+    small_model(vocab_size=len(AutoTokenizer.from_pretrained(model_folder))).to(
+        stored
+    ).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(model_folder).save_pretrained(tmp_path / "model")
+    translator = Translator.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        translator.model.get_input_embeddings().weight[7, 3] += changed
+    export_marian(translator, tmp_path / "marian", sources=2)
+    exported = load_file(tmp_path / "marian" / "model.safetensors")
+    assert {tensor.dtype for tensor in exported.values()} == {dtype}
+
+
 def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
     state = {name: tensor.contiguous() for name, tensor in annotated_state().items()}
     torch.save(state, tmp_path / "annotated.pt")

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from ..configuration_aiayn import AiaynConfig
+from ..loading import stored_dtype
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..parsing import read_json_object
 from ..tokenization import TARGET_TOKENIZER_FOLDER
@@ -130,7 +131,7 @@ def export_marian(
             f"written.\n{report}"
         )
     with new_folder(folder) as unfinished:
-        marian.to(translator.model.dtype).save_pretrained(unfinished)
+        marian.to(stored_dtype(translator.model)).save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished)
         if translator.target_tokenizer is not translator.source_tokenizer:
             translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
