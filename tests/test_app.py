@@ -63,8 +63,10 @@ def test_every_kind_of_model_is_put_on_the_device(tokenizer, tmp_path, monkeypat
         tokenizer.save_pretrained(tmp_path / name)
         monkeypatch.setattr(page, "build", lambda self: found.append(self.model.device))
         make_page(AppFlags(model=str(tmp_path / name), device="meta"))
-        with pytest.raises(ValueError, match=f"is for translators, and .* holds {cls.__name__}"):
-            make_page(AppFlags(model=str(tmp_path / name), restore_case=True))
+        for flags in ({"restore_case": True}, {"source_lang": "de"}):
+            message = f"^--{next(iter(flags))} is for translators, and .* holds {cls.__name__}"
+            with pytest.raises(ValueError, match=message):
+                make_page(AppFlags(model=str(tmp_path / name), **flags))
     assert found == [torch.device("meta")] * 2
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **given: found.append(given))
     monkeypatch.setattr(TranslationPage, "build", lambda self: None)
@@ -249,7 +251,7 @@ def test_flags_that_cannot_be_are_refused(run, tmp_path):
 
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
-    written = AppFlags(restore_case=True).prepare_sentence
+    written = AppFlags(restore_case=True, source_lang="en").prepare_sentence
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], written)
     *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))
