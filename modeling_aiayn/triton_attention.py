@@ -1,7 +1,7 @@
 """Blockwise attention for GPUs: the algorithms of blockwise_attention.py as Triton kernels.
 
-CUDA tensors take them under `attn_implementation="aiayn_blockwise"`: the package imports this file
-where torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
+With `attn_implementation="aiayn_blockwise"`, CUDA tensors are computed by them. The package imports
+this file where torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
 
 A program holds a block of one head's queries and reads the keys and values, block by block; in
 `_key_gradients`, it holds a block of keys and reads the queries.
@@ -25,11 +25,11 @@ from .blockwise_attention import (
 
 # Rows of a block; tl.dot multiplies matrices of at least 16 x 16.
 SMALLEST, LARGEST = 16, 64
-# Blocks that have to fit into a GPU's shared memory: those of a program and those it reads ahead.
-BLOCKS_IN_MEMORY = 9
+# Rows of at most so many bytes leave registers to read three blocks ahead; others, two.
+NARROW = 128
 # Scores are exponents of 2 in the kernels, because exp2 is faster than exp.
 LOG2_E = tl.constexpr(math.log2(math.e))
-# Below all scores, but such that a multiple of it is finite.
+# Where scores are lower, a key counts as masked. A multiple of it is still finite.
 LOWEST = tl.constexpr(-1e30)
 # Odd factors of the hash function lowbias32 (https://github.com/skeeto/hash-prospector).
 FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0x7FEB352D), tl.constexpr(0x846CA68B)
@@ -58,7 +58,7 @@ class Mask(NamedTuple):
 
 @triton.jit
 def _place(length, BLOCK: tl.constexpr):
-    """A program's head, counted over the batch, and the rows of its block."""
+    """A program's head, counted over the batch, and the first row of its block."""
     blocks = tl.cdiv(length, BLOCK)
     program = tl.program_id(0)
     return (program // blocks).to(tl.int64), program % blocks * BLOCK
@@ -106,8 +106,7 @@ def _scores(
     """Products of queries and keys before scaling; minus infinity at keys that are masked.
 
     rows and columns are the places of the queries and keys, [T, 1] and [1, S], or [1, T] and [S, 1]
-    where left holds the keys. All keys of a block exist and precede its queries, except in blocks
-    at an edge.
+    where left holds the keys. Blocks at an edge hold keys that some of their queries do not see.
     """
     scores = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     if MASK != "none":
@@ -138,17 +137,13 @@ def _is_kept(row_draws, column_draws, threshold):
     return draws >= threshold.to(tl.uint32)
 
 
-@triton.jit
-def _factor_of_kept(threshold):
-    return 1.0 / (1.0 - threshold / 4294967296.0)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
     query, key, value, mask, output, log_sums, queries, keys, heads, scale, draws, draws_stride,
-    threshold, IS_CAUSAL: tl.constexpr, MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr, VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    threshold, factor_of_kept, IS_CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+    VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Algorithm 1 for a block of queries."""
     head, row = _place(queries, BLOCK)
@@ -156,7 +151,6 @@ def _attend(
     q = _load(query, head, heads, rows, queries, WIDTH, BLOCK_WIDTH)
     if HAS_DROPOUT:
         row_draws = tl.load(draws + head) ^ tl.load(draws + draws_stride + rows)
-        factor_of_kept = _factor_of_kept(threshold)
     factor = scale * LOG2_E
     largest = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -196,7 +190,7 @@ def _attend(
 @triton.jit(do_not_specialize=SIZES)
 def _query_gradients(
     query, key, value, mask, output, gradient, log_sums, sums, sums_stride, query_grad, queries,
-    keys, heads, scale, draws, draws_stride, threshold, IS_CAUSAL: tl.constexpr,
+    keys, heads, scale, draws, draws_stride, threshold, factor_of_kept, IS_CAUSAL: tl.constexpr,
     MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -219,7 +213,6 @@ def _query_gradients(
     tl.store(place + sums_stride, row_sum)
     if HAS_DROPOUT:
         row_draws = tl.load(draws + head) ^ tl.load(draws + draws_stride + rows)
-        factor_of_kept = _factor_of_kept(threshold)
     grad_sum = tl.zeros((BLOCK, BLOCK_WIDTH), tl.float32)
     end = tl.minimum(keys, row + BLOCK) if IS_CAUSAL else keys
     whole_end = (tl.minimum(keys, row) if IS_CAUSAL else keys) // BLOCK * BLOCK
@@ -246,10 +239,10 @@ def _query_gradients(
 @triton.jit(do_not_specialize=SIZES)
 def _key_gradients(
     query, key, value, mask, gradient, sums, sums_stride, key_grad, value_grad, queries, keys,
-    heads, scale, draws, draws_stride, threshold, IS_CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
-    VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    heads, scale, draws, draws_stride, threshold, factor_of_kept, IS_CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, HAS_MASK_ROWS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr, VALUE_BLOCK_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Algorithm 2: the gradients of a block of keys and of its values, from transposed weights."""
     head, column = _place(keys, BLOCK)
@@ -258,7 +251,6 @@ def _key_gradients(
     v = _load(value, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
     if HAS_DROPOUT:
         column_draws = tl.load(draws + head) ^ tl.load(draws + 2 * draws_stride + columns)
-        factor_of_kept = _factor_of_kept(threshold)
     grad_sum = tl.zeros((BLOCK, BLOCK_WIDTH), tl.float32)
     value_sum = tl.zeros((BLOCK, VALUE_BLOCK_WIDTH), tl.float32)
     sums_of_head = sums + head * (tl.cdiv(queries, BLOCK) * BLOCK)
@@ -292,41 +284,68 @@ def _key_gradients(
     _store(value_grad, value_sum, head, heads, columns, keys, VALUE_WIDTH, VALUE_BLOCK_WIDTH)
 
 
-def _is_supported(query: Tensor) -> bool:
-    return query.dtype in (torch.float32, torch.bfloat16, torch.float16)
-
-
 def _matrices(states: Tensor) -> Matrices:
-    rows = states if states.stride(-1) == 1 else states.contiguous()
+    # The kernels count the numbers between two rows in 32 bits.
+    is_readable = states.stride(-1) == 1 and states.stride(-2) * states.size(-2) < 2**31
+    rows = states if is_readable else states.contiguous()
     return Matrices(rows, *rows.stride()[:3])
 
 
 def _power_of_2(number: int) -> int:
-    """The least power of 2 that is not smaller. Triton's own function takes microseconds."""
+    """The least power of 2 that is not smaller; it takes less time than Triton's own function."""
     return 1 << (number - 1).bit_length()
 
 
-def _precision(query: Tensor) -> str:
-    """How float32 is multiplied: as torch does, but on tensor cores, by three products of TF32."""
-    if query.dtype != torch.float32 or torch.version.hip is not None:
+def _precision(dtype: torch.dtype) -> str:
+    """How float32 is multiplied: in TF32 if torch may, or by three products of TF32."""
+    if dtype != torch.float32 or torch.version.hip is not None:
         return "ieee"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+    matmul = torch.backends.cuda.matmul
+    # Since torch 2.9, reading allow_tf32 is an error where fp32_precision was set elsewhere.
+    new = getattr(matmul, "fp32_precision", None)
+    is_allowed = matmul.allow_tf32 if new is None else new == "tf32"
+    return "tf32" if is_allowed else "tf32x3"
 
 
-def _block_size(element_size: int, width: int, shared_memory: int) -> int:
-    """Rows of a block, for heads of a width and a GPU's shared memory in bytes."""
-    row_bytes = _power_of_2(width) * element_size
-    fitting = shared_memory // (BLOCKS_IN_MEMORY * row_bytes)
-    return max(SMALLEST, min(LARGEST, 2 ** (max(fitting, 1).bit_length() - 1)))
+def block_size_and_stages(element_size: int, width: int, shared_memory: int) -> tuple[int, int]:
+    """Rows of a block, 0 if none fits, and the number of blocks that are read ahead.
+
+    Args:
+        element_size: Bytes of a number.
+        width: Width of a head, padded to a power of 2.
+        shared_memory: Bytes that a program may have.
+    """
+    row_bytes = width * element_size
+    stages = 3 if row_bytes <= NARROW else 2
+    # Blocks of a program's own, and the pairs that it reads.
+    fitting = shared_memory // ((3 + 2 * stages) * row_bytes)
+    if fitting < SMALLEST:
+        return 0, stages
+    return min(LARGEST, 1 << (fitting.bit_length() - 1)), stages
 
 
-@cache  # the driver takes a millisecond
+@cache  # the driver takes long
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have; none in the interpreter, which takes the smallest blocks."""
+    """Bytes that a program may have."""
     if device.type != "cuda":
-        return 0
+        return 2**30  # the interpreter has no limit
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
     return int(properties["max_shared_mem"])
+
+
+def _block_widths(query: Tensor, value: Tensor) -> tuple[int, int]:
+    widths = (query.size(3), value.size(3))
+    return max(SMALLEST, _power_of_2(widths[0])), max(SMALLEST, _power_of_2(widths[1]))
+
+
+def _shape_of_blocks(query: Tensor, value: Tensor) -> tuple[int, int]:
+    widest = max(_block_widths(query, value))
+    return block_size_and_stages(query.element_size(), widest, _shared_memory(query.device))
+
+
+def _is_supported(query: Tensor, value: Tensor) -> bool:
+    is_known = query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return is_known and _shape_of_blocks(query, value)[0] > 0
 
 
 class _Launch:
@@ -349,8 +368,8 @@ class _Launch:
             mask = mask.expand(sentences, heads, queries, keys)
             kind = "boolean" if mask.dtype == torch.bool else "added"
             self.mask = Mask(mask, *mask.stride())
-        widest, shared_memory = max(width, value_width), _shared_memory(query.device)
-        block = _block_size(query.element_size(), widest, shared_memory)
+        block, stages = _shape_of_blocks(query, value)
+        block_width, value_block_width = _block_widths(query, value)
         self.query_grid = (-(-queries // block) * sentences * heads,)
         self.key_grid = (-(-keys // block) * sentences * heads,)
         threshold, draws = min(round(dropout * 2**32), 2**32 - 1), query
@@ -360,8 +379,9 @@ class _Launch:
             generator = torch.Generator(query.device).manual_seed(int(seed))
             draws = torch.empty(3, count, dtype=torch.int32, device=query.device)
             draws.random_(-(2**31), 2**31, generator=generator)
-        scale = 1 / math.sqrt(width)
-        self.arguments = (queries, keys, heads, scale, draws, draws.stride(0), threshold)
+        scale, factor_of_kept = 1 / math.sqrt(width), 1 / (1 - threshold / 2**32)
+        of_dropout = (draws, draws.stride(0), threshold, factor_of_kept)
+        self.arguments = (queries, keys, heads, scale, *of_dropout)
         self.options = {
             "IS_CAUSAL": is_causal,
             "MASK": kind,
@@ -370,13 +390,12 @@ class _Launch:
             "BLOCK": block,
             "WIDTH": width,
             "VALUE_WIDTH": value_width,
-            "BLOCK_WIDTH": max(SMALLEST, _power_of_2(width)),
-            "VALUE_BLOCK_WIDTH": max(SMALLEST, _power_of_2(value_width)),
-            "PRECISION": _precision(query),
+            "BLOCK_WIDTH": block_width,
+            "VALUE_BLOCK_WIDTH": value_block_width,
+            "PRECISION": _precision(query.dtype),
             # A product and a sum in one instruction: from 3.10 on, Triton asks for it to be said.
             "enable_fp_fusion": True,
-            # Blocks that are read ahead; rows of more bytes need the registers.
-            "num_stages": 3 if widest * query.element_size() <= 128 else 2,
+            "num_stages": stages,
         }
 
 
@@ -390,7 +409,7 @@ def forward(
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1, as `blockwise_forward`; dropout draws other weights than it does."""
-    if not _is_supported(query):
+    if not _is_supported(query, value):
         return blockwise_forward(query, key, value, mask, seed, dropout, is_causal)
     launch = _Launch(query, value, mask, seed, dropout, is_causal)
     output = empty_output(query, value)
@@ -416,7 +435,7 @@ def backward(
     is_causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Algorithm 2, as `blockwise_backward`."""
-    if not _is_supported(query):
+    if not _is_supported(query, value):
         return blockwise_backward(
             gradient, query, key, value, mask, seed, output, log_sums, dropout, is_causal
         )

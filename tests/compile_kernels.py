@@ -22,26 +22,32 @@ def signature_of(kernel, constants, name, mask):
     kinds |= {each: "*fp32" for each in ("log_sums", "sums") if each in kinds}
     of_mask = "*u1" if mask == "boolean" else f"*{name}"
     kinds["mask"] = kernels.Mask(of_mask, "i32", "i32", "i32", "i32")
-    return kinds | {"scale": "fp32", "draws": "*i32", "threshold": "i64"}
+    kinds |= {"draws": "*i32", "threshold": "i64"}
+    return kinds | {"scale": "fp32", "factor_of_kept": "fp32"}
 
 
 for capability, dtype, width, mask, is_causal in (
     (90, torch.bfloat16, 64, "boolean", False),
+    (90, torch.float32, 64, "none", True),
     (86, torch.float32, 64, "added", False),
-    (80, torch.bfloat16, 128, "none", True),
+    (86, torch.bfloat16, 128, "none", True),
+    (80, torch.float32, 128, "boolean", False),
     (75, torch.float16, 64, "none", True),
+    (75, torch.bfloat16, 64, "boolean", False),
+    (75, torch.float32, 64, "none", False),
 ):
+    block, stages = kernels.block_size_and_stages(dtype.itemsize, width, SHARED_MEMORY[capability])
     constants = {
         "IS_CAUSAL": is_causal,
         "MASK": mask,
         "HAS_MASK_ROWS": True,
         "HAS_DROPOUT": True,
-        "BLOCK": kernels._block_size(dtype.itemsize, width, SHARED_MEMORY[capability]),
+        "BLOCK": block,
         "WIDTH": width,
         "VALUE_WIDTH": width,
         "BLOCK_WIDTH": width,
         "VALUE_BLOCK_WIDTH": width,
-        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "PRECISION": kernels._precision(dtype),
     }
     for kernel in (kernels._attend, kernels._query_gradients, kernels._key_gradients):
         signature = signature_of(kernel, constants, NAMES[dtype], mask)
@@ -55,8 +61,7 @@ for capability, dtype, width, mask, is_causal in (
             for part in range(len(kind))
         }
         source = ASTSource(kernel, signature, constexprs=places, attrs=attributes)
-        options = {"num_stages": 2 if kernel is kernels._key_gradients else 3}
-        options["enable_fp_fusion"] = True
+        options = {"num_stages": stages, "enable_fp_fusion": True}
         target = GPUTarget("cuda", capability, 32)
         shared = compile(source, target=target, options=options).metadata.shared
         state = "fits" if shared <= SHARED_MEMORY[capability] else "does not fit"

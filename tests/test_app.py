@@ -251,7 +251,7 @@ def test_flags_that_cannot_be_are_refused(run, tmp_path):
 
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
-    written = AppFlags(restore_case=True, source_lang="en").prepare_sentence
+    written = AppFlags(restore_case=True).prepare_sentence
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], written)
     *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))

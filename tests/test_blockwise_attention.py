@@ -6,6 +6,12 @@ import pytest
 import torch
 from conftest import small_model
 from torch.utils.checkpoint import checkpoint
+from transformers import AttentionMaskInterface
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+)
 
 from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn import blockwise_attention as module
@@ -140,6 +146,42 @@ def test_gradients_are_those_of_finite_differences_with_dropout(is_causal, opera
         return operation(query, key, value, None, seed, 0.3, is_causal)[0]
 
     assert torch.autograd.gradcheck(attend, inputs(11, 11), fast_mode=True)
+
+
+def test_keys_and_values_are_repeated_as_in_equation_1():
+    """As of one source that several targets attend to."""
+    query, key, value = inputs(11, 13)
+    few = [query, key[:1, :1].detach().requires_grad_(), value[:1, :1].detach().requires_grad_()]
+    found, _ = blockwise_attention_forward(Attention(), *few, None)
+    expected = plain(*few, None)
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found.sum(), few),
+        torch.autograd.grad(expected.sum(), few),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_tensors_without_numbers_have_shapes():
+    given = [each.detach().to("meta") for each in inputs(11, 13)]
+    mask = torch.ones(B, 1, 11, 13, dtype=torch.bool, device="meta")
+    found, _ = blockwise_attention_forward(Attention(), *given, mask)
+    assert (found.shape, found.device.type) == ((B, 11, H, W), "meta")
+
+
+def test_queries_that_see_the_same_keys_share_a_row_of_the_mask():
+    """With the shape of sdpa's mask, which models concatenate with others."""
+    make = AttentionMaskInterface()[NAME]
+    padding = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    sizes = {"batch_size": 2, "q_length": 3, "kv_length": 4, "attention_mask": padding}
+    for function, rows in ((bidirectional_mask_function, 0), (causal_mask_function, 4)):
+        options = {"mask_function": function, "allow_is_causal_skip": False}
+        found, expected = (make_mask(**sizes, **options) for make_mask in (make, sdpa_mask))
+        assert torch.equal(found, expected) and found.shape == (2, 1, 3, 4)
+        assert found.stride(2) == rows
+    options = {"mask_function": bidirectional_mask_function, "allow_is_bidirectional_skip": True}
+    assert make(**sizes | {"attention_mask": None}, **options) is None
 
 
 def test_gradients_have_no_gradients():

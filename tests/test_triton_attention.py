@@ -11,7 +11,7 @@ from test_blockwise_attention import NAME, Attention, mask_of, plain
 
 from modeling_aiayn import blockwise_attention as blocks
 
-pytest.importorskip("triton", reason="triton is not installed")
+pytest.importorskip("triton", minversion="3.4", reason="triton 3.4 is not installed")
 from modeling_aiayn import triton_attention as kernels
 
 B, H, K, W = 2, 3, 5, 20
@@ -130,15 +130,6 @@ def test_what_dropout_keeps_of_a_row_tells_nothing_about_other_rows():
         assert float(of_pairs.mean()) == pytest.approx(0, abs=0.3)
 
 
-def test_double_precision_is_computed_in_torch():
-    given = [each.double() for each in inputs(9, 9)]
-    output, log_sums = kernels.forward(*given, None, SEED, 0.0, False)
-    torch.testing.assert_close(output, plain(*given, None).transpose(1, 2))
-    gradient = torch.randn_like(output)
-    found = kernels.backward(gradient, *given, None, SEED, output, log_sums, 0.0, False)
-    assert {each.dtype for each in found} == {torch.float64}
-
-
 @pytest.mark.usefixtures("on_cpu")
 def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
     used = []
@@ -168,23 +159,81 @@ def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("element_size", "width", "kilobytes", "block"),
+    ("element_size", "width", "kilobytes", "expected"),
     [
-        (2, 64, 227, 64),  # H100
-        (2, 40, 227, 64),
-        (2, 128, 227, 64),
-        (2, 64, 99, 64),  # RTX 3090
-        (2, 128, 99, 32),
-        (2, 64, 64, 32),  # T4
-        (4, 64, 163, 64),  # A100
-        (4, 128, 99, 16),
-        (4, 256, 99, 16),
-        (4, 64, 0, 16),
+        (2, 64, 227, (64, 3)),  # H100
+        (2, 32, 227, (64, 3)),
+        (2, 128, 227, (64, 2)),
+        (4, 256, 227, (32, 2)),
+        (4, 64, 163, (64, 2)),  # A100
+        (2, 64, 99, (64, 3)),  # RTX 3090
+        (2, 128, 99, (32, 2)),
+        (4, 128, 99, (16, 2)),
+        (4, 256, 99, (0, 2)),
+        (2, 64, 64, (32, 3)),  # T4
+        (4, 64, 64, (32, 2)),
     ],
 )
-def test_blocks_fit_into_shared_memory(monkeypatch, element_size, width, kilobytes, block):
-    monkeypatch.setattr(kernels, "LARGEST", 64)
-    assert kernels._block_size(element_size, width, 1024 * kilobytes) == block
+def test_blocks_fit_into_shared_memory(monkeypatch, element_size, width, kilobytes, expected):
+    monkeypatch.setattr(kernels, "LARGEST", LARGEST)
+    found = kernels.block_size_and_stages(element_size, width, 1024 * kilobytes)
+    assert found == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_no_block_fits_is_computed_in_torch(monkeypatch, dtype):
+    if dtype == torch.float32:
+        monkeypatch.setattr(kernels, "_shared_memory", lambda device: 7 * 16 * 32 * 4 - 1)
+        monkeypatch.setattr(kernels, "_attend", None)
+    given = [each.to(dtype) for each in inputs(9, 9)]
+    output, log_sums = kernels.forward(*given, None, SEED, 0.0, False)
+    torch.testing.assert_close(output, plain(*given, None).transpose(1, 2))
+    gradient = torch.randn_like(output)
+    found = kernels.backward(gradient, *given, None, SEED, output, log_sums, 0.0, False)
+    assert {each.dtype for each in found} == {dtype}
+
+
+def test_float32_is_multiplied_as_torch_does():
+    assert kernels._precision(torch.float32) == "tf32x3"
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert kernels._precision(torch.float32) == "tf32"
+        assert kernels._precision(torch.bfloat16) == "ieee"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"),
+    reason="this version of torch has one switch for TF32",
+)
+def test_tf32_that_transformers_switched_on_is_seen():
+    """Reading allow_tf32 is an error then."""
+    program = (
+        "import torch; torch.backends.fp32_precision = 'tf32'\n"
+        "from modeling_aiayn.triton_attention import _precision\n"
+        "assert _precision(torch.float32) == 'tf32'"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_matrices_may_lie_in_memory_in_any_order(dropout):
+    """More heads than tokens, columns side by side in place of rows, and an expanded gradient."""
+    given = [torch.randn(5, 8, width, 16).transpose(2, 3) for width in (K, K, W)]
+    gradient = torch.randn(1, 1, 1, 1).expand(5, 8, 16, W)
+    options = (None, SEED, dropout, True)
+    output, log_sums = kernels.forward(*given, *options)
+    found = kernels.backward(gradient, *given, None, SEED, output, log_sums, dropout, True)
+    assert [each.stride() for each in found] == [each.stride() for each in given]
+    near = [each.contiguous() for each in given]
+    expected = kernels.forward(*near, *options)
+    close([output, log_sums], expected)
+    rest = (None, SEED, *expected, dropout, True)
+    close(found, kernels.backward(gradient.contiguous(), *near, *rest))
+    if not dropout:
+        close([output, log_sums], blocks.blockwise_forward(*given, *options))
+        close(found, blocks.blockwise_backward(gradient, *given, *rest))
 
 
 # The norm of an error, as a part of the result's norm.
@@ -263,9 +312,9 @@ def test_on_a_gpu_blocks_of_the_real_sizes_give_equation_1(
 def test_the_kernels_compile_for_gpus_and_fit_into_their_shared_memory(tmp_path):
     program = ROOT / "tests" / "compile_kernels.py"
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    del environment["TRITON_INTERPRET"]
+    environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, program], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" fits\n") == 12
+    assert done.stdout.count(" fits\n") == 24

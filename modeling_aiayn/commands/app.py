@@ -65,6 +65,9 @@ class AppFlags(SourceFlags, ServerFlags):
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
         check_package("gradio", "app")
         check_package("sentencex", "documents")
+        names = ("restore_case", "source_lang")
+        self.flags_for_translators = [name for name in names if getattr(self, name)]
+        self.set_source_lang(self.model, self.hub)
 
 
 def make_page(flags: AppFlags) -> Any:
@@ -78,7 +81,6 @@ def make_page(flags: AppFlags) -> Any:
     head = saved_architecture(path, flags.hub)
     title = flags.model.rstrip("/").rsplit("/", 1)[-1]
     if head not in HEADS:
-        flags.set_source_lang(flags.model, flags.hub)
         translator = thread(Translator.from_pretrained, flags.model, hub=flags.hub, device=device)
         examples = flags.examples or EXAMPLES.get(flags.model, [])
         return TranslationPage(
@@ -90,9 +92,8 @@ def make_page(flags: AppFlags) -> Any:
             examples,
             flags.prepare_sentence,
         ).build()
-    for name in ("restore_case", "source_lang"):
-        if getattr(flags, name):
-            raise ValueError(f"--{name} is for translators, and {path} holds {head}.")
+    for name in flags.flags_for_translators:
+        raise ValueError(f"--{name} is for translators, and {path} holds {head}.")
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], flags.model, flags.hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
     model.eval().to(device)
