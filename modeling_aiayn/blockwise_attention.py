@@ -178,6 +178,7 @@ def blockwise_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Algorithm 2: the gradients of queries, keys and values, from the gradient of the output."""
     inputs = (query, key, value)
+    gradient = gradient.contiguous()  # products read it many times
     of_query, of_key, of_value = (torch.zeros_like(each, dtype=_wide(each)) for each in inputs)
     sums = (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype)  # D of the algorithm
     for sentence in range(len(query)):
