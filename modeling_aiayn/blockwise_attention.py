@@ -8,6 +8,7 @@ anew, from the logarithm of the row's sum (algorithm 2). Shapes are those of att
 
 import math
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import torch
@@ -203,36 +204,20 @@ def blockwise_backward(
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    seed: Tensor,
-    dropout: float,
-    is_causal: bool,
-) -> tuple[Tensor, Tensor]:
-    attend, _ = KERNELS.get(query.device.type, (blockwise_forward, None))
-    output, log_sums = attend(query, key, value, mask, seed, dropout, is_causal)
-    return output, log_sums
+def _passes(query: Tensor) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return KERNELS.get(query.device.type, (blockwise_forward, blockwise_backward))
 
 
-def _backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    seed: Tensor,
-    output: Tensor,
-    log_sums: Tensor,
-    dropout: float,
-    is_causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _, differentiate = KERNELS.get(query.device.type, (None, blockwise_backward))
-    states = (gradient, query, key, value, mask, seed, output, log_sums)
-    of_query, of_key, of_value = differentiate(*states, dropout, is_causal)
-    return of_query, of_key, of_value
+@wraps(blockwise_forward)
+def _forward(query: Tensor, *inputs: Any) -> Any:
+    attend, _ = _passes(query)
+    return attend(query, *inputs)
+
+
+@wraps(blockwise_backward)
+def _backward(gradient: Tensor, query: Tensor, *inputs: Any) -> Any:
+    _, differentiate = _passes(query)
+    return differentiate(gradient, query, *inputs)
 
 
 # Compilers and exporters see two operations, and not their loops.
