@@ -11,10 +11,11 @@ from training_setup import arguments, logged, make_trainer
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.batches import (
+    PAIR,
     TokenBatches,
     cut_batches,
     padded_lengths,
-    pair_lengths,
+    token_lengths,
 )
 from modeling_aiayn.training.data import encode_pairs
 
@@ -31,10 +32,10 @@ def size(lengths, batch):
 
 def test_lengths_of_both_sides_are_found(encoded):
     expected = [(len(row["input_ids"]), len(row["labels"])) for row in encoded]
-    assert pair_lengths(encoded).tolist() == [list(pair) for pair in expected]
-    assert pair_lengths(encoded.to_list()).tolist() == [list(pair) for pair in expected]
+    assert token_lengths(encoded, PAIR).tolist() == [list(pair) for pair in expected]
+    assert token_lengths(encoded.to_list(), PAIR).tolist() == [list(pair) for pair in expected]
     shuffled = encoded.shuffle(seed=1).select(range(30))
-    assert pair_lengths(shuffled).tolist() == [
+    assert token_lengths(shuffled, PAIR).tolist() == [
         [len(r["input_ids"]), len(r["labels"])] for r in shuffled
     ]
 
@@ -115,7 +116,7 @@ def test_on_multi30k_at_most_5_percent_is_padding():
         pytest.skip("Multi30k is not beside the project.")
     pairs = read_pairs(str(MULTI30K / "train"), "en", "de")
     tokenizer = train_bpe_tokenizer(pairs["source"][:5000] + pairs["target"][:5000], 4000)
-    lengths = pair_lengths(encode_pairs(pairs, tokenizer, tokenizer, 256, "pairs"))
+    lengths = token_lengths(encode_pairs(pairs, tokenizer, tokenizer, 256, "pairs"), PAIR)
     for max_tokens in (2048, 4096, 8192):
         batches = cut_batches(lengths, max_tokens, np.random.default_rng(0))
         padded = sum(size(lengths, batch) for batch in batches)

@@ -277,7 +277,7 @@ def _dataset(rows: Iterable[tuple[str, str]], names: Sequence[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Encode the columns "text" and "label" as "input_ids" and "labels".
+    """Add the ids of "text" as "input_ids", and rename "label" to "labels".
 
     A text of more than max_length tokens is cut, and still ends in `</s>`.
     """
@@ -288,14 +288,11 @@ def encode_texts(
             "input_ids": [
                 row if len(row) <= max_length else [*row[: max_length - 1], row[-1]] for row in ids
             ],
-            "labels": batch["label"],
             "is_cut": [len(row) > max_length for row in ids],
         }
 
-    encoded = texts.map(
-        encode, batched=True, remove_columns=texts.column_names, desc=f"Encoding {name}"
-    )
+    encoded = texts.map(encode, batched=True, desc=f"Encoding {name}")
     cut = sum(encoded["is_cut"])
     if cut:
         logger.info("%s: %d of %d texts cut to %d tokens.", name, cut, len(encoded), max_length)
-    return encoded.remove_columns("is_cut")
+    return encoded.remove_columns("is_cut").rename_column("label", "labels")

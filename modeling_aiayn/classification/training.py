@@ -16,7 +16,7 @@ from ..configuration_aiayn import AiaynConfig
 from ..loading import check_directory, find_model, load_checked, load_config, load_tokenizer
 from ..modeling_aiayn import AiaynForSequenceClassification
 from ..tokenization import train_tokenizer, vocabulary_sha256
-from ..training.arguments import RunArguments
+from ..training.arguments import TextTrainingArguments
 from ..training.fine_tuning import RATES
 from ..training.ignored_flags import default_of, warn_of_ignored_size
 from ..training.setup import PresetArguments, read_overrides, save_table_length
@@ -31,7 +31,7 @@ OF_NO_WEIGHT = {
 
 
 @dataclass
-class ClassifierTrainingArguments(RunArguments):
+class ClassifierTrainingArguments(TextTrainingArguments):
     """Training arguments of a classifier."""
 
     lr_scheduler_type: str = HfArg(default="linear", help="A schedule of transformers.")

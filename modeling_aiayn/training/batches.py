@@ -20,21 +20,26 @@ from torch.utils.data import Sampler
 FILL = 0.9
 
 Lengths = NDArray[np.int64]
+# The columns of ids of a sentence pair, and of a text.
+PAIR = ("input_ids", "labels")
+TEXT = ("input_ids",)
 
 
-def pair_lengths(dataset: Dataset | Sequence[dict[str, list[int]]]) -> Lengths:
-    """Source and target lengths in tokens of pairs with "input_ids" and "labels", [pairs, 2]."""
-    columns = ("input_ids", "labels")
+def token_lengths(
+    dataset: Dataset | Sequence[dict[str, list[int]]], columns: Sequence[str]
+) -> Lengths:
+    """Lengths of the columns of ids, in tokens, [examples, columns]."""
     if not isinstance(dataset, Dataset):
         rows = (dataset[index] for index in range(len(dataset)))
-        return np.array([[len(row[name]) for name in columns] for row in rows]).reshape(-1, 2)
+        counts = [[len(row[name]) for name in columns] for row in rows]
+        return np.array(counts).reshape(-1, len(columns))
     if missing := [name for name in columns if name not in dataset.column_names]:
         raise ValueError(
             f"Batches of similar length need the column {missing[0]} in the dataset, got "
             f"{dataset.column_names}. Encode the texts first, with Dataset.map, or pass "
             "train_sampling_strategy='random' without max_tokens_per_batch."
         )
-    tables = dataset.select_columns(columns).with_format("arrow").iter(10_000)
+    tables = dataset.select_columns([*columns]).with_format("arrow").iter(10_000)
     lengths = [
         np.stack([pyarrow.compute.list_value_length(table[name]) for name in columns], axis=1)
         for table in tables
@@ -118,7 +123,7 @@ class TokenBatches(Sampler[list[int]]):
 
     Args:
         lengths: See `cut_batches`. Or a function that returns the lengths in an epoch; pair i in
-            epoch e then has the index e * number of pairs + i, as in `ResegmentedPairs`.
+            epoch e then has the index e * number of pairs + i, as in `ResegmentedExamples`.
         max_tokens: See `cut_batches`.
         seed: Seed of the order.
         process: Number of this process.

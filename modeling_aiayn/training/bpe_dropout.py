@@ -1,4 +1,4 @@
-"""BPE-dropout: training pairs whose words are segmented in another way in each epoch.
+"""BPE-dropout: training texts whose words are segmented in another way in each epoch.
 
 Provilkov et al. 2020, BPE-Dropout (arXiv:1910.13267). At each step of byte-pair encoding (section
 5.1), each possible merge is skipped with a probability. Rare words then share pieces with frequent
@@ -10,9 +10,10 @@ and each occurrence takes one of them at random. So an epoch costs next to nothi
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from .batches import Lengths
+from .batches import Lengths, token_lengths
 
 # Random segmentations of each word.
 VARIANTS = 16
@@ -80,120 +81,145 @@ class Segmenter:
         return [self._ids.get(f"<0x{byte:02X}>", self._unknown) for byte in piece.encode()]
 
 
-class _Side:
-    """The words of all sources or all targets, and random segmentations of each word."""
+class _Texts:
+    """The words of all texts of a column, and random segmentations of each word.
+
+    Texts are cut to max_length tokens.
+    """
 
     def __init__(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         tokenizer: PreTrainedTokenizerBase,
         dropout: float,
         generator: np.random.Generator,
+        max_length: int,
     ) -> None:
+        self.max_length = max_length
         segmenter = Segmenter(tokenizer)
         numbers: dict[str, int] = {}
-        words, self.starts = [], np.zeros(len(texts) + 1, np.int64)
-        for row, text in enumerate(texts):
+        words, starts = [], [0]
+        for text in texts:
             words += [numbers.setdefault(word, len(numbers)) for word in segmenter.words(text)]
-            self.starts[row + 1] = len(words)
-        self.words = np.array(words, np.int64)
+            starts.append(len(words))
+        self.words, self.starts = np.array(words, np.int64), np.array(starts, np.int64)
         self.eos = tokenizer.eos_token_id
-        drawn = []
-        for word in tqdm(numbers, desc="BPE-dropout", unit="word"):
-            drawn += [segmenter.segment(word, dropout, generator) for _ in range(VARIANTS)]
-            drawn.append(segmenter.segment(word, 0.0, np.random.default_rng()))
+        drawn = [
+            segmenter.segment(word, dropout, generator)
+            for word in tqdm(numbers, desc="BPE-dropout", unit="word")
+            for _ in range(VARIANTS)
+        ]
         self.segment_lengths = np.array([len(ids) for ids in drawn], np.int64)
         self.segment_starts = np.concatenate([[0], self.segment_lengths.cumsum()])
         self.ids = np.array([index for ids in drawn for index in ids], np.int32)
 
     def choice(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """A random segmentation for each word."""
-        return self.words * (VARIANTS + 1) + generator.integers(VARIANTS, size=len(self.words))
-
-    def without_dropout(self) -> NDArray[np.int64]:
-        """The tokenizer's own segmentation of each word, which is kept after the random ones."""
-        return self.words * (VARIANTS + 1) + VARIANTS
+        return self.words * VARIANTS + generator.integers(VARIANTS, size=len(self.words))
 
     def lengths(self, choice: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens of each text, `</s>` included."""
         ends = np.concatenate([[0], self.segment_lengths[choice].cumsum()])[self.starts]
-        return np.diff(ends) + 1
+        return (np.diff(ends) + 1).clip(max=self.max_length)
 
     def ids_of(self, choice: NDArray[np.int64], row: int) -> list[int]:
         """The ids of a text, `</s>` last."""
         chosen = choice[self.starts[row] : self.starts[row + 1]]
         starts, ends = self.segment_starts[chosen], self.segment_starts[chosen + 1]
         parts = (self.ids[start:end] for start, end in zip(starts, ends, strict=True))
-        return [*np.concatenate([*parts, [self.eos]]).tolist()]
+        ids = np.concatenate([*parts, [self.eos]])
+        if len(ids) > self.max_length:
+            ids = np.append(ids[: self.max_length - 1], self.eos)
+        return [*ids.tolist()]
 
 
-class ResegmentedPairs:
-    """Training pairs for a DataLoader; index e * len(self) + i is pair i in epoch e.
+class _Epoch(NamedTuple):
+    """The segmentations of an epoch, and the lengths that follow from them."""
+
+    choices: list[NDArray[np.int64]]  # of the words of each column
+    is_kept: NDArray[np.bool_]  # [examples]: whether an example keeps its own ids
+    lengths: Lengths  # [examples, columns]
+
+
+class ResegmentedExamples:
+    """Training examples for a DataLoader; index e * len(self) + i is example i in epoch e.
+
+    A text is cut to the length of the longest one: the data may have been cut so. A pair is not
+    cut: one that would become too long keeps its own ids.
 
     Args:
-        pairs: Pairs with the columns "source", "target", "input_ids" and "labels".
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target.
+        examples: Encoded examples, with their texts.
+        columns: Each column of ids, with the column of its texts and their tokenizer.
         dropout: Probability of skipping a merge.
         seed: Seed of all segmentations.
-        max_tokens: Most tokens of a pair. A pair that would have more keeps its own ids.
-        max_length: Most tokens of a side, in the same way.
+        max_tokens: Most tokens of a pair, source plus target.
+        max_length: Most tokens of each side of a pair.
 
     Raises:
-        ValueError: A tokenizer is of another kind, or segments words in a way of its own.
+        ValueError: There are no texts, or a tokenizer is of another kind, or segments words in a
+            way of its own.
     """
 
     def __init__(
         self,
-        pairs: Dataset,
-        source_tokenizer: PreTrainedTokenizerBase,
-        target_tokenizer: PreTrainedTokenizerBase,
+        examples: Dataset,
+        columns: dict[str, tuple[str, PreTrainedTokenizerBase]],
         dropout: float,
         seed: int,
         max_tokens: float = math.inf,
         max_length: float = math.inf,
     ) -> None:
-        self.seed = seed
-        self.max_tokens, self.max_length = max_tokens, max_length
+        self.seed, self.max_tokens, self.max_length = seed, max_tokens, max_length
+        self._own_lengths = token_lengths(examples, tuple(columns))
+        longest = int(self._own_lengths.max()) if len(columns) == 1 else sys.maxsize
         generator = np.random.default_rng(seed)
-        given = (("source", "input_ids", source_tokenizer), ("target", "labels", target_tokenizer))
-        self._sides = []
-        for column, ids, tokenizer in given:
-            texts = list(pairs[column])
-            check_segmentation(texts[:COMPARED], pairs[:COMPARED][ids], tokenizer)
-            self._sides.append(_Side(texts, tokenizer, dropout, generator))
-        self._kept: dict[int, list[NDArray[np.int64]]] = {}
+        self._texts = {}
+        for column, (text_column, tokenizer) in columns.items():
+            texts = _column(examples, text_column)
+            check_segmentation(texts[:COMPARED], examples[:COMPARED][column], tokenizer)
+            self._texts[column] = _Texts(texts, tokenizer, dropout, generator, longest)
+        self._examples = examples.remove_columns([name for name, _ in columns.values()])
+        self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:
-        return len(self._sides[0].starts) - 1
+        return len(self._examples)
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        epoch, row = divmod(index, len(self))
-        choices = self._choices(epoch)
-        ids = [side.ids_of(each, row) for side, each in zip(self._sides, choices, strict=True)]
-        return dict(zip(("input_ids", "labels"), ids, strict=True))
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number, row = divmod(index, len(self))
+        epoch, example = self._epoch(number), self._examples[row]
+        if not epoch.is_kept[row]:
+            choices = zip(self._texts.items(), epoch.choices, strict=True)
+            example |= {name: texts.ids_of(choice, row) for (name, texts), choice in choices}
+        return example
 
     def lengths(self, epoch: int) -> Lengths:
-        """Source and target lengths of all pairs in an epoch, [pairs, 2]."""
-        return self._lengths(self._choices(epoch))
+        """The lengths of all examples in an epoch, in tokens, [examples, columns]."""
+        return self._epoch(epoch).lengths
 
-    def _lengths(self, choices: list[NDArray[np.int64]]) -> Lengths:
-        pairs = zip(self._sides, choices, strict=True)
-        return np.stack([side.lengths(choice) for side, choice in pairs], axis=1)
-
-    def _choices(self, epoch: int) -> list[NDArray[np.int64]]:
+    def _epoch(self, number: int) -> _Epoch:
         """The segmentations of an epoch; those of the last two epochs are kept."""
-        if epoch not in self._kept:
-            generator = np.random.default_rng((self.seed, epoch))
-            choices = [side.choice(generator) for side in self._sides]
-            lengths = self._lengths(choices)
-            is_too_long = lengths.sum(1) > self.max_tokens
-            is_too_long |= lengths.max(1) > self.max_length
-            for side, choice in zip(self._sides, choices, strict=True):
-                words = np.repeat(is_too_long, np.diff(side.starts))
-                choice[words] = side.without_dropout()[words]
-            self._kept = dict([*self._kept.items(), (epoch, choices)][-2:])
-        return self._kept[epoch]
+        if number not in self._epochs:
+            generator = np.random.default_rng((self.seed, number))
+            choices = [texts.choice(generator) for texts in self._texts.values()]
+            columns = zip(self._texts.values(), choices, strict=True)
+            lengths = np.stack([texts.lengths(choice) for texts, choice in columns], axis=1)
+            is_kept = (lengths.sum(1) > self.max_tokens) | (lengths.max(1) > self.max_length)
+            lengths = np.where(is_kept[:, None], self._own_lengths, lengths)
+            epoch = _Epoch(choices, is_kept, lengths)
+            self._epochs = dict([*self._epochs.items(), (number, epoch)][-2:])
+        return self._epochs[number]
+
+
+def _column(examples: Dataset, name: str) -> list[str]:
+    """The texts of a column."""
+    columns = getattr(examples, "column_names", None)
+    if columns is None or name not in columns:
+        raise ValueError(
+            f"bpe_dropout needs the texts of the training data in the column {name!r}, got "
+            f"{type(examples).__name__ if columns is None else columns}. Keep the texts when you "
+            "encode them, or leave bpe_dropout out."
+        )
+    return list(examples[name])
 
 
 def position_limit(config: PreTrainedConfig) -> float:
@@ -206,6 +232,8 @@ def check_segmentation(
     texts: Iterable[str], ids: Iterable[list[int]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Check that `Segmenter` without dropout gives the tokenizer's own ids, with `</s>` last.
+
+    The ids of a text may be cut before `</s>`.
 
     Raises:
         ValueError: The ids differ, because the tokenizer has added tokens or another template.
@@ -220,7 +248,7 @@ def check_segmentation(
     for text, expected in zip(texts, ids, strict=True):
         words = segmenter.words(text)
         token_ids = [each for word in words for each in segmenter.segment(word, 0.0, generator)]
-        if [*token_ids, tokenizer.eos_token_id] != expected:
+        if [*token_ids[: len(expected) - 1], tokenizer.eos_token_id] != expected:
             raise ValueError(
                 "bpe_dropout needs a tokenizer that splits words by its merges alone and appends "
                 f"{tokenizer.eos_token}, but {text!r} has other ids. Leave bpe_dropout out, or "

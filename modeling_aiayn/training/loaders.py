@@ -16,8 +16,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from .batches import Lengths, TokenBatches, padded_lengths, pair_lengths
-from .bpe_dropout import ResegmentedPairs
+from .batches import PAIR, TEXT, Lengths, TokenBatches, padded_lengths, token_lengths
+from .bpe_dropout import ResegmentedExamples
 
 
 def padding_collator(
@@ -34,13 +34,16 @@ def padding_collator(
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
 
 
-def example_lengths(dataset: Dataset, has_target: bool) -> list[int]:
-    """The length of each example in tokens, of the longer side where there is a target."""
-    if has_target:
-        return pair_lengths(dataset).max(1).tolist()
-    if isinstance(dataset, Dataset):
-        return [len(ids) for ids in dataset["input_ids"]]
-    return [len(dataset[index]["input_ids"]) for index in range(len(dataset))]
+def example_lengths(
+    dataset: Dataset | ResegmentedExamples, has_target: bool
+) -> list[int] | Callable[[int], list[int]]:
+    """The length of each example in tokens, of the longer side where there is a target.
+
+    A function of the epoch, where lengths change between epochs.
+    """
+    if isinstance(dataset, ResegmentedExamples):
+        return lambda epoch: dataset.lengths(epoch).max(1).tolist()
+    return token_lengths(dataset, PAIR if has_target else TEXT).max(1).tolist()
 
 
 def check_has_examples(dataset: Any) -> None:
@@ -50,7 +53,7 @@ def check_has_examples(dataset: Any) -> None:
 
 
 def token_batch_loader(
-    dataset: Dataset | ResegmentedPairs,
+    dataset: Dataset | ResegmentedExamples,
     args: TrainingArguments,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
@@ -63,10 +66,10 @@ def token_batch_loader(
             "set per_device_train_batch_size instead."
         )
     lengths: Lengths | Callable[[int], Lengths]
-    if isinstance(dataset, ResegmentedPairs):
+    if isinstance(dataset, ResegmentedExamples):
         lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)
     else:
-        lengths = padded_lengths(pair_lengths(dataset), pad_to_multiple_of)
+        lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
     order = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
     return DataLoaderShard(
@@ -83,6 +86,6 @@ def token_batch_loader(
 
 
 def _lengths_in_epoch(
-    dataset: ResegmentedPairs, pad_to_multiple_of: int | None, epoch: int
+    dataset: ResegmentedExamples, pad_to_multiple_of: int | None, epoch: int
 ) -> Lengths:
     return padded_lengths(dataset.lengths(epoch), pad_to_multiple_of)

@@ -1,5 +1,6 @@
 """Section 5 in the library's training loop: one trainer for all models of this package."""
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,7 +34,7 @@ from ..losses import shift_left
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import MUON, RunArguments
-from .bpe_dropout import ResegmentedPairs, position_limit
+from .bpe_dropout import ResegmentedExamples, position_limit
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
@@ -211,13 +212,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
-        dataset = self.train_dataset
-        if dropout := getattr(self.args, "bpe_dropout", 0.0):
-            source = self.processing_class
-            tokenizers = (source, self.target_tokenizer or source)
-            padding = 2 * ((multiple_of or 1) - 1)  # at most, for both sides
-            limits = (self._max_tokens - padding, position_limit(self.model.config))
-            dataset = ResegmentedPairs(dataset, *tokenizers, dropout, self.args.order_seed, *limits)
+        padding = 2 * ((multiple_of or 1) - 1)  # at most, for both sides
+        dataset = self._resegmented(self.train_dataset, self._max_tokens - padding)
         loader = token_batch_loader(dataset, self.args, collate, multiple_of, device)
         return separate_workers(loader)
 
@@ -225,12 +221,28 @@ class AiaynTrainer(Seq2SeqTrainer):
         """The library's batches of all examples; an interruption does not end their workers."""
         return separate_workers(super().get_eval_dataloader(eval_dataset))
 
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+    def _resegmented(self, dataset: Any, max_tokens: float = math.inf) -> Any:
+        """The training examples as bpe_dropout segments them."""
+        given = (getattr(self.args, "bpe_dropout", 0.0), self.args.order_seed)
+        if not given[0]:
+            return dataset
+        source = self.processing_class
+        if not self._has_target:
+            return ResegmentedExamples(dataset, {"input_ids": ("text", source)}, *given)
+        target = self.target_tokenizer or source
+        columns = {"input_ids": ("source", source), "labels": ("target", target)}
+        limits = (max_tokens, position_limit(self.model.config))
+        return ResegmentedExamples(dataset, columns, *given, *limits)
+
+    def _get_dataloader(
+        self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any
+    ) -> Any:
         """The library's batches; dataloader_drop_last applies only to training."""
         drops_last = self.args.dataloader_drop_last
         self.args.dataloader_drop_last = drops_last and is_training
+        dataset = self._resegmented(dataset) if is_training else dataset
         try:
-            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
         finally:
             self.args.dataloader_drop_last = drops_last
 
