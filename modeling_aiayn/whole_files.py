@@ -102,7 +102,8 @@ def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
 
     Raises:
         FileExistsError: The folder exists, is not empty, and is not to be replaced.
-        OSError: The folder cannot be written.
+        OSError: The folder cannot be written. If it is complete and only its name cannot be given,
+            the message says where it is.
     """
     folder = folder.resolve()
     if not replaces:
@@ -110,21 +111,32 @@ def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
     unfinished = unfinished_path(folder)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
+    is_whole = False
     try:
         with named_write_errors(folder):
             yield unfinished
         _share_weights(unfinished, unfinished.rglob("*.safetensors"))
         for path in (*unfinished.rglob("*"), unfinished):
             force_to_disk(path)
+        is_whole = True
+        _name_folder(unfinished, folder, replaces=replaces)
+    finally:
+        if not is_whole:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        _remove_if_empty(unfinished.parent)
+
+
+def _name_folder(unfinished: Path, folder: Path, *, replaces: bool) -> None:
+    """Give a complete folder its name."""
+    try:
         _remove_if_empty(folder)
         earlier = [_set_aside(folder)] if replaces and folder.exists() else []
         unfinished.replace(folder)
-        force_to_disk(folder.parent)
-        for each in earlier:
-            shutil.rmtree(each, ignore_errors=True)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        _remove_if_empty(unfinished.parent)
+    except OSError as error:  # another process may have made a folder of this name
+        raise OSError(error.errno, f"{error.strerror}; the files are in {unfinished}") from error
+    force_to_disk(folder.parent)
+    for each in earlier:
+        shutil.rmtree(each, ignore_errors=True)
 
 
 @contextmanager

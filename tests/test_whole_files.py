@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,21 @@ def test_a_mount_point_is_rejected_before_the_block(tmp_path, monkeypatch):
         pytest.fail("the block ran")
     with new_folder(tmp_path / "out" / "new"):
         pass
+
+
+def test_a_folder_whose_name_was_taken_meanwhile_is_kept(tmp_path):
+    """Exports take minutes: another process may have made a folder of this name."""
+
+    def write():
+        with new_folder(tmp_path / "model") as folder:
+            (folder / "a").write_text("mine")
+            (tmp_path / "model").mkdir()
+            (tmp_path / "model" / "a").write_text("theirs")
+
+    kept = tmp_path / UNFINISHED_FOLDER / "model"
+    with pytest.raises(OSError, match=f"the files are in {re.escape(str(kept))}"):
+        write()
+    assert files(tmp_path) == {"model/a": "theirs", f"{UNFINISHED_FOLDER}/model/a": "mine"}
 
 
 def test_the_current_directory_is_rejected(tmp_path, monkeypatch):
