@@ -223,16 +223,16 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     def _resegmented(self, dataset: Any, max_tokens: float = math.inf) -> Any:
         """The training examples as bpe_dropout segments them."""
-        given = (getattr(self.args, "bpe_dropout", 0.0), self.args.order_seed)
-        if not given[0]:
+        dropout, seed = getattr(self.args, "bpe_dropout", 0.0), self.args.order_seed
+        if not dropout:
             return dataset
         source = self.processing_class
         if not self._has_target:
-            return ResegmentedExamples(dataset, {"input_ids": ("text", source)}, *given)
+            return ResegmentedExamples(dataset, {"input_ids": ("text", source)}, dropout, seed)
         target = self.target_tokenizer or source
         columns = {"input_ids": ("source", source), "labels": ("target", target)}
         limits = (max_tokens, position_limit(self.model.config))
-        return ResegmentedExamples(dataset, columns, *given, *limits)
+        return ResegmentedExamples(dataset, columns, dropout, seed, *limits)
 
     def _get_dataloader(
         self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any
