@@ -22,6 +22,9 @@ def pop_label_smoothing_factor(kwargs: dict[str, Any]) -> float:
 
     It is not in the signature of forward: the Trainer of transformers treats each named argument
     with "label" in its name as labels, and computes no evaluation loss if one of them is missing.
+
+    Raises:
+        TypeError: The arguments have its earlier name, smoothing.
     """
     if "smoothing" in kwargs:  # its earlier name, which forward would ignore
         raise TypeError("forward() has no argument 'smoothing'. Pass label_smoothing_factor.")
@@ -119,7 +122,7 @@ def classification_loss(
 
     Args:
         logits: Scores, [B, L].
-        labels: Class ids, [B]; for "regression" numbers, [B] or [B, L]; for
+        labels: Class ids, [B]; for "regression" numbers, [B, L], or [B] if L is 1; for
             "multi_label_classification" 0 or 1, [B, L].
         problem_type: One of PROBLEM_TYPES.
         num_items_in_batch: Labels in the whole step.
@@ -134,7 +137,9 @@ def classification_loss(
         )
     labels = labels.to(logits.device)
     is_single_label = problem_type == "single_label_classification"
-    if labels.numel() != (logits.size(0) if is_single_label else logits.numel()):
+    is_one_each = is_single_label or logits.size(-1) == 1
+    has_shape = labels.numel() == len(logits) if is_one_each else labels.shape == logits.shape
+    if not has_shape:
         raise ValueError(
             f"{problem_type} needs one label for each {'text' if is_single_label else 'score'}, "
             f"got labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."

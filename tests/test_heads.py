@@ -258,7 +258,9 @@ def test_packed_texts_fit_a_learned_table():
     positions = torch.arange(4).repeat(2)[None]
     packed = model(text.repeat(1, 2), position_ids=positions, use_cache=False).logits
     torch.testing.assert_close(packed[:, 4:], model(text).logits)
-    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, got an input of 5"):
+    with pytest.raises(
+        ValueError, match="max_position_embeddings=4 positions, 0 to 3, got position 4"
+    ):
         model(text[:, :2], position_ids=torch.tensor([[3, 4]]))
 
 
@@ -397,6 +399,22 @@ def test_an_unknown_problem_type_raises_an_error():
         classification_loss(torch.ones(2, 1), torch.ones(2), "Regression")
 
 
+@pytest.mark.parametrize(
+    ("problem_type", "shape"),
+    [
+        ("multi_label_classification", (3, 2)),
+        ("multi_label_classification", (6,)),
+        ("regression", (3, 2)),
+        ("regression", (2,)),
+        ("single_label_classification", (3,)),
+    ],
+)
+def test_labels_of_another_shape_are_rejected(problem_type, shape):
+    """As many numbers in another shape would belong to other texts."""
+    with pytest.raises(ValueError, match=rf"{problem_type} needs one label .* shape \({shape[0]},"):
+        classification_loss(torch.zeros(2, 3), torch.zeros(shape), problem_type)
+
+
 def test_minus_100_is_an_ordinary_number_in_regression():
     logits, labels = torch.zeros(2, 1), torch.tensor([-100.0, 0.0])
     assert classification_loss(logits, labels, "regression").item() == 5000.0
@@ -434,7 +452,9 @@ def test_padding_on_the_left_needs_no_position():
     ids = torch.tensor([[1] * 5 + [7, 8, 9]])
     logits = model(ids, attention_mask=(ids != 1).long()).logits[:, 5:]
     torch.testing.assert_close(logits, model(ids[:, 5:]).logits)
-    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, got an input of 5"):
+    with pytest.raises(
+        ValueError, match="max_position_embeddings=4 positions, 0 to 3, got position 4"
+    ):
         model(ids, attention_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
 
 
