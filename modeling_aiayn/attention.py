@@ -1,7 +1,7 @@
 """Section 3.2: attention.
 
 Shapes, here and in every file: B batch, T query length, S key length, D d_model, H heads,
-K width of a head (d_k = d_v in the paper), F d_ff, V vocabulary.
+K width of a head (d_k and d_v of the paper, equal here), F d_ff, V vocabulary, L classes.
 """
 
 import math
@@ -35,9 +35,6 @@ def scaled_dot_product_attention(
 
     Returns:
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
-
-    Departs from the paper: masked scores get the dtype's minimum, in float16 half of it, not minus
-    infinity. So a row of padding alone stays finite.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # [B, H, T, S]
     if attention_mask is not None:
@@ -49,7 +46,11 @@ def scaled_dot_product_attention(
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask to add to scores of a dtype.
 
-    mask is boolean (True: attend), or holds numbers of any dtype to add to the scores.
+    mask is boolean (True: attend), or holds numbers of any dtype to add to the scores. It is
+    broadcastable to [B, H, T, S], and the result has its shape.
+
+    Departs from the paper: masked scores get the dtype's minimum, in float16 half of it, not minus
+    infinity. So a row of padding alone stays finite.
     """
     lowest = torch.finfo(dtype).min
     if dtype == torch.float16:
@@ -57,9 +58,7 @@ def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
         lowest /= 2
     if mask.dtype == torch.bool:
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, lowest)
-    if dtype in (mask.dtype, torch.float64) and dtype != torch.float16:
-        return mask.to(dtype)
-    return mask.clamp(min=lowest).to(dtype)
+    return mask.to(torch.promote_types(mask.dtype, dtype)).clamp(min=lowest).to(dtype)
 
 
 def eager_attention_forward(

@@ -18,7 +18,7 @@ from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from .attention import additive_mask, scaled_dot_product_attention
 
-# Queries and keys of a block, which has all heads of a sentence: it stays in the cache.
+# Queries, and keys, of a block. It has all heads of a sentence, and fits into a CPU's cache.
 BLOCK = 256
 # With fewer scores than these in a head, the plain form is faster.
 FEWEST_SCORES = 256 * 256
@@ -81,7 +81,7 @@ class _Blocks:
         shape = (len(query), -1, query.size(2), key.size(2))
         self.mask = None if mask is None else mask.expand(shape)[sentence]
         self.seed = int(seed) + sentence * query.size(2) * key.size(2)
-        self.threshold, self.is_causal = round(dropout * 2**16), is_causal
+        self.threshold, self.is_causal = min(round(dropout * 2**16), 2**16 - 1), is_causal
 
     def columns(self, rows: slice) -> Iterator[slice]:
         """Blocks of keys that some of the rows attend to."""
@@ -181,7 +181,7 @@ def blockwise_backward(
     inputs = (query, key, value)
     gradient = gradient.contiguous()  # products read it many times
     of_query, of_key, of_value = (torch.zeros_like(each, dtype=_wide(each)) for each in inputs)
-    sums = (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype)  # D of the algorithm
+    sums = (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype)  # algorithm 2's D
     for sentence in range(len(query)):
         blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)
         for rows in _spans(query.size(2)):

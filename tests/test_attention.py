@@ -11,6 +11,7 @@ from transformers.masking_utils import eager_mask
 from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn.attention import (
     MultiHeadAttention,
+    additive_mask,
     eager_attention_forward,
     scaled_dot_product_attention,
 )
@@ -111,7 +112,7 @@ def test_attention_is_permutation_equivariant():
 
 @pytest.mark.parametrize(("head_dim", "width"), [(None, 4), (D, D), (5, 5)])
 def test_heads_equal_a_loop_over_heads(head_dim, width):
-    """Narrow by default, wide with head_dim = d_model, or any width (Table 3, row B)."""
+    """Narrow by default, wide with head_dim = d_model, or any width."""
     attention = MultiHeadAttention(D, H, head_dim, bias=True)
     states, source = torch.randn(B, T, D), torch.randn(B, S, D)
     output, _ = attention(states, *attention.project_keys_values(source))
@@ -233,7 +234,7 @@ def test_a_boolean_4d_mask_hides_keys(implementation):
         model(ids, attention_mask=causal.long())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("implementation", ["eager", "aiayn_blockwise"])
 def test_a_float32_4d_mask_fits_every_dtype(implementation, dtype):
     """Its minimum would be minus infinity in float16, and a row of those gives NaN."""
@@ -244,8 +245,19 @@ def test_a_float32_4d_mask_fits_every_dtype(implementation, dtype):
     causal = torch.zeros(1, 1, 5, 5).masked_fill(hidden, torch.finfo(torch.float32).min)
     logits = model(ids, attention_mask=causal).logits
     torch.testing.assert_close(logits, model(ids).logits)
-    causal[:, :, 0] = torch.finfo(torch.float32).min
-    assert model(ids, attention_mask=causal).logits.isfinite().all()
+    for lowest in (torch.finfo(torch.float32).min, -torch.inf):
+        causal[:, :, 0] = lowest
+        for mask in (causal, causal.to(dtype)):
+            assert model(ids, attention_mask=mask).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("mask_dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_mask_of_any_dtype_is_added_to_scores_of_any_dtype(dtype, mask_dtype):
+    found = additive_mask(torch.tensor([0.5, -2.0, -torch.inf], dtype=mask_dtype), dtype)
+    lowest = torch.finfo(dtype).min / (2 if dtype == torch.float16 else 1)
+    assert found.dtype == dtype
+    assert found.tolist() == [0.5, -2.0, lowest]
 
 
 def varlen_attention(query, key, value, attention_mask, query_length, is_causal, **_):

@@ -148,6 +148,12 @@ def test_gradients_are_those_of_finite_differences_with_dropout(is_causal, opera
     assert torch.autograd.gradcheck(attend, inputs(11, 11), fast_mode=True)
 
 
+def test_a_rate_of_almost_1_leaves_finite_numbers():
+    query, key, value = (each.float() for each in inputs(300, 300))
+    output, _ = blockwise_attention_forward(Attention(), query, key, value, None, 1 - 2**-20)
+    assert output.isfinite().all()
+
+
 def test_keys_and_values_are_repeated_as_in_equation_1():
     """As of one source that several targets attend to."""
     query, key, value = inputs(11, 13)
