@@ -27,6 +27,7 @@ from modeling_aiayn import (
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
+from modeling_aiayn.pages.space import pinned_requirements
 from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish, renamed_card
 
 
@@ -437,6 +438,14 @@ def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(fo
     # The page splits texts into sentences. This package itself is among the files.
     assert {pin.partition("==")[0] for pin in pins} >= {"sentencex", "markdown-it-py"}
     assert not any(pin.startswith(("gradio", "peft", "modeling")) for pin in pins)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("MarianTokenizer", "sentencepiece"), ("FSMTTokenizer", "sacremoses")]
+)
+def test_the_requirements_of_a_space_are_also_those_of_imported_tokenizers(tmp_path, name, package):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    assert f"{package}=={version(package)}" in pinned_requirements(tmp_path)
 
 
 def test_a_space_of_an_adapter_is_refused(tmp_path, run):

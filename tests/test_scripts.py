@@ -18,11 +18,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import CLASSIFIER_RECIPES, LANGUAGE_MODEL_RECIPES, ROOT, arguments_of_recipe
+from conftest import (
+    CLASSIFIER_RECIPES,
+    LANGUAGE_MODEL_RECIPES,
+    ROOT,
+    arguments_of_recipe,
+    small_model,
+)
 from torch import distributed
 from transformers import AutoConfig, AutoTokenizer
 
 import aiayn
+from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.commands import evaluate_translation as evaluate_command
 from modeling_aiayn.commands import output_files, stream_flags
 from modeling_aiayn.commands.command_line import parse_arguments, run_command, typed_command
@@ -937,6 +944,14 @@ def test_a_saved_folder_reloads_in_a_fresh_process(model_folder, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "Reloaded AiaynForConditionalGeneration" in done.stdout
+
+
+def test_only_translation_models_are_reloaded_to_translate(run, tmp_path):
+    """A classifier would translate with random weights."""
+    small_model(AiaynForSequenceClassification, num_labels=2).save_pretrained(tmp_path)
+    code, out, err = run("check_reload.py", "--model", tmp_path, "--text", "We see.")
+    assert (code, out) == (1, "")
+    assert "saved as AiaynForConditionalGeneration, got AiaynForSequenceClassification" in err
 
 
 def test_a_stopped_translation_continues_after_its_whole_lines(run, model_folder, tmp_path):

@@ -16,6 +16,7 @@ from transformers.hf_argparser import HfArg
 
 from ..loading import check_directory
 from .command_line import parse_arguments
+from .saved_model import check_head
 
 
 @dataclass
@@ -30,6 +31,7 @@ def main() -> None:
     """Load and translate in a fresh process, and print what it prints."""
     (flags,) = parse_arguments(__doc__, ReloadFlags)
     check_directory(flags.model)
+    check_head(flags.model, "AiaynForConditionalGeneration")
     program = Path(__file__).with_name("reload_without_package.py")
     # -P: the folder of the program must not be searched for imports.
     command = [sys.executable, "-P", str(program), flags.model, *flags.text]

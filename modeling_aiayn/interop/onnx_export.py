@@ -201,8 +201,9 @@ def check_clients_support(translator: Translator) -> None:
     check_head_width(translator.model.config, "ONNX export")
     if translator.target_tokenizer is not translator.source_tokenizer:
         raise ValueError(
-            "ONNX export needs one vocabulary for both languages, because transformers.js and "
-            "optimum open one tokenizer, and this model has two. Train it with --vocabulary bpe."
+            "ONNX export needs one tokenizer for both languages, because transformers.js and "
+            "optimum open one, and this model has two, as imported models do. A model that is "
+            "trained with --vocabulary bpe has one."
         )
 
 

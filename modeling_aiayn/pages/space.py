@@ -9,11 +9,15 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
+from ..parsing import read_json_object
 from ..publishing import model_operations, read_card_metadata
 
 PACKAGE = "modeling_aiayn"
 SPACE_SDK = "gradio"
+# Classes of imported tokenizers, and the packages that they need.
+TOKENIZER_PACKAGES = {"MarianTokenizer": "sentencepiece", "FSMTTokenizer": "sacremoses"}
 # Parts of the package that a page does not read.
 LEFT_OUT = ("checkpoints", "recipes", "__pycache__")
 CARD = """---
@@ -63,7 +67,7 @@ def space_operations(
     texts = {
         "README.md": CARD.format(metadata=_metadata(name, str(license)), title=name, model=model),
         "app.py": APP.format(model=model, examples=list(examples)),
-        "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements()),
+        "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements(folder)),
     }
     operations += [CommitOperationAdd(path, text.encode()) for path, text in texts.items()]
     package = Path(str(files(PACKAGE)))
@@ -89,9 +93,11 @@ def _metadata(title: str, license: str) -> str:
     return str(data.to_yaml())
 
 
-def pinned_requirements() -> list[str]:
-    """The requirements of the page, each pinned to the installed version. The Hub adds Gradio."""
+def pinned_requirements(folder: str | Path) -> list[str]:
+    """The requirements of a model's page, pinned to installed versions. The Hub adds Gradio."""
     names = set(_required_packages("app")) - {SPACE_SDK}
+    tokenizer_class = read_json_object(Path(folder, TOKENIZER_CONFIG_FILE)).get("tokenizer_class")
+    names |= {TOKENIZER_PACKAGES[each] for each in TOKENIZER_PACKAGES if each == tokenizer_class}
     # A local version, as in 2.13.0+cpu, is on no public index.
     return sorted(f"{name}=={version(name).partition('+')[0]}" for name in names)
 
