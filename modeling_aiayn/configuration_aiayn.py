@@ -77,7 +77,7 @@ class AiaynConfig(PreTrainedConfig):
         encoder_layers, decoder_layers: Layers of each half, N.
         encoder_attention_heads, decoder_attention_heads: Heads of each half's attention, h.
         encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
-        head_dim: Width of one head, d_k = d_v (Table 3, row B). None: d_model / heads.
+        head_dim: Width of one head, d_k = d_v (section 3.2.2). None: d_model / heads.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
         attention_dropout: Rate on the attention weights.
         activation_dropout: Rate inside the feed-forward networks.
@@ -85,7 +85,7 @@ class AiaynConfig(PreTrainedConfig):
         classifier_pooling: How the classifier pools the encoder's states, "mean" or "max".
         activation_function: Activation of the feed-forward networks, a key of ACT2FN.
         position_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
-        max_position_embeddings: Rows of the learned table. Sinusoids have no limit and ignore it.
+        max_position_embeddings: Learned positions. Sinusoids have no limit and ignore it.
         position_base: Base of the sinusoids' wavelengths.
         position_offset: Position of the first token.
         norm_first: Normalise each sub-layer's input (pre-norm) instead of its output (post-norm).
@@ -104,7 +104,8 @@ class AiaynConfig(PreTrainedConfig):
         StrictDataclassFieldValidationError: A value has the wrong type.
         StrictDataclassClassValidationError: A value is out of range or does not fit another one.
 
-    Departs from the paper: layer_norm_eps, which the paper does not give, is Tensor2Tensor's.
+    Departs from the paper: layer_norm_eps, which the paper does not give, is Tensor2Tensor's. d_k
+    and d_v are equal; row B of Table 3 changes d_k alone.
     """
 
     model_type = "aiayn"

@@ -58,8 +58,9 @@ class SourceRelativeLength(LogitsProcessor):
     With one limit for the whole batch, a translation would depend on the length of its neighbours.
 
     Args:
-        max_lengths: Maximum length of each sentence in tokens, start token included, [N].
-        eos_token_ids: Ids that end a sentence, [E].
+        max_lengths: Maximum length of each of N sentences in tokens, start token included, [N].
+            The batch B of a call is N times the number of beams.
+        eos_token_ids: The E ids that end a sentence, [E].
     """
 
     def __init__(self, max_lengths: Tensor, eos_token_ids: Tensor) -> None:
@@ -86,7 +87,11 @@ class AiaynGenerationMixin(GenerationMixin):
     """generate() of transformers with default lengths, and with an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Reject continuous batching, which would fail in a thread and return the prompts."""
+        """Reject continuous batching, which would fail in a thread and return the prompts.
+
+        Raises:
+            ValueError: Always.
+        """
         raise ValueError(
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
@@ -105,7 +110,7 @@ class AiaynGenerationMixin(GenerationMixin):
         Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
         own source (an argument here, or a field of the generation configuration), and a language
         model adds 20 tokens. A learned position table limits both, and a minimum raises the limit.
-        max_length=20 in model.generation_config is ignored if Seq2SeqTrainer wrote it there.
+        If Seq2SeqTrainer wrote max_length=20 into model.generation_config, it is removed.
 
         Raises:
             ValueError: The scores are NaN, or max_length is beyond a learned position table.

@@ -25,6 +25,9 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
 
     Returns:
         Encodings, [..., D], in float32.
+
+    Raises:
+        ValueError: d_model is odd.
     """
     if d_model % 2:
         raise ValueError(f"d_model must be even (sine and cosine pairs), got d_model={d_model}.")
@@ -83,7 +86,8 @@ class AddNorm(nn.LayerNorm):
     """Section 3.1: the residual connection and normalisation around a sub-layer.
 
     Post-norm, as in the paper, is LayerNorm(x + Sublayer(x)); pre-norm is
-    x + Sublayer(LayerNorm(x)). A layer calls `before`, the sub-layer, then `after`.
+    x + Sublayer(LayerNorm(x)). A layer calls `before`, the sub-layer, then `after`; a call of the
+    module itself only normalises.
     dropout falls on the sub-layer's output (section 5.4).
     """
 
@@ -93,11 +97,11 @@ class AddNorm(nn.LayerNorm):
         self.norm_first = norm_first
 
     def before(self, hidden_states: Tensor) -> Tensor:
-        """Return the input of the sub-layer for hidden_states, [B, T, D] both."""
+        """Return the input of the sub-layer, [B, T, D]: hidden_states, normalised if norm_first."""
         return self(hidden_states) if self.norm_first else hidden_states
 
     def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to its input, hidden_states, and normalise, [B, T, D] each."""
+        """Add the sub-layer's output to hidden_states, [B, T, D] both; post-norm normalises it."""
         output = drop(output, self.dropout, self.training)
         hidden_states = hidden_states + output
         return hidden_states if self.norm_first else self(hidden_states)
@@ -201,8 +205,9 @@ class DecoderLayer(TransformerLayer):
 
         Args:
             hidden_states: States of the target, [B, T, D].
-            encoder_hidden_states: The encoder's output, [B, S, D]; None without a source.
-            attention_mask: For self-attention, in the form that the implementation takes.
+            encoder_hidden_states: The encoder's output, [B, S, D]. None: no attention over it.
+            attention_mask: For self-attention, in the form that the implementation takes. Eager
+                attention sees later positions without one.
             encoder_attention_mask: For attention over the source, in the same form.
             cache: Cached keys and values of earlier steps. New ones are added here.
             **kwargs: Arguments of attention.

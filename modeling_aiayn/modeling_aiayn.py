@@ -84,7 +84,7 @@ class AiaynModel(AiaynPreTrainedModel):
             decoder_input_ids: Target ids, start token first, [B, T].
             decoder_attention_mask: 1 for real target tokens, [B, past + T].
             encoder_outputs: The encoder's output if already computed, last_hidden_state [B, S, D].
-            past_key_values: What transformers before 5.24 calls cache.
+            past_key_values: The cache, by its name before transformers 5.24. Pass only one.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
             decoder_position_ids: Positions of the target, [B, T]. None: counted over real tokens.

@@ -125,11 +125,11 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise every matrix by Xavier, except a tied embedding.
+        """Initialise matrices by Xavier, and with tied embeddings all tables by a normal.
 
         A tied embedding is also the output projection. Its entries have a standard deviation of
-        d_model^-0.5, which becomes 1 after scaling. Learned positions get the standard deviation of
-        the scaled embeddings, because much smaller positions would hardly count beside them.
+        d_model^-0.5, which scaling (section 3.4) makes 1. Learned positions then get the standard
+        deviation of the scaled embeddings: much smaller positions would hardly count beside them.
         """
         is_embedding = isinstance(module, nn.Embedding)
         if isinstance(module, nn.Linear):
@@ -250,13 +250,14 @@ class AiaynStack(AiaynPreTrainedModel):
         rows = self.embed_positions.max_length
         if rows is None:
             return
+        lowest = 0
         if position_ids.numel() and self._can_check(position_ids, past_length):
-            num_positions = int(position_ids.max()) + 1
-        if num_positions > rows:
+            lowest, num_positions = int(position_ids.min()), int(position_ids.max()) + 1
+        if num_positions > rows or lowest < 0:
             raise ValueError(
-                f"The learned position table has max_position_embeddings={rows} positions, got an "
-                f"input of {num_positions} tokens. Shorten the input, or train a model with "
-                "position_type='sinusoidal', which has no limit."
+                f"The learned position table has max_position_embeddings={rows} positions, 0 to "
+                f"{rows - 1}, got position {lowest if lowest < 0 else num_positions - 1}. Shorten "
+                "the input, or train a model with position_type='sinusoidal', which has no limit."
             )
 
     def check_output_attentions(self, output_attentions: bool | None = None) -> None:
@@ -394,7 +395,7 @@ class AiaynDecoder(AiaynStack):
             attention_mask: 1 for real target tokens, cached ones included, [B, past + T].
             encoder_hidden_states: The encoder's output, [B, S, D].
             encoder_attention_mask: 1 for real source tokens, [B, S].
-            past_key_values: What transformers before 5.24 calls cache.
+            past_key_values: The cache, by its name before transformers 5.24. Pass only one.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, T, D].
             position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
@@ -512,6 +513,9 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
 
     A 4D mask must be ready for attention: True where a query may attend, or floating-point numbers
     to add to scores.
+
+    Raises:
+        ValueError: The mask has another shape, dtype or values.
     """
     if mask is None:
         return
@@ -536,9 +540,10 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
 
 
 def is_replayed(layer: nn.Module) -> bool:
-    """Whether backward runs a layer again, which would add to a cache twice.
+    """Whether gradient checkpointing runs a layer once more in the backward pass.
 
-    transformers takes the cache away, but before 5.24 by its old name alone.
+    The second run would add the same keys to a cache again. transformers therefore removes the
+    cache from the layer's arguments, but before 5.24 only under the name past_key_values.
     """
     is_checkpointed = getattr(layer, "gradient_checkpointing", False)
     return bool(is_checkpointed and layer.training and torch.is_grad_enabled())

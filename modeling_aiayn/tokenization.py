@@ -176,8 +176,8 @@ def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Build the vocabulary of the 256 bytes, for language models.
 
-    A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`,
-    and reads it as `train_character_tokenizer` says.
+    A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`.
+    In a text `</s>` is the special token; with split_special_tokens=True at a call, four bytes.
     """
     # GPT-2's visible character for each byte: only the ByteLevel decoder keeps valid UTF-8 that
     # stands beside an invalid byte.

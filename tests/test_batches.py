@@ -85,6 +85,9 @@ def test_pairs_that_fit_into_no_batch_are_rejected():
     ):
         cut_batches(long_ones, 100, np.random.default_rng(0), 8)
     assert len(cut_batches(long_ones, 100, np.random.default_rng(0), 3)) == 9
+    nothing = token_lengths(Dataset.from_dict({"input_ids": [], "labels": []}), PAIR)
+    with pytest.raises(ValueError, match=r"Training needs at least 1 pairs, .* got 0"):
+        cut_batches(nothing, 100, np.random.default_rng(0))
 
 
 def test_processes_share_each_epoch_and_epochs_differ(lengths):

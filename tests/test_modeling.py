@@ -568,11 +568,14 @@ def test_input_beyond_a_learned_table_is_refused():
     fits = torch.tensor([[5, 6, 7, 2]])
     model(fits, labels=fits)
     longer = torch.tensor([[5, 6, 7, 8, 2]])
-    message = "max_position_embeddings=4 positions, got an input of 5 tokens"
+    message = "max_position_embeddings=4 positions, 0 to 3, got position 4"
     with pytest.raises(ValueError, match=message):
         model(longer, labels=fits)
     with pytest.raises(ValueError, match=message):
         model(fits, labels=longer)
+    before = torch.tensor([[-1, 0, 1, 2]])
+    with pytest.raises(ValueError, match="positions, 0 to 3, got position -1"):
+        model.model.encoder(fits, position_ids=before)
 
 
 def test_all_that_a_model_computes_with_moves_with_it():

@@ -233,7 +233,8 @@ class AiaynTrainingArguments(TextTrainingArguments):
         ValueError: As for TextTrainingArguments; or noam is given arguments of another schedule,
             another schedule lacks a learning rate, or the batch size is given in two ways.
 
-    Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences.
+    Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences;
+    with it, one limit holds for source plus target tokens. The paper has about 25,000 of each.
     """
 
     schedules: ClassVar[tuple[str, ...]] = ("noam", *RunArguments.schedules)

@@ -28,7 +28,11 @@ TEXT = ("input_ids",)
 def token_lengths(
     dataset: Dataset | Sequence[dict[str, list[int]]], columns: Sequence[str]
 ) -> Lengths:
-    """Lengths of the columns of ids, in tokens, [examples, columns]."""
+    """Lengths of the columns of ids, in tokens, [examples, columns].
+
+    Raises:
+        ValueError: The dataset lacks one of the columns.
+    """
     if not isinstance(dataset, Dataset):
         rows = (dataset[index] for index in range(len(dataset)))
         counts = [[len(row[name]) for name in columns] for row in rows]
@@ -44,7 +48,7 @@ def token_lengths(
         np.stack([pyarrow.compute.list_value_length(table[name]) for name in columns], axis=1)
         for table in tables
     ]
-    return np.concatenate(lengths).astype(np.int64)
+    return np.concatenate([np.zeros((0, len(columns)), np.int64), *lengths]).astype(np.int64)
 
 
 def cut_batches(
@@ -69,13 +73,13 @@ def cut_batches(
     Raises:
         ValueError: One pair has more than max_tokens, or there are fewer pairs than batches.
     """
-    longest = int(lengths.sum(1).max())
+    longest = int(lengths.sum(1).max(initial=0))
     if longest > max_tokens:
         raise ValueError(
             f"max_tokens_per_batch={max_tokens} is less than the {longest} tokens, source plus "
             "target, of one pair. Raise it, or skip long pairs with a smaller --max_length."
         )
-    batches, parts = [], [generator.permutation(len(lengths))]
+    batches, parts = [], [generator.permutation(len(lengths))] if len(lengths) else []
     while parts:
         part = parts.pop()
         if _padded_size(lengths[part]) <= max_tokens:

@@ -134,18 +134,22 @@ class _Texts:
 
 
 class _Epoch(NamedTuple):
-    """The segmentations of an epoch, and the lengths that follow from them."""
+    """The segmentations of an epoch.
 
-    choices: list[NDArray[np.int64]]  # of the words of each column
-    is_kept: NDArray[np.bool_]  # [examples]: whether an example keeps its own ids
-    lengths: Lengths  # [examples, columns]
+    choices has those of each column's words. is_kept, [examples], says which examples keep their
+    own ids. lengths are [examples, columns], in tokens.
+    """
+
+    choices: list[NDArray[np.int64]]
+    is_kept: NDArray[np.bool_]
+    lengths: Lengths
 
 
 class ResegmentedExamples:
     """Training examples for a DataLoader; index e * len(self) + i is example i in epoch e.
 
-    A text is cut to the length of the longest one: the data may have been cut so. A pair is not
-    cut: one that would become too long keeps its own ids.
+    Texts are cut to the length of the longest one in the data, because the data may have been cut
+    to it. A pair is not cut: one that would become too long keeps its own ids in that epoch.
 
     Args:
         examples: Encoded examples, with their texts.
@@ -156,8 +160,8 @@ class ResegmentedExamples:
         max_length: Most tokens of each side of a pair.
 
     Raises:
-        ValueError: There are no texts, or a tokenizer is of another kind, or segments words in a
-            way of its own.
+        ValueError: There are no texts, or a tokenizer is not BPE, or its ids are not those of its
+            merges; see `check_segmentation`.
     """
 
     def __init__(

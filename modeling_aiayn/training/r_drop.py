@@ -1,8 +1,12 @@
 """R-Drop: two passes with other dropout must agree (Wu et al. 2021, arXiv:2106.14448).
 
 The paper's loss is the sum of both passes' losses, plus a weight times the mean of both Kullback-
-Leibler divergences between their distributions. Here the loss is half of this sum. So it equals the
-loss of one pass if both passes agree. A step takes two to three times as long.
+Leibler divergences between their distributions. A step takes two to three times as long.
+
+Departs from that paper: the loss is half of this sum. So it equals the loss of one pass if both
+passes agree.
+
+In the shapes, N is B * T positions, and C the positions of a chunk.
 """
 
 from typing import Any

@@ -12,7 +12,11 @@ def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
-    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate."""
+    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate.
+
+    Raises:
+        ValueError: warmup_updates is below 1.
+    """
     if warmup_updates < 1:
         raise ValueError(
             f"lr_scheduler_type='noam' needs warmup_steps of at least 1, got {warmup_updates}."
