@@ -5,13 +5,22 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, close_session, get_session
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelCard,
+    close_session,
+    get_session,
+)
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
@@ -76,6 +85,7 @@ PUBLISHED = (
     "scores.json",
     "curves.png",
     "attention.png",
+    "confusion.png",
 )
 # Patterns of needed files; one of each group must exist.
 NEEDED = (
@@ -198,7 +208,8 @@ def upload(
 ) -> str:
     """Upload files to the Hub in one commit, and create the repository if needed.
 
-    The token is that of `hf auth login` or HF_TOKEN.
+    Files of a model that was there before are deleted. The token is that of `hf auth login` or
+    HF_TOKEN.
 
     Args:
         operations: The files, as `model_operations` lists them.
@@ -270,10 +281,31 @@ def _commit(
     api.create_repo(repo_id, repo_type=kind, space_sdk=space_sdk, private=private, exist_ok=True)
     if revision is not None:
         api.create_branch(repo_id, repo_type=kind, branch=revision, exist_ok=True)
+    present = api.list_repo_files(repo_id, repo_type=kind, revision=revision)
+    changes: list[Any] = [*operations, *deletions_of_earlier(present, operations)]
     commit = api.create_commit(
-        repo_id, operations, repo_type=kind, commit_message=message, revision=revision
+        repo_id, changes, repo_type=kind, commit_message=message, revision=revision
     )
     return str(commit.commit_url)
+
+
+def deletions_of_earlier(
+    present: Iterable[str], operations: Sequence[CommitOperationAdd]
+) -> list[CommitOperationDelete]:
+    """Delete an earlier model's files in a repository: loaders prefer some to the new ones.
+
+    Args:
+        present: Paths of the files in the repository.
+        operations: The files to upload, with a card beside each model.
+    """
+    added = {operation.path_in_repo for operation in operations}
+    folders = [path.removesuffix("README.md") for path in added if path.endswith("README.md")]
+    names = {f"{folder}{pattern}" for folder in map(escape, folders) for pattern in PUBLISHED}
+    return [
+        CommitOperationDelete(path)
+        for path in present
+        if path not in added and any(fnmatchcase(path, name) for name in names)
+    ]
 
 
 class HubError(OSError):

@@ -146,7 +146,13 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(self.server.trouble, tuple):
             status, headers = self.server.trouble
             return self.answer({"error": "trouble"}, status, headers.items())
-        _, files = self.server.branch(repo, revision)
+        files = self.changed_files(self.server.branch(repo, revision)[1])
+        commit_id = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        self.server.repositories[repo][revision] = (commit_id, files)
+        address = f"{self.server.url}/{repo}/commit/{commit_id}"
+        return self.answer({"commitUrl": address, "commitOid": commit_id, "hookOutput": ""})
+
+    def changed_files(self, files):
         files = dict(files)
         for line in self.body.splitlines():
             entry = json.loads(line)
@@ -154,10 +160,9 @@ class Handler(BaseHTTPRequestHandler):
                 files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
             elif entry["key"] == "lfsFile":
                 files[entry["value"]["path"]] = self.server.objects[entry["value"]["oid"]]
-        commit_id = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
-        self.server.repositories[repo][revision] = (commit_id, files)
-        address = f"{self.server.url}/{repo}/commit/{commit_id}"
-        return self.answer({"commitUrl": address, "commitOid": commit_id, "hookOutput": ""})
+            elif entry["key"] == "deletedFile":
+                del files[entry["value"]["path"]]
+        return files
 
     def dribble(self):
         self.send_response(200)

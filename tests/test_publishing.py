@@ -15,6 +15,7 @@ import huggingface_hub
 import pytest
 import torch
 from conftest import ROOT, TOKEN, small_model
+from huggingface_hub import CommitOperationAdd
 from safetensors.torch import load_file, save_file
 from test_hub import HUB_SET
 
@@ -28,7 +29,13 @@ from modeling_aiayn import (
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
 from modeling_aiayn.pages.space import pinned_requirements
-from modeling_aiayn.publishing import PUBLISHED, files_to_publish, publish, renamed_card
+from modeling_aiayn.publishing import (
+    PUBLISHED,
+    deletions_of_earlier,
+    files_to_publish,
+    publish,
+    renamed_card,
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +109,27 @@ def test_a_folder_is_uploaded_in_one_commit(folder, hub):
     ]
     publish(folder, "me/dogs", revision="v2")
     assert hub.repositories["me/dogs"]["v2"][1] == files
+
+
+def test_files_of_an_earlier_model_are_deleted_and_no_others(folder, hub, tmp_path):
+    """Loaders would take its weights in 8 bits, or its second tokenizer, in place of the new."""
+    publish(folder, "me/dogs")
+    stale = ("model.int8.safetensors", "target_tokenizer/tokenizer.json", "confusion.png")
+    kept = (".gitattributes", "notes.md", "onnx/model.onnx", "other/config.json")
+    _, files = hub.repositories["me/dogs"]["main"]
+    expected = dict(files) | dict.fromkeys(kept, b"x")
+    hub.repositories["me/dogs"]["main"] = ("0" * 40, expected | dict.fromkeys(stale, b"x"))
+    publish(folder, "me/dogs")
+    assert hub.repositories["me/dogs"]["main"][1] == expected
+    # A Space holds its model in a folder.
+    found = deletions_of_earlier(
+        ["README.md", "models/[x]/config.json", "models/[x]/model.int8.safetensors", "app.py"],
+        [CommitOperationAdd(f"{place}README.md", b"") for place in ("", "models/[x]/")],
+    )
+    assert [each.path_in_repo for each in found] == [
+        "models/[x]/config.json",
+        "models/[x]/model.int8.safetensors",
+    ]
 
 
 def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
@@ -327,6 +355,13 @@ def test_models_of_other_tasks_are_tried_too(folder, tokenizer, tmp_path, cls):
     poison(tmp_path)
     with pytest.raises(ValueError, match="is not finite"):
         check_works(str(tmp_path))
+
+
+def test_a_model_of_few_positions_is_tried_on_as_many_tokens(tokenizer, tmp_path):
+    sizes = {"position_type": "learned", "max_position_embeddings": 2}
+    small_model(AiaynForCausalLM, vocab_size=len(tokenizer), **sizes).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    check_works(str(tmp_path))
 
 
 @pytest.mark.parametrize("cls", [AiaynModel])

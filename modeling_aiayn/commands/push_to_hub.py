@@ -110,7 +110,8 @@ def check_works(folder: str) -> None:
     auto_class = OTHER_MODELS.get(next(iter(names or []), ""))
     if auto_class is not None:
         model, tokenizer = load_with_tokenizer(auto_class, folder)
-        inputs = tokenizer(SENTENCE, return_tensors="pt")
+        length = {"truncation": True, "max_length": model.config.max_position_embeddings}
+        inputs = tokenizer(SENTENCE, return_tensors="pt", **length)
         if "decoder_input_ids" in signature(model.forward).parameters:
             inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id]])
         with torch.inference_mode():
