@@ -187,7 +187,7 @@ def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> 
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
-        if not line.strip():
+        if not line.strip(" "):
             continue
         if len(cells) != 2:
             raise ValueError(

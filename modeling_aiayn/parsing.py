@@ -60,8 +60,16 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
 class _PlainLoader(yaml.SafeLoader):
     """Reads YAML without aliases: a few lines of them can stand for billions of values.
 
-    As in YAML 1.2, only true and false are booleans (no is Norwegian), and 1e-5 is a number.
+    As in YAML 1.2, only true and false are booleans (no is Norwegian), 1e-5 is a number, 010 is
+    ten, and a key must not be repeated.
     """
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        repeated = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
+        if repeated is not None:
+            raise yaml.YAMLError(f"the key {repeated!r} is there twice")
+        return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -70,10 +78,17 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 _BOOLEAN, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
+_INTEGER = "tag:yaml.org,2002:int"
 _PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN or first in "tTfF"]
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag != _INTEGER and (tag != _BOOLEAN or first in "tTfF")
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_PlainLoader.add_implicit_resolver(_INTEGER, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_PlainLoader.add_constructor(_INTEGER, lambda _, node: int(node.value))
 _PlainLoader.add_implicit_resolver(
     _FLOAT, re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )

@@ -16,6 +16,7 @@ from modeling_aiayn.corpus import (
     read_hub,
     read_lines,
     read_pairs,
+    read_rows,
     skip_empty,
     stream_lines,
     warn_of_overlap,
@@ -100,6 +101,13 @@ def test_different_numbers_of_lines_are_rejected(prefix, tmp_path):
     (tmp_path / "data.en").write_text("A dog.\n")
     with pytest.raises(ValueError, match=r"got 1 in .*data\.en and 4 in .*data\.de\.gz"):
         read_pairs(prefix, "en", "de")
+
+
+def test_a_row_without_words_keeps_its_place(tmp_path):
+    """Translations of a file are compared with it line by line."""
+    (tmp_path / "pairs.tsv").write_text("a\tein\n\t\n\nb\tzwei\n")
+    rows = read_rows(str(tmp_path / "pairs.tsv"), "en", "de")
+    assert list(rows["source"]) == ["a", "", "b"]
 
 
 def test_pairs_with_an_empty_side_are_skipped_and_counted(tmp_path, caplog):

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.commands.export_flags import ExportFlags
+from modeling_aiayn.commands.export_marian import MarianFlags
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,
     check_exportable,
@@ -112,6 +113,14 @@ def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path
             assert each.log_probability == pytest.approx(log_probability, rel=1e-4)
             divisor = ((5 + len(each.token_ids)) / 6) ** 0.4
             assert each.score == pytest.approx(log_probability / divisor, rel=1e-4)
+
+
+def test_hypotheses_that_a_limit_makes_equal_are_one(tokenizer, tmp_path):
+    other = exported(Translator(trained_to_end(tokenizer), tokenizer), tmp_path / "ct2")
+    options = SearchOptions(num_beams=4, nbest=4, max_length_factor=0, max_length_offset=2)
+    for found in other.stream([text for text in TEXTS if text], options):
+        ids = [each.token_ids for each in found]
+        assert len(set(ids)) == len(ids)
 
 
 def test_options_mean_the_same(tokenizer, tmp_path):
@@ -383,3 +392,5 @@ def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, 
 def test_a_dtype_that_an_export_ignores_is_refused():
     with pytest.raises(ValueError, match=r"--dtype int8 has no effect on an export\. Pass --quant"):
         ExportFlags(model=["aiayn-en-de"], output="out", dtype="int8")
+    with pytest.raises(ValueError, match=r"--dtype int8 has no effect on an export\. Pass --quant"):
+        MarianFlags(model=["aiayn-en-de"], output="out", dtype="int8")

@@ -6,7 +6,7 @@ import json
 import pytest
 from sacrebleu import sentence_bleu
 
-from modeling_aiayn.commands.distill import nearest
+from modeling_aiayn.commands.distill import DistillFlags, nearest
 from modeling_aiayn.corpus import read_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
@@ -77,6 +77,15 @@ def test_a_distillation_resumes(run, tmp_path):
     assert run(*command, "--resume", "true")[0] == 0
     assert output.read_text() == expected
     assert json.loads(first) == {"en": PAIRS[0][0], "de": json.loads(first)["de"]}
+
+
+def test_a_distillation_depends_on_its_shortlist(tmp_path):
+    """Lines of two shortlists in one file would not be those of any."""
+    file, shortlist = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "list.safetensors"
+    output = str(tmp_path / "out.jsonl")
+    flags = {"model": ["aiayn-en-de"], "file": [str(file)], "output": output}
+    assert shortlist in DistillFlags(**flags, shortlist=str(shortlist)).input_files
+    assert DistillFlags(**flags).input_files[0] == file
 
 
 def test_a_model_of_the_other_direction_translates_the_other_side(run, tmp_path):

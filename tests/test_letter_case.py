@@ -2,6 +2,7 @@
 
 import pytest
 
+from modeling_aiayn.commands.source_flags import SourceFlags
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.letter_case import natural_case
 
@@ -37,6 +38,12 @@ def test_other_languages_have_no_capital_pronoun():
     assert natural_case("GLI AMICI E I CANI", "it") == "Gli amici e i cani"
 
 
+def test_german_nouns_make_no_title():
+    for text in ("Der Mann hat Hunde.", "Ein Mann mit Hut und Bart.", "Der Mann Hat Hunde"):
+        assert natural_case(text, "de") == text
+    assert natural_case("DER MANN HAT HUNDE.", "de") == "Der mann hat hunde."
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -48,6 +55,13 @@ def test_other_languages_have_no_capital_pronoun():
 )
 def test_no_text_changes_its_length(text):
     assert len(natural_case(text, "tr")) == len(text)
+
+
+def test_a_source_lang_that_the_model_does_not_have_is_warned_of(caplog):
+    SourceFlags(source_lang="en").set_source_lang("aiayn-en-de", hub=False)
+    assert not caplog.text
+    SourceFlags(source_lang="fr").set_source_lang("aiayn-en-de", hub=False)
+    assert "from en to de. --source_lang fr does not change that." in caplog.text
 
 
 def test_the_command_restores_the_case_of_lines_and_documents(run):

@@ -35,6 +35,7 @@ from modeling_aiayn.commands import output_files, stream_flags
 from modeling_aiayn.commands.command_line import parse_arguments, run_command, typed_command
 from modeling_aiayn.commands.recipes import RECIPES, find_recipe
 from modeling_aiayn.commands.shares import Share
+from modeling_aiayn.commands.translate_flags import TranslateFlags
 from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
@@ -1008,6 +1009,15 @@ def test_a_resumed_translation_has_the_same_settings(run, model_folder, tmp_path
     assert code == 0, err
     assert (tmp_path / "out").read_text() == expected
     assert not list(tmp_path.glob("out.*"))
+
+
+def test_a_resumed_translation_depends_on_the_file_behind_stdin(tmp_path, monkeypatch):
+    (tmp_path / "texts").write_text("We see.\n")
+    flags = {"model": ["aiayn-en-de"], "output": str(tmp_path / "out")}
+    with (tmp_path / "texts").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert Path("/dev/stdin") in TranslateFlags(**flags).input_files
+        assert Path("/dev/stdin") not in TranslateFlags(**flags, text=["We see."]).input_files
 
 
 def test_prefixes_and_samples_continue_too(run, model_folder, tmp_path):

@@ -184,6 +184,31 @@ def test_scoring_a_translation_gives_its_score(translator):
         translator.score(texts, ["a"])
 
 
+def test_a_translator_follows_a_model_that_is_trained_further(tokenizer):
+    torch.manual_seed(0)
+    model = small_model(vocab_size=len(tokenizer), dropout=0.5)
+    translator, pair = Translator(model, tokenizer), ["the dog sees"]
+    before = translator(pair), translator.score(pair, pair)[0].log_probability
+    model.train()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight))
+    after = translator(pair), [translator.score(pair, pair)[0].log_probability for _ in range(3)]
+    other = Translator(model, tokenizer)
+    assert after[0] == other(pair) != before[0]
+    assert set(after[1]) == {other.score(pair, pair)[0].log_probability} != {before[1]}
+
+
+def test_words_that_cannot_be_forced_are_warned_of(caplog):
+    words = train_word_tokenizer(["ein hund sieht"] * 3)
+    translator = Translator(small_model(vocab_size=len(words)), words)
+    list(translator.stream(["ein hund"], prefixes=["ein Zebra"]))
+    assert "Sentence 1: a word of its prefix or phrases is not in the vocabulary" in caplog.text
+    caplog.clear()
+    list(translator.stream(["ein hund"], prefixes=["ein hund"]))
+    assert "vocabulary" not in caplog.text
+
+
 def test_several_models_vote(translator, folder):
     twins = Translator.from_pretrained([folder, folder])
     assert twins(TEXTS) == translator(TEXTS)

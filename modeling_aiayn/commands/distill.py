@@ -46,6 +46,7 @@ class DistillFlags(PairFlags, StreamFlags):
         return {
             "--file": [path for file in self.file for path in self.files_of_pairs(file)],
             "--model": [] if self.hub else files_of_models(self.model),
+            "--shortlist": [] if self.shortlist is None else [Path(self.shortlist)],
         }
 
     @property

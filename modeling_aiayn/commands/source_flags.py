@@ -1,11 +1,14 @@
 """Flags of the jobs that translate whole texts."""
 
+import logging
 from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
 from ..languages import DEFAULT_LANGUAGES, saved_languages
 from ..translation.letter_case import natural_case
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -25,8 +28,13 @@ class SourceFlags:
 
     def set_source_lang(self, model: str, hub: bool) -> None:
         """Set source_lang to the saved model's language, unless --source_lang was passed."""
-        saved = saved_languages(model, hub) or DEFAULT_LANGUAGES
-        self.source_lang = self.source_lang or saved[0]
+        saved = saved_languages(model, hub)
+        if saved is not None and self.source_lang not in (None, saved[0]):
+            logger.warning(
+                "%s was saved as a model from %s to %s. --source_lang %s does not change that.",
+                *(model, *saved, self.source_lang),
+            )
+        self.source_lang = self.source_lang or (saved or DEFAULT_LANGUAGES)[0]
 
     def prepare_sentence(self, sentence: str) -> str:
         """Return a sentence as the model gets it, with --restore_case in natural case."""

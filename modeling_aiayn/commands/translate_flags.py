@@ -78,7 +78,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
         for name, path in named.items():
             if path is not None and not (path and Path(path).exists()):
                 raise FileNotFoundError(f"No such file: --{name} {path or repr(path)}.")
-        if self.text is None and self.input is None and status_of(sys.stdin) is not None:
+        if self._reads_file_from_stdin:
             inputs["stdin"] = [Path("/dev/stdin")]
         inputs["--model"] = files_of_models(self.model)
         outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
@@ -87,8 +87,13 @@ class TranslateFlags(SourceFlags, StreamFlags):
     @property
     def input_files(self) -> list[Path]:
         """The files that the lines depend on."""
-        named = (self.input, self.prefixes, self.phrases, self.shortlist)
+        stdin = "/dev/stdin" if self._reads_file_from_stdin else None
+        named = (stdin, self.input, self.prefixes, self.phrases, self.shortlist)
         return [*(Path(path) for path in named if path is not None), *files_of_models(self.model)]
+
+    @property
+    def _reads_file_from_stdin(self) -> bool:
+        return self.text is None and self.input is None and status_of(sys.stdin) is not None
 
     @property
     def is_dialogue(self) -> bool:

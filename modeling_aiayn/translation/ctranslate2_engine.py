@@ -179,9 +179,11 @@ class CTranslate2Engine:
                 ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in token_ids
             ]
             totals = self.score([sentence.input_ids] * len(token_ids), token_ids)
+        # Hypotheses that reached the limit may have become equal.
+        different = dict(zip(map(tuple, token_ids), totals, strict=True))
         hypotheses = [
-            Hypothesis(tuple(ids), total, normalized_score(total, len(ids), options))
-            for ids, total in zip(token_ids, totals, strict=True)
+            Hypothesis(ids, total, normalized_score(total, len(ids), options))
+            for ids, total in different.items()
         ]
         return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
 

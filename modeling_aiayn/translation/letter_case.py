@@ -4,6 +4,8 @@ import re
 
 WORD = re.compile(r"[^\W\d_]+")
 PRONOUN = re.compile(r"\bi\b")
+# Languages whose nouns begin with a capital: their ordinary sentences look like titles.
+CAPITAL_NOUNS = ("de", "lb")
 # In a title, words with fewer letters may begin in lower case.
 LONG_WORD_LETTERS = 4
 
@@ -38,13 +40,14 @@ def is_title(text: str) -> bool:
 def natural_case(text: str, language: str) -> str:
     """Lower-case all letters but the first, if a sentence is IN CAPITALS or In Title Case.
 
-    Other texts stay as they are. Names lose their capitals. No text changes its length.
+    Other texts stay as they are, and so do titles in languages with CAPITAL_NOUNS. Names lose
+    their capitals. No text changes its length.
 
     Args:
         text: A sentence.
         language: Its language, an ISO 639 code. English writes "I" with a capital.
     """
-    if not (is_in_capitals(text) or is_title(text)):
+    if not is_in_capitals(text) and (language in CAPITAL_NOUNS or not is_title(text)):
         return text
     lowered = ((character, character.lower()) for character in text)
     small = "".join(lower if len(lower) == 1 else character for character, lower in lowered)

@@ -32,8 +32,8 @@ LEAVING_SHARE = 0.125
 class TorchEngine:
     """Our own decoder; several models vote by the mean of their probabilities.
 
-    Models are packed and generation configs are read on the first use. Later changes of either have
-    no effect.
+    Models are put into eval mode. They are packed on the first use, and again once their weights
+    have changed. Generation configs are read on the first use, and later changes have no effect.
 
     Args:
         models: The models.
@@ -76,6 +76,8 @@ class TorchEngine:
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
             )
         self.vocab_size = sizes.pop()
+        self._packed_weights: list[list[tuple[int, int]]] | None = None
+        self._packed_models: list[FastModel] = []
         self.source_positions = self._shortest_table("encoder")
         self.target_positions = self._shortest_table("decoder")
 
@@ -101,12 +103,16 @@ class TorchEngine:
         """Search options of the first model, if it was imported."""
         return search_defaults(self.models[0].generation_config)
 
-    @cached_property
+    @property
     def _fast_models(self) -> list[FastModel]:
-        if self.int8:
-            warn_of_slow_int8()
-        make_linear = int8_linear_function if self.int8 else linear_function
-        return [FastModel(model, make_linear) for model in self.models]
+        weights = [_weight_versions(model) for model in self.models]
+        if weights != self._packed_weights:
+            if self.int8:
+                warn_of_slow_int8()
+            make_linear = int8_linear_function if self.int8 else linear_function
+            self._packed_models = [FastModel(model, make_linear) for model in self.models]
+            self._packed_weights = weights
+        return self._packed_models
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check the models, and that required phrases come with beam search."""
@@ -230,6 +236,8 @@ class TorchEngine:
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
         _avoid_threads_of_parent(os.getpid())
+        for model in self.models:
+            model.eval()  # it may have been trained since
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
         decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
@@ -279,6 +287,14 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
     if staying:
         decoder.keep(torch.tensor(staying, device=decoder.attention_mask.device))
     return [searches[index] for index in staying]
+
+
+def _weight_versions(model: AiaynForConditionalGeneration) -> list[tuple[int, int]]:
+    """Where each weight is, and how often it was changed there."""
+    return [
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for weight in model.parameters()
+    ]
 
 
 def _without_compilation(model: Any) -> Any:

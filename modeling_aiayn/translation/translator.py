@@ -477,6 +477,13 @@ class Translator:
             prefix = self._cut(self._target_ids(given.prefix, True), f"{name}, prefix", room)
             encoded = (self._target_ids(each, True) for each in given.phrases)
             phrases = [each for each in encoded if each]
+            unknown = self.target_tokenizer.unk_token_id
+            if any(unknown in ids for ids in (prefix, *phrases)):
+                logger.warning(
+                    "%s: a word of its prefix or phrases is not in the vocabulary. The translation "
+                    "has %s in its place.",
+                    *(name, self.target_tokenizer.unk_token),
+                )
             source = self._cut(ids, name, self.max_source_tokens)
             sentences.append(SourceSentence(source, prefix, phrases, given.number))
         return sentences
