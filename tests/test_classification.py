@@ -13,7 +13,13 @@ from conftest import run_examples, small_model
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from huggingface_hub import ModelCard
 from safetensors import safe_open
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification import labelled_texts
@@ -143,6 +149,12 @@ def test_long_texts_are_cut_but_keep_their_end_token(tmp_path, caplog):
     assert {len(ids) for ids in encoded["input_ids"]} == {6}
     assert {ids[-1] for ids in encoded["input_ids"]} == {tokenizer.eos_token_id}
     assert f"train: {len(encoded)} of {len(encoded)} texts cut to 6 tokens" in caplog.text
+    without_end = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(tokenizer.backend_tokenizer.model), eos_token="</s>"
+    )
+    without_end.backend_tokenizer.pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    expected = without_end(list(splits["train"]["text"]), truncation=True, max_length=6).input_ids
+    assert encode_texts(splits["train"], without_end, 6, "train")["input_ids"] == expected
 
 
 def test_scores_by_hand():
@@ -467,6 +479,10 @@ def test_a_dataset_is_read_by_its_name(tmp_path):
         "validation": 2,
         "test": 20,
     }
+    (folder / "test.jsonl").rename(folder / "validation.jsonl")
+    data = TextDataArguments(dataset_name=str(folder), text_column="sentence", validation_share=0.3)
+    with pytest.raises(ValueError, match="validation_share has no effect: the dataset has a vali"):
+        load_labelled_splits(data, seed=0)
 
 
 def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):

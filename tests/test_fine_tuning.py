@@ -135,6 +135,17 @@ def test_lora_saves_a_small_adapter_that_is_merged_on_request(tune, tmp_path):
     assert card_of(merged)["library_name"] == "transformers"
 
 
+def test_an_adapter_is_merged_in_the_precision_in_which_it_was_trained(tune):
+    """In the base's half precision, small updates would be rounded away."""
+    base = AutoModelForSeq2SeqLM.from_pretrained("runs/base")
+    base.to(torch.bfloat16).save_pretrained("runs/base")
+    folder, _ = tune("--lora_rank", 3, "--merge_lora", "true")
+    weights = weights_of(folder)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    trained = weights["model.encoder.layers.0.fc1.weight"]
+    assert not torch.equal(trained, trained.bfloat16().float())
+
+
 def test_an_adapter_is_no_base_of_another_but_may_be_trained_as_a_whole(tune, run):
     tune("--lora_rank", 3, output="runs/first")
     flags = ("--start_from", "runs/first", "--output_dir", "runs/second", *SCHEDULE, *SHORT)
@@ -194,6 +205,7 @@ def test_new_tokens_are_whole_tokens_with_trained_rows(tune, tmp_path, caplog):
     assert [tokenizer.get_vocab()[token] for token in ("<2de>", "<2fr>")] == [size, size + 1]
     ids = [tokenizer(text).input_ids for text in ("<2de> The dog.", "The dog.")]
     assert ids[0] == [size, *ids[1]]
+    assert tokenizer("<2fr><2de> The dog.").input_ids == [size + 1, size, *ids[1]]
     assert weights_of(folder)["model.encoder.embed_tokens.weight"].size(0) == size + 2
     caplog.clear()
     assert Translator.from_pretrained(folder)(["<2de> We see."])

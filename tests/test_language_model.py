@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import run_examples, small_model
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
@@ -65,6 +66,22 @@ def test_decoding_restores_any_text(tokenizer, tmp_path):
         # Trainers of language models append the end token as text.
         assert found("</s>").input_ids == [found.eos_token_id]
         assert encode_prompt(found, STRANGE) == ids
+
+
+def test_examples_of_unequal_lengths_are_padded(tmp_path):
+    """By the trainer's own collator: labels with -100, as the loss expects."""
+    rows = [[5, 6, 7], [5, 6, 7, 8, 9], [5, 6]]
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    args = LanguageModelTrainingArguments(
+        str(tmp_path), max_steps=2, eval_strategy="no", load_best_model_at_end=False, use_cpu=True
+    )
+    tokenizer = byte_tokenizer()
+    model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer))
+    trainer = AiaynTrainer(model, args, train_dataset=data, processing_class=tokenizer)
+    batch = trainer.data_collator([data[0], data[1]])
+    assert batch["labels"].tolist() == [[5, 6, 7, -100, -100], [5, 6, 7, 8, 9]]
+    trainer.train()
+    assert trainer.state.global_step == 2
 
 
 def test_byte_ids_are_the_bytes_plus_four():

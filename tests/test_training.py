@@ -577,6 +577,9 @@ def test_splits_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=f"{name} needs {needs}"):
             load_splits(DataArguments(**{name: "x"}))
+    files = {"train_file": ["a.jsonl"], "validation_file": ["b"]}
+    with pytest.raises(ValueError, match=r"columns needs a \.tsv file\. Leave it out"):
+        load_splits(DataArguments(**files, columns="de,en"))
 
 
 def test_a_dataset_may_lack_a_test_and_nothing_else(tmp_path):

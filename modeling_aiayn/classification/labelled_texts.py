@@ -149,7 +149,13 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
     for split, labelled_texts in rows.items():
         _check_and_log_classes(split, labelled_texts, names)
     splits = {split: _dataset(labelled_texts, names) for split, labelled_texts in rows.items()}
-    if "validation" not in splits:
+    if "validation" in splits:
+        has_split = data.dataset_name is not None
+        reject_ignored(
+            data, "validation_share", "has no effect: the dataset has a validation split",
+            is_ignored=has_split,
+        )  # fmt: skip
+    else:
         _check_share(data.validation_share, rows["train"], names)
         parts = splits["train"].train_test_split(
             data.validation_share, seed=seed, stratify_by_column="label"
@@ -279,14 +285,18 @@ def encode_texts(
 ) -> Dataset:
     """Add the ids of "text" as "input_ids", and rename "label" to "labels".
 
-    A text of more than max_length tokens is cut, and still ends in `</s>`.
+    A text of more than max_length tokens is cut, and still ends in `</s>` if it did before.
     """
+    eos = tokenizer.eos_token_id
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         ids = tokenizer(batch["text"], return_attention_mask=False).input_ids
         return {
             "input_ids": [
-                row if len(row) <= max_length else [*row[: max_length - 1], row[-1]] for row in ids
+                [*row[: max_length - 1], eos]
+                if len(row) > max_length and row[-1] == eos
+                else row[:max_length]
+                for row in ids
             ],
             "is_cut": [len(row) > max_length for row in ids],
         }

@@ -10,15 +10,10 @@ from .translator_flags import ModelFlags
 
 
 @dataclass(kw_only=True)
-class ExportFlags(ModelFlags):
-    """The folder to write, and the sentences to compare on."""
+class OutputFlags(ModelFlags):
+    """The model, and the folder to write."""
 
     output: str = HfArg(help="Folder to write.")
-    file: str | None = HfArg(
-        default=None,
-        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-        "built-in grammar.",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -27,6 +22,17 @@ class ExportFlags(ModelFlags):
                 "--dtype int8 has no effect on an export. Pass --quantization int8 to "
                 "export-ctranslate2, or --dtypes int8 to export-onnx."
             )
+
+
+@dataclass(kw_only=True)
+class ExportFlags(OutputFlags):
+    """The folder to write, and the sentences to compare on."""
+
+    file: str | None = HfArg(
+        default=None,
+        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
+        "built-in grammar.",
+    )
 
     def sentences(self) -> list[str]:
         """The sentences to compare on.

@@ -11,14 +11,13 @@ from transformers.hf_argparser import HfArg
 from ..interop.marian_export import export_marian
 from ..interop.parity import SOURCES
 from .command_line import parse_arguments
-from .translator_flags import ModelFlags
+from .export_flags import OutputFlags
 
 
 @dataclass(kw_only=True)
-class MarianFlags(ModelFlags):
+class MarianFlags(OutputFlags):
     """The folder to write, and the size of the comparison."""
 
-    output: str = HfArg(help="Folder to write.")
     sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
 
 

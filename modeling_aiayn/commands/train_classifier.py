@@ -9,7 +9,6 @@ the model with `aiayn classify`.
 
 import json
 import sys
-import textwrap
 from pathlib import Path
 
 from datasets import DatasetDict
@@ -33,6 +32,9 @@ from ..training.run import Run
 from .command_line import parse_arguments, typed_command
 from .public_paths import corpus_name
 from .training_report import base_facts, run_facts, write_report
+
+# Most characters of the text in a card's example.
+EXAMPLE_LENGTH = 80
 
 
 def main() -> None:
@@ -83,7 +85,8 @@ def write_classification_report(
 ) -> None:
     """Write the scores of the held-out texts, and the card."""
     held_out = splits["test" if "test" in splits else "validation"]
-    example = textwrap.shorten(held_out["text"][0], 80, placeholder="...")
+    example = " ".join(held_out["text"][0].split())
+    example = example if len(example) <= EXAMPLE_LENGTH else f"{example[:EXAMPLE_LENGTH]}..."
     dataset = data.dataset_name or corpus_name(str(data.train_file))
     examples = f"{len(splits['train']):,} training texts"
     facts = run_facts(trainer, dataset, examples, typed_command())

@@ -131,7 +131,9 @@ def score_run(
         complete_adapter(args.output_dir, str(fine_tuning.start_from))
     # Reload from disk: with FSDP no process holds the whole model.
     options = {"hub": fine_tuning.hub, "device": args.device}
-    translator = Translator.from_pretrained(args.output_dir, **options)
+    # An adapter was trained on a base in float32: a merge in half precision would round it.
+    dtype = "auto" if fine_tuning.lora_rank is None else "float32"
+    translator = Translator.from_pretrained(args.output_dir, dtype=dtype, **options)
     if fine_tuning.merge_lora:
         replace_adapter(translator.model, args.output_dir)
     scores, _ = evaluate_translation(translator, held_out)

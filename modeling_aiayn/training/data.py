@@ -2,7 +2,8 @@
 
 import logging
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
+from pathlib import Path
 from typing import Any
 
 from datasets import (
@@ -146,6 +147,9 @@ def _check_arguments(data: DataArguments) -> None:
     has_pairs = data.train_file is not None or data.dataset_name is not None
     reason = "has no effect with training pairs of your own"
     reject_ignored(data, "embedded_train_size", reason, is_ignored=has_pairs)
+    files = chain(*(each or () for each in (data.train_file, data.validation_file, data.test_file)))
+    has_columns = any(Path(path.removesuffix(".gz")).suffix == ".tsv" for path in files)
+    reject_ignored(data, "columns", "needs a .tsv file", is_ignored=not has_columns)
     _check_noise(data)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import AddedToken, PreTrainedTokenizerBase
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -227,7 +227,9 @@ def add_source_tokens(
     known = [token for token in tokens if token in source.get_vocab()]
     if known:
         raise ValueError(f"add_tokens: {known[0]!r} is in the vocabulary already. Remove it.")
-    source.add_tokens(tokens)
+    # Found wherever they stand, as in "<2fr><formal> We see."; a normalizer would prepend a blank.
+    options = {"normalized": False, "lstrip": True, "rstrip": True}
+    source.add_tokens([AddedToken(token, **options) for token in tokens])
     if len(source) > model.config.vocab_size:
         model.resize_token_embeddings(len(source))
     if hasattr(model.config, "vocabulary_sha256"):

@@ -31,6 +31,8 @@ def padding_collator(
                 f"decoder. Set tokenizer.padding_side='right', got {tokenizer.padding_side!r}."
             )
         return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=pad_to_multiple_of)
+    if hasattr(model, "lm_head"):  # labels of a language model are padded too
+        return DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
 
 
