@@ -149,7 +149,7 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         ),
         (
             Translator(small_model(vocab_size=len(words)), words, train_word_tokenizer(TEXTS, 1)),
-            "one vocabulary for both languages",
+            "one tokenizer for both languages",
         ),
     )
     for translator, message in wrong:
