@@ -76,7 +76,8 @@ class TorchEngine:
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
             )
         self.vocab_size = sizes.pop()
-        self._packed_weights: list[list[tuple[int, int]]] | None = None
+        self._weights = [weight for model in self.models for weight in model.parameters()]
+        self._packed_versions: list[tuple[int, int]] | None = None
         self._packed_models: list[FastModel] = []
         self.source_positions = self._shortest_table("encoder")
         self.target_positions = self._shortest_table("decoder")
@@ -105,13 +106,13 @@ class TorchEngine:
 
     @property
     def _fast_models(self) -> list[FastModel]:
-        weights = [_weight_versions(model) for model in self.models]
-        if weights != self._packed_weights:
+        versions = _versions(self._weights)
+        if versions != self._packed_versions:
             if self.int8:
                 warn_of_slow_int8()
             make_linear = int8_linear_function if self.int8 else linear_function
             self._packed_models = [FastModel(model, make_linear) for model in self.models]
-            self._packed_weights = weights
+            self._packed_versions = versions
         return self._packed_models
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
@@ -289,12 +290,9 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
     return [searches[index] for index in staying]
 
 
-def _weight_versions(model: AiaynForConditionalGeneration) -> list[tuple[int, int]]:
+def _versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Where each weight is, and how often it was changed there."""
-    return [
-        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-        for weight in model.parameters()
-    ]
+    return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in weights]
 
 
 def _without_compilation(model: Any) -> Any:
