@@ -150,11 +150,8 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
         _check_and_log_classes(split, labelled_texts, names)
     splits = {split: _dataset(labelled_texts, names) for split, labelled_texts in rows.items()}
     if "validation" in splits:
-        has_split = data.dataset_name is not None
-        reject_ignored(
-            data, "validation_share", "has no effect: the dataset has a validation split",
-            is_ignored=has_split,
-        )  # fmt: skip
+        reason = "has no effect: the dataset has a validation split"
+        reject_ignored(data, "validation_share", reason, is_ignored=True)
     else:
         _check_share(data.validation_share, rows["train"], names)
         parts = splits["train"].train_test_split(

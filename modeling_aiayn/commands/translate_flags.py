@@ -15,6 +15,9 @@ from .source_flags import SourceFlags
 from .stream_flags import StreamFlags
 from .translator_flags import MODEL_OR_BUNDLED
 
+# The path of a file that stdin is redirected from; Windows has none.
+STDIN = Path("/dev/stdin")
+
 
 @dataclass(kw_only=True)
 class TranslateFlags(SourceFlags, StreamFlags):
@@ -79,7 +82,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
             if path is not None and not (path and Path(path).exists()):
                 raise FileNotFoundError(f"No such file: --{name} {path or repr(path)}.")
         if self._reads_file_from_stdin:
-            inputs["stdin"] = [Path("/dev/stdin")]
+            inputs["stdin"] = [STDIN]
         inputs["--model"] = files_of_models(self.model)
         outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
         check_outputs(outputs, inputs, stdout=None if self.output else sys.stdout)
@@ -87,7 +90,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
     @property
     def input_files(self) -> list[Path]:
         """The files that the lines depend on."""
-        stdin = "/dev/stdin" if self._reads_file_from_stdin else None
+        stdin = STDIN if self._reads_file_from_stdin and STDIN.exists() else None
         named = (stdin, self.input, self.prefixes, self.phrases, self.shortlist)
         return [*(Path(path) for path in named if path is not None), *files_of_models(self.model)]
 

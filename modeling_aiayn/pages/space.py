@@ -97,7 +97,8 @@ def pinned_requirements(folder: str | Path) -> list[str]:
     """The requirements of a model's page, pinned to installed versions. The Hub adds Gradio."""
     names = set(_required_packages("app")) - {SPACE_SDK}
     tokenizer_class = read_json_object(Path(folder, TOKENIZER_CONFIG_FILE)).get("tokenizer_class")
-    names |= {TOKENIZER_PACKAGES[each] for each in TOKENIZER_PACKAGES if each == tokenizer_class}
+    if tokenizer_class in TOKENIZER_PACKAGES:
+        names.add(TOKENIZER_PACKAGES[tokenizer_class])
     # A local version, as in 2.13.0+cpu, is on no public index.
     return sorted(f"{name}=={version(name).partition('+')[0]}" for name in names)
 
