@@ -317,11 +317,15 @@ def block_size_and_stages(element_size: int, width: int, shared_memory: int) -> 
     """
     row_bytes = width * element_size
     stages = 3 if row_bytes <= NARROW else 2
-    # Blocks of a program's own, and the pairs that it reads.
-    fitting = shared_memory // ((3 + 2 * stages) * row_bytes)
-    if fitting < SMALLEST:
-        return 0, stages
-    return min(LARGEST, 1 << (fitting.bit_length() - 1)), stages
+    rows = LARGEST
+    while rows >= SMALLEST:
+        # Blocks of a program's own, and the pairs that it reads. Of blocks of 64 rows, Hopper's
+        # instructions read copies in shared memory.
+        own = 5 if rows == 64 else 3
+        if (own + 2 * stages) * rows * row_bytes <= shared_memory:
+            return rows, stages
+        rows //= 2
+    return 0, stages
 
 
 @cache  # the driver takes long
