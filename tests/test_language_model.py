@@ -323,6 +323,11 @@ def test_invalid_prompts_are_rejected(learned):
         ValueError, match="has 'é', which does not occur in the model's training text"
     ):
         complete(learned[0], tokenizer, "abécd", 3)
+    for counts in ((-1, 1), (3, 0)):
+        with pytest.raises(ValueError, match=r"samples at least 1, got -?\d and \d"):
+            complete(*learned, "a", *counts)
+    with pytest.raises(ValueError, match="takes no num_return_sequences"):
+        complete(*learned, "a", 3, num_return_sequences=2)
 
 
 def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path, monkeypatch):

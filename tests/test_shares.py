@@ -24,6 +24,8 @@ def small_pools(monkeypatch):
 def launched(monkeypatch, rank, processes):
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(processes))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
 
 
 @pytest.mark.usefixtures("small_pools")
@@ -60,6 +62,13 @@ def test_a_share_is_read_from_the_variables_of_launchers(monkeypatch):
         launched(monkeypatch, rank, processes)
         with pytest.raises(ValueError, match="RANK must be a number below WORLD_SIZE, got "):
             Share.of_this_process()
+    launched(monkeypatch, 1, 2)
+    monkeypatch.delenv("MASTER_PORT")
+    with pytest.raises(ValueError, match="WORLD_SIZE=2 needs MASTER_PORT, which launchers set"):
+        Share.of_this_process()
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(ValueError, match="WORLD_SIZE=2 needs MASTER_ADDR and MASTER_PORT"):
+        Share.of_this_process()
 
 
 def test_each_process_of_a_machine_gets_its_own_gpu(monkeypatch):

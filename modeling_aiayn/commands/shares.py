@@ -41,13 +41,20 @@ class Share:
         """Read the variables RANK and WORLD_SIZE, which launchers set.
 
         Raises:
-            ValueError: RANK is not a number below WORLD_SIZE.
+            ValueError: RANK is not a number below WORLD_SIZE, or MASTER_ADDR or MASTER_PORT, by
+                which several processes find each other, is missing.
         """
         rank, processes = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
             raise ValueError(
                 f"RANK must be a number below WORLD_SIZE, got {rank} and {processes}. Start the "
                 "command with torchrun or accelerate launch, or unset both variables."
+            )
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if int(processes) > 1 and missing:
+            raise ValueError(
+                f"WORLD_SIZE={processes} needs {' and '.join(missing)}, which launchers set. Start "
+                "the command with torchrun or accelerate launch, or unset RANK and WORLD_SIZE."
             )
         return cls(int(rank), int(processes))
 
