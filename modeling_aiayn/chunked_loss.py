@@ -20,8 +20,9 @@ from .losses import (
     mean_over_step,
 )
 
-# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU.
-LOGITS_IN_CHUNK = 2**22
+# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU. A GPU would wait
+# longer for the next of so small operations than it takes for one, so its chunks have 256 MiB.
+LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**22, 2**26
 # The positions of a chunk are padded to a multiple of this. A CPU compiles its 16-bit products for
 # each new size, which takes longer than the products themselves, and the last chunk varies.
 POSITIONS_MULTIPLE = 64
@@ -150,7 +151,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
         ]
         projection = weight.to(dtype)
         total = states.new_zeros((), dtype=torch.float32)
-        size = max(1, min(LOGITS_IN_CHUNK // weight.size(0), len(states)))
+        most = LOGITS_IN_CHUNK if weight.device.type == "cpu" else LOGITS_IN_GPU_CHUNK
+        size = max(1, min(most // weight.size(0), len(states)))
         multiple = min(size, POSITIONS_MULTIPLE)
         # All chunks share these buffers, because allocating large tensors anew is slow.
         products = states.new_empty(size + -size % multiple, weight.size(0), dtype=dtype)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration, chunked_loss
 from modeling_aiayn.chunked_loss import chunked_cross_entropy, is_plain_linear
 from modeling_aiayn.losses import label_smoothed_cross_entropy
+from modeling_aiayn.training import r_drop
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,36 @@ class LargestResult(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             self.numel = max(self.numel, result.numel())
         return result
+
+
+class Softmaxes(TorchDispatchMode):
+    """The sizes of the chunks, from the shapes of what is exponentiated."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::exp", "aten::exp_"):
+            self.sizes.append(result.size(-2))
+        return result
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_chunks_are_larger_on_a_gpu(monkeypatch, device):
+    states, weight = torch.zeros(21, 5, device=device), torch.zeros(31, 5, device=device)
+    labels = torch.ones(21, dtype=torch.int64, device=device)
+    monkeypatch.setattr(chunked_loss, "LOGITS_IN_GPU_CHUNK", 310)
+    with Softmaxes() as chunks:
+        options = (weight, None, labels, 0.1, torch.float32, False)
+        chunked_loss._SummedCrossEntropy.apply(states, *options)
+    assert chunks.sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
+    monkeypatch.setattr(r_drop, "LOGITS_IN_CHUNK", 93)
+    monkeypatch.setattr(r_drop, "LOGITS_IN_GPU_CHUNK", 310)
+    with Softmaxes() as chunks:
+        r_drop._SummedRDrop.apply(torch.zeros(2, 21, 31, device=device), labels, 1.0, 0.1)
+    assert chunks.sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
 
 
 def losses_and_gradients(function, labels, bias, **options):

@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 from ..losses import IGNORED_LABEL, check_label_smoothing_factor, check_labels, mean_over_step
 
 # Logits of a chunk in each pass: 4 MiB in float32, so that all its tensors fit into a CPU's cache.
-LOGITS_IN_CHUNK = 2**20
+# On a GPU 64 MiB, as in chunked_loss.py.
+LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**20, 2**24
 
 
 def repeated(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +79,8 @@ class _SummedRDrop(torch.autograd.Function):
         # In float16, small gradients would be 0 before a scaler of the loss can enlarge them.
         kept = total.dtype if logits.dtype == torch.float16 else logits.dtype
         gradient = torch.empty_like(logits, dtype=kept)  # [2, N, V]
-        size = max(1, LOGITS_IN_CHUNK // logits.size(-1))
+        most = LOGITS_IN_CHUNK if logits.device.type == "cpu" else LOGITS_IN_GPU_CHUNK
+        size = max(1, most // logits.size(-1))
         for start in range(0, len(labels), size):
             chunk = slice(start, start + size)
             loss, gradient[:, chunk] = _r_drop_loss_and_gradient(
