@@ -1,6 +1,6 @@
 """One process of the parallel tests: `torchrun --nproc_per_node 2 parallel_worker.py MODE IN OUT`.
 
-Loads the model in IN under MODE (alone, ddp, fsdp or tp), takes two steps on batch.pt, and leaves in
+Loads the model in IN under MODE (alone, ddp, fsdp, accelerate or tp), takes two steps on batch.pt, and leaves in
 OUT loss, gradients, generated ids and the saved model.
 """
 
@@ -8,9 +8,13 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForSeq2SeqLM
@@ -18,6 +22,10 @@ from transformers.distributed import DistributedConfig
 
 import modeling_aiayn  # noqa: F401 (registers the model)
 from modeling_aiayn.commands.command_line import leave_other_processes
+from modeling_aiayn.training.fsdp import keep_ties
+
+# Modes that divide the weights among the processes.
+DIVIDED = ("fsdp", "accelerate")
 
 
 def share(batch, mode):
@@ -33,9 +41,26 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def divided_by_accelerate(model):
+    """Divide a model as a trainer with FSDP2 does; accelerate itself does so only on a GPU."""
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["EncoderLayer", "DecoderLayer"],
+        reshard_after_forward=True,
+    )
+    accelerator = SimpleNamespace(
+        is_fsdp2=True, state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no"
+    )
+    accelerator.prepare = lambda each: fsdp2_prepare_model(accelerator, each)
+    keep_ties(accelerator)
+    return accelerator.prepare(model)
+
+
 def load(mode, folder):
-    if mode in ("alone", "ddp"):
-        return AutoModelForSeq2SeqLM.from_pretrained(folder)
+    if mode in ("alone", "ddp", "accelerate"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        return divided_by_accelerate(model) if mode == "accelerate" else model
     sizes = {"fsdp": {"fsdp_size": 2}, "tp": {"tp_size": 2}}[mode]
     return AutoModelForSeq2SeqLM.from_pretrained(
         folder, distributed_config=DistributedConfig(**sizes)
@@ -46,11 +71,11 @@ def main(mode, folder, out):
     batch = torch.load(folder / "batch.pt", weights_only=True)
     tokens = (batch["labels"] != -100).sum()
     model = load(mode, folder).train()
-    if mode == "fsdp":
+    if mode in DIVIDED:
         register_fsdp_forward_method(model, "generate")
     replica = DistributedDataParallel(model) if mode == "ddp" else model
     # What splits batches averages gradients over processes, so the loss is taken that often.
-    copies = torch.distributed.get_world_size() if mode in ("ddp", "fsdp") else 1
+    copies = torch.distributed.get_world_size() if mode in ("ddp", *DIVIDED) else 1
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for _ in range(2):
@@ -68,7 +93,10 @@ def main(mode, folder, out):
         ids = model.generate(batch["input_ids"], num_beams=2, max_new_tokens=5)
     first = int(os.environ.get("RANK", "0")) == 0
     # Replicas would write the same file at once; of a sharded model each process has parts to give.
-    model.save_pretrained(out, is_main_process=first)
+    weights = None
+    if mode == "accelerate":  # as its get_state_dict() gives them to a trainer
+        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    model.save_pretrained(out, is_main_process=first, state_dict=weights)
     if first:
         torch.save(
             {name: gradient.clone() for name, gradient in gradients.items()}, out / "grad.pt"

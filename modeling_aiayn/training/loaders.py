@@ -23,8 +23,8 @@ from .bpe_dropout import ResegmentedExamples
 class TensorCollator:
     """Pads examples into tensors by a collator of the library that pads them into arrays.
 
-    With the library's own tensors, which it makes of lists, a batch takes twice as long. A GPU would
-    wait for it.
+    With the library's own tensors, which it makes of lists, a batch takes twice as long. A GPU
+    would wait for it.
 
     Args:
         collator: A collator with return_tensors="np".
