@@ -22,7 +22,7 @@ from transformers.distributed import DistributedConfig
 
 import modeling_aiayn  # noqa: F401 (registers the model)
 from modeling_aiayn.commands.command_line import leave_other_processes
-from modeling_aiayn.training.fsdp import keep_ties
+from modeling_aiayn.training.fsdp import support_fsdp2
 
 # Modes that divide the weights among the processes.
 DIVIDED = ("fsdp", "accelerate")
@@ -53,7 +53,7 @@ def divided_by_accelerate(model):
         is_fsdp2=True, state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no"
     )
     accelerator.prepare = lambda each: fsdp2_prepare_model(accelerator, each)
-    keep_ties(accelerator)
+    support_fsdp2(accelerator)
     return accelerator.prepare(model)
 
 
@@ -71,7 +71,7 @@ def main(mode, folder, out):
     batch = torch.load(folder / "batch.pt", weights_only=True)
     tokens = (batch["labels"] != -100).sum()
     model = load(mode, folder).train()
-    if mode in DIVIDED:
+    if mode == "fsdp":
         register_fsdp_forward_method(model, "generate")
     replica = DistributedDataParallel(model) if mode == "ddp" else model
     # What splits batches averages gradients over processes, so the loss is taken that often.
@@ -92,6 +92,10 @@ def main(mode, folder, out):
     with torch.no_grad():
         ids = model.generate(batch["input_ids"], num_beams=2, max_new_tokens=5)
     first = int(os.environ.get("RANK", "0")) == 0
+    if mode == "accelerate":  # processes with sentences of unequal lengths wait for each other
+        length = 3 if first else 5
+        own = model.generate(batch["input_ids"], max_new_tokens=length, min_new_tokens=length)
+        assert own.size(1) == 1 + length
     # Replicas would write the same file at once; of a sharded model each process has parts to give.
     weights = None
     if mode == "accelerate":  # as its get_state_dict() gives them to a trainer

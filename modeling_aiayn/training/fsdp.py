@@ -1,4 +1,4 @@
-"""FSDP2 through accelerate: weights that are tied stay tied.
+"""FSDP2 through accelerate: weights that are tied stay tied, and generate() works.
 
 FSDP2 divides the parameters of a group of modules among the processes, and modules that share a
 weight must be in one group. Since accelerate 1.14, the input embedding and the output projection
@@ -18,25 +18,35 @@ from torch import nn
 METHODS = ("get_input_embeddings", "get_output_embeddings")
 
 
-def keep_ties(accelerator: Accelerator) -> None:
-    """Let an accelerator with FSDP2 leave the embeddings of models in the outermost group."""
+def support_fsdp2(accelerator: Accelerator) -> None:
+    """Change how an accelerator with FSDP2 prepares models; others stay as they are."""
     if not getattr(accelerator, "is_fsdp2", False):
         return
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
     prepare = accelerator.prepare
 
     @wraps(prepare)
-    def prepare_with_ties(*args: Any, **kwargs: Any) -> Any:
+    def prepare_models(*args: Any, **kwargs: Any) -> Any:
+        models = [each for each in args if isinstance(each, nn.Module)]
         with ExitStack() as stack:
-            for model in args:
-                if isinstance(model, nn.Module):
-                    stack.enter_context(_hidden_embeddings(model))
-            return prepare(*args, **kwargs)
+            for model in models:
+                stack.enter_context(_hidden_embeddings(model))
+            prepared = prepare(*args, **kwargs)
+        for model in models:
+            if hasattr(model, "generate"):
+                # It calls the encoder alone, which does not collect what the whole model holds.
+                register_fsdp_forward_method(model, "generate")
+                # A process that has ended its own sentences goes on as long as the others do.
+                model.__dict__["_is_fsdp_managed_module"] = True
+        return prepared
 
-    accelerator.prepare = prepare_with_ties
+    accelerator.prepare = prepare_models
 
 
 @contextmanager
 def _hidden_embeddings(model: nn.Module) -> Iterator[None]:
+    """Let accelerate find no embeddings, so that they stay in the outermost group."""
     for name in METHODS:
         model.__dict__[name] = lambda: None
     try:

@@ -44,7 +44,7 @@ from .failures import (
     explained_out_of_memory,
     warn_of_slow_training,
 )
-from .fsdp import keep_ties
+from .fsdp import support_fsdp2
 from .interruption import InterruptionCallback, separate_workers
 from .loaders import check_has_examples, example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
@@ -115,7 +115,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         # The loss is already a mean over all labels of an update. transformers 5.4 lets Accelerate
         # divide it by the number of batches once more; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
-        keep_ties(self.accelerator)
+        support_fsdp2(self.accelerator)
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
         self._predicts_tokens = hasattr(self.model, "lm_head")
