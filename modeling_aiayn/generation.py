@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -266,3 +266,27 @@ def prefix_length(decoder_input_ids: Tensor | None, get_setting: Setting) -> int
         return 1
     has_start = decoder_input_ids[:, 0] == torch.as_tensor(start, device=decoder_input_ids.device)
     return decoder_input_ids.size(1) + int(not has_start.any())
+
+
+def one_cache(
+    cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
+) -> Cache | None:
+    """The cache that a caller passed by its new or its old name.
+
+    Raises:
+        ValueError: Both were passed, or one of the other arguments is a cache. generate() would
+            write nonsense with a cache that the model does not use.
+    """
+    if cache is not None and past_key_values is not None:
+        raise ValueError(
+            "cache and past_key_values are names of the same argument. Pass one. PEFT 0.21 passes "
+            "both for prefix tuning: generate with transformers 5.23, or use LoRA."
+        )
+    for name, value in others.items():
+        if isinstance(value, Cache):
+            raise ValueError(
+                f"A cache must be passed as cache or past_key_values, got it as {name}. If "
+                "generate() passed it, this code does not know your release of transformers: "
+                "update modeling_aiayn, or install an older transformers."
+            )
+    return past_key_values if cache is None else cache

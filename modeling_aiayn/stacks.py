@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop
+from .generation import one_cache
 from .layers import (
     DecoderLayer,
     EncoderLayer,
@@ -60,6 +61,13 @@ class AiaynPreTrainedModel(PreTrainedModel):
         # The hand-written attention is the default; transformers would choose "sdpa".
         config._attn_implementation = config._attn_implementation or "eager"
         super().__init__(config, *args, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Name the class that FSDP2 gives a divided model as its own: saving reads both names."""
+        super().__init_subclass__(**kwargs)
+        own = cls.__bases__[-1]
+        if cls.__name__ == f"FSDP{own.__name__}":
+            cls.__name__, cls.__module__ = own.__name__, own.__module__
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the embedding of input_ids."""
@@ -547,30 +555,6 @@ def is_replayed(layer: nn.Module) -> bool:
     """
     is_checkpointed = getattr(layer, "gradient_checkpointing", False)
     return bool(is_checkpointed and layer.training and torch.is_grad_enabled())
-
-
-def one_cache(
-    cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
-) -> Cache | None:
-    """The cache that a caller passed by its new or its old name.
-
-    Raises:
-        ValueError: Both were passed, or one of the other arguments is a cache. generate() would
-            write nonsense with a cache that the model does not use.
-    """
-    if cache is not None and past_key_values is not None:
-        raise ValueError(
-            "cache and past_key_values are names of the same argument. Pass one. PEFT 0.21 passes "
-            "both for prefix tuning: generate with transformers 5.23, or use LoRA."
-        )
-    for name, value in others.items():
-        if isinstance(value, Cache):
-            raise ValueError(
-                f"A cache must be passed as cache or past_key_values, got it as {name}. If "
-                "generate() passed it, this code does not know your release of transformers: "
-                "update modeling_aiayn, or install an older transformers."
-            )
-    return past_key_values if cache is None else cache
 
 
 def check_no_source(encoder_hidden_states: Tensor | None, *_: Any) -> None:

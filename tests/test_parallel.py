@@ -101,6 +101,13 @@ def test_two_processes_give_the_loss_gradients_weights_and_translations_of_one(r
     assert ours.lm_head.weight is ours.get_input_embeddings().weight
     for name, weight in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=1e-5, rtol=1e-4, msg=name)
+    # Its code too: FSDP2 gives a model a class of torch.
+    expected = sorted(each.name for each in (results / "alone").glob("*.py"))
+    assert sorted(each.name for each in (results / mode).glob("*.py")) == expected != []
+    ours, theirs = (
+        json.loads((results / name / "config.json").read_text()) for name in (mode, "alone")
+    )
+    assert ours["auto_map"] == theirs["auto_map"]
 
 
 def test_translations_of_the_parallel_models_are_not_empty(results):
