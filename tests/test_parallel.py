@@ -250,3 +250,50 @@ def test_the_fsdp_file_is_valid_for_accelerate():
     wrapped = config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"].split(",")
     assert sorted(wrapped) == sorted(small_model()._no_split_modules)
     assert yaml.safe_load(path.read_text())["distributed_type"] == "FSDP"
+
+
+@pytest.mark.parametrize("generates", ["false", "true"])
+def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, generates):
+    """With the settings of recipes/accelerate/fsdp2.yaml: scores, weights and the saved folder."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "accelerate" / "fsdp2.yaml").read_text())
+    settings = {
+        name.upper().replace("LAYER_CLS", "CLS"): str(value)
+        for name, value in recipe["fsdp_config"].items()
+    }
+    for name in ("train", "validation"):
+        rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
+        (tmp_path / f"{name}.tsv").write_text("".join(rows))
+    script = (
+        ROOT / "scripts" / "train_translation.py",
+        *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
+        *("--preset", "tiny", "--vocab_size", "420", "--use_cpu", "true", "--report_to", "none"),
+        *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16, dropout: 0}"),
+        *("--max_steps", "4", "--learning_rate", "0.01", "--generation_max_length", "9"),
+        *("--predict_with_generate", generates, "--per_device_eval_batch_size", "3"),
+        *("--eval_strategy", "steps", "--eval_steps", "2", "--save_steps", "2"),
+    )
+    whole, divided = tmp_path / "whole", tmp_path / "divided"
+    done = launch(*script, "--output_dir", whole)
+    assert done.returncode == 0, done.stderr
+    program = (ROOT / "tests" / "fsdp_on_cpus.py", *script, "--output_dir", divided)
+    done = launch(*program, ACCELERATE_USE_FSDP="true", **settings)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (load_file(each / "model.safetensors") for each in (divided, whole))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    keys = ("step", "loss", "eval_loss", "eval_bleu", "grad_norm")
+    ours, theirs = (
+        [
+            {key: entry[key] for key in keys if key in entry}
+            for entry in json.loads((each / "trainer_state.json").read_text())["log_history"]
+        ]
+        for each in (divided, whole)
+    )
+    assert len(ours) >= 2
+    for entry, expected in zip(ours, theirs, strict=True):
+        assert entry == pytest.approx(expected, rel=1e-4)
+    for pattern in ("*.py", "config.json"):
+        ours, theirs = (
+            {path.name: path.read_text() for path in each.glob(pattern)}
+            for each in (divided, whole)
+        )
+        assert ours == theirs != {}

@@ -471,6 +471,15 @@ class AiaynTrainer(Seq2SeqTrainer):
         except Exception as error:  # each library reports a full disk by a type of its own
             raise OSError(f"Could not save the model in {folder}: {error}.") from error
 
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
+        """Save weights; from several processes, FSDP2 collects one copy of each tied name."""
+        if state_dict:
+            tied = getattr(self.model, "all_tied_weights_keys", {})
+            state_dict = {name: each for name, each in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
+
     def _write_model(self, folder: Path) -> None:
         super().save_model(str(folder), _internal_call=True)
         if self.target_tokenizer is not None and self.args.should_save:
