@@ -836,6 +836,14 @@ def test_texts_that_are_not_encoded_yet_are_rejected(tmp_path, encoded, tokenize
         trainer.train()
 
 
+@pytest.mark.parametrize("column", [["a", "b"], [[1, 2], [3]], [None, 1]], ids=str)
+def test_columns_that_no_tensor_can_hold_are_rejected(tmp_path, encoded, tokenizer, column):
+    rows = [{"input_ids": [5, 2], "labels": [6, 2], "more": each} for each in column]
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    with pytest.raises(ValueError, match="The column 'more' must hold numbers, or lists that are"):
+        trainer.data_collator(rows)
+
+
 def test_predictions_of_a_classifier_are_in_the_order_of_the_data(tmp_path, tokenizer):
     rows = [[5 + index] * (1 + index * 5 % 7) + [2] for index in range(12)]
     model = small_model(AiaynForSequenceClassification, num_labels=3)

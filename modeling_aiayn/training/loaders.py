@@ -4,9 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -36,17 +38,27 @@ class TensorCollator:
         self.pad_to_multiple_of: int | None = collator.pad_to_multiple_of
 
     def __call__(self, examples: list[Any]) -> dict[str, Tensor]:
-        """Pad examples to the longest one: [B, T] for ids, and [B] for one label of each."""
-        arrays = self.collator(examples)
-        batch = {name: torch.from_numpy(each) for name, each in arrays.items() if each is not None}
-        # Labels of a regression, in the type of its logits.
-        batch = {
-            name: each.float() if each.is_floating_point() else each for name, each in batch.items()
-        }
+        """Pad examples to the longest one: [B, T] for ids, and [B] for one label of each.
+
+        Raises:
+            ValueError: A column holds no numbers, or lists of several lengths that are not padded.
+        """
+        arrays = self.collator(examples).items()
+        batch = {name: _tensor(name, each) for name, each in arrays if each is not None}
         make_inputs = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if make_inputs is not None and "labels" in batch:
             batch["decoder_input_ids"] = make_inputs(labels=batch["labels"])
         return batch
+
+
+def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"The column {name!r} must hold numbers, or lists that are padded, to be part of a "
+            "batch. Remove it from the dataset, or leave out remove_unused_columns=False."
+        )
+    # Labels of a regression, in the type of its logits.
+    return torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
 
 
 def padding_collator(
