@@ -22,6 +22,7 @@ def support_fsdp2(accelerator: Accelerator) -> None:
     """Change how an accelerator with FSDP2 prepares models; others stay as they are."""
     if not getattr(accelerator, "is_fsdp2", False):
         return
+    # Some builds of torch have no torch.distributed.
     from torch.distributed.fsdp import register_fsdp_forward_method
 
     prepare = accelerator.prepare
