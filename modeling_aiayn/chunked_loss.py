@@ -20,8 +20,8 @@ from .losses import (
     mean_over_step,
 )
 
-# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU. A GPU would wait
-# longer for the next of so small operations than it takes for one, so its chunks have 256 MiB.
+# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU. On a GPU, starting
+# such small operations takes longer than computing them, so its chunks have 256 MiB.
 LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**22, 2**26
 # The positions of a chunk are padded to a multiple of this. A CPU compiles its 16-bit products for
 # each new size, which takes longer than the products themselves, and the last chunk varies.

@@ -63,7 +63,10 @@ class AiaynPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Name the class that FSDP2 gives a divided model as its own: saving reads both names."""
+        """Hide the class of torch that FSDP2 makes for a divided model.
+
+        save_pretrained writes the name of a model's class, and the code of its module.
+        """
         super().__init_subclass__(**kwargs)
         own = cls.__bases__[-1]
         if cls.__name__ == f"FSDP{own.__name__}":

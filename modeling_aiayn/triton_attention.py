@@ -319,8 +319,8 @@ def block_size_and_stages(element_size: int, width: int, shared_memory: int) -> 
     stages = 3 if row_bytes <= NARROW else 2
     rows = LARGEST
     while rows >= SMALLEST:
-        # Blocks of a program's own, and the pairs that it reads. Of blocks of 64 rows, Hopper's
-        # instructions read copies in shared memory.
+        # Blocks of a program's own, and the pairs that it reads. Hopper's instructions for blocks
+        # of 64 rows read from shared memory, so two more blocks lie there.
         own = 5 if rows == 64 else 3
         if (own + 2 * stages) * rows * row_bytes <= shared_memory:
             return rows, stages

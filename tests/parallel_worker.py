@@ -1,7 +1,7 @@
 """One process of the parallel tests: `torchrun --nproc_per_node 2 parallel_worker.py MODE IN OUT`.
 
-Loads the model in IN under MODE (alone, ddp, fsdp, accelerate or tp), takes two steps on batch.pt, and leaves in
-OUT loss, gradients, generated ids and the saved model.
+Loads the model in IN under MODE (alone, ddp, fsdp, accelerate or tp), takes two steps on batch.pt,
+and leaves in OUT loss, gradients, generated ids and the saved model.
 """
 
 import json

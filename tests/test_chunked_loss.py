@@ -32,7 +32,7 @@ class LargestResult(TorchDispatchMode):
 
 
 class Softmaxes(TorchDispatchMode):
-    """The sizes of the chunks, from the shapes of what is exponentiated."""
+    """Records the size of each chunk: a softmax takes the exponential of its logits."""
 
     def __init__(self):
         super().__init__()

@@ -14,13 +14,13 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
-# What accelerate asks a model for to make the group.
+# By these methods accelerate finds the modules of that group.
 METHODS = ("get_input_embeddings", "get_output_embeddings")
 
 
 def support_fsdp2(accelerator: Accelerator) -> None:
     """Change how an accelerator with FSDP2 prepares models; others stay as they are."""
-    if not getattr(accelerator, "is_fsdp2", False):
+    if not getattr(accelerator, "is_fsdp2", False):  # accelerate before 1.6 has no FSDP2
         return
     # Some builds of torch have no torch.distributed.
     from torch.distributed.fsdp import register_fsdp_forward_method
@@ -36,9 +36,11 @@ def support_fsdp2(accelerator: Accelerator) -> None:
             prepared = prepare(*args, **kwargs)
         for model in models:
             if hasattr(model, "generate"):
-                # It calls the encoder alone, which does not collect what the whole model holds.
+                # It calls the encoder by itself. Without this, FSDP2 would not collect the
+                # embedding, which belongs to the model as a whole.
                 register_fsdp_forward_method(model, "generate")
-                # A process that has ended its own sentences goes on as long as the others do.
+                # A process whose sentences are complete goes on as long as the others do: each
+                # step collects weights from all processes.
                 model.__dict__["_is_fsdp_managed_module"] = True
         return prepared
 

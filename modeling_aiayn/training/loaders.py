@@ -25,8 +25,8 @@ from .bpe_dropout import ResegmentedExamples
 class TensorCollator:
     """Pads examples into tensors by a collator of the library that pads them into arrays.
 
-    With the library's own tensors, which it makes of lists, a batch takes twice as long. A GPU
-    would wait for it.
+    If the library makes tensors itself, number by number from lists, a batch takes twice as long,
+    and a GPU waits for it.
 
     Args:
         collator: A collator with return_tensors="np".

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from ..losses import IGNORED_LABEL, check_label_smoothing_factor, check_labels, mean_over_step
 
 # Logits of a chunk in each pass: 4 MiB in float32, so that all its tensors fit into a CPU's cache.
-# On a GPU 64 MiB, as in chunked_loss.py.
+# On a GPU 64 MiB, for the reason that chunked_loss.py gives.
 LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**20, 2**24
 
 

@@ -474,10 +474,14 @@ class AiaynTrainer(Seq2SeqTrainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Save weights; from several processes, FSDP2 collects one copy of each tied name."""
+        """Save weights, a tied matrix once: FSDP2 collects a copy of it for each of its names."""
         if state_dict:
-            tied = getattr(self.model, "all_tied_weights_keys", {})
-            state_dict = {name: each for name, each in state_dict.items() if name not in tied}
+            source_of = getattr(self.model, "all_tied_weights_keys", {})
+            state_dict = {
+                name: each
+                for name, each in state_dict.items()
+                if source_of.get(name) not in state_dict
+            }
         super()._save(output_dir, state_dict)
 
     def _write_model(self, folder: Path) -> None:
