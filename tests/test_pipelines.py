@@ -22,6 +22,8 @@ def test_translations_are_the_translator_s(model_folder, batch_size):
     assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}
     streamed = list(translate((text for text in TEXTS), num_beams=3))
     assert streamed == output
+    with pytest.raises(ValueError, match="nbest must be 1, got 2"):
+        translate(TEXTS[0], nbest=2)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

@@ -40,7 +40,8 @@ from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.parsing import parse_yaml
-from modeling_aiayn.translation.translator import POOL_SIZE, Translator
+from modeling_aiayn.translation.pools import POOL_SIZE
+from modeling_aiayn.translation.translator import Translator
 
 COMMANDS = ROOT / "modeling_aiayn" / "commands"
 MAX_LINES = 150
@@ -1061,7 +1062,7 @@ def test_impossible_ways_to_translate_are_rejected(
 @pytest.mark.long
 def test_several_processes_translate_in_the_order_of_the_texts(tmp_path):
     """Two pools and a part of a third."""
-    from modeling_aiayn.translation.translator import POOL_SIZE
+    from modeling_aiayn.translation.pools import POOL_SIZE
 
     count = 2 * POOL_SIZE + 3
     texts = [f"We see {number} cats." for number in range(count)]

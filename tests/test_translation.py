@@ -23,8 +23,9 @@ from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.pools import batches_by_length, read_pools
 from modeling_aiayn.translation.translation_lines import translation_lines
-from modeling_aiayn.translation.translator import Translation, batches_by_length, read_pools
+from modeling_aiayn.translation.translator import Translation
 
 
 @pytest.fixture(scope="module")
@@ -500,6 +501,15 @@ def test_invalid_unicode_is_replaced_with_a_warning(tokenizer, caplog):
     assert found == translator(["We see.", "a\ufffdb", "The dog."], num_beams=2)
     assert caplog.text.count("replaced invalid Unicode with U+FFFD") == 1
     assert "Sentence 2: replaced invalid" in caplog.text
+
+
+def test_a_call_rejects_nbest_and_names_the_way_to_several_translations(tokenizer):
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    message = r"nbest must be 1, got 2\. .*translator\.search_options\(nbest=2\)"
+    with pytest.raises(ValueError, match=message):
+        translator(["We see."], nbest=2)
+    translations, *_ = translator.stream(["We see."], translator.search_options(nbest=2))
+    assert len(translations) == 2
 
 
 def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):

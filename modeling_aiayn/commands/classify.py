@@ -15,7 +15,7 @@ from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..tokenization import clean_text
-from ..translation.translator import read_pools
+from ..translation.pools import read_pools
 from .command_line import parse_arguments
 from .saved_model import DEVICE_HELP, check_head, default_device, load_with_tokenizer
 

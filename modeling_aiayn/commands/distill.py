@@ -15,7 +15,8 @@ from datasets import concatenate_datasets
 from sacrebleu.metrics.bleu import BLEU
 from transformers.hf_argparser import HfArg
 
-from ..translation.translator import SourceText, Translation, source_texts
+from ..translation.pools import SourceText, source_texts
+from ..translation.translator import Translation
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models, partial_path
 from .pair_flags import PAIRS_HELP, PairFlags

@@ -16,7 +16,7 @@ from typing import BinaryIO, Self, TypeVar
 
 from torch import distributed
 
-from ..translation.translator import POOL_SIZE, read_pools
+from ..translation.pools import POOL_SIZE, read_pools
 
 # Machines differ in speed. If a process ends with an error, its launcher ends the others.
 TIMEOUT = timedelta(days=30)

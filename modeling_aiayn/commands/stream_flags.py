@@ -12,9 +12,10 @@ import torch
 from transformers.hf_argparser import HfArg
 
 from ..translation.options import SearchOptions
+from ..translation.pools import POOL_SIZE, SourceText, read_pools
 from ..translation.processes import stream_in_processes
 from ..translation.progress import TranslationBar
-from ..translation.translator import POOL_SIZE, SourceText, Translation, Translator, read_pools
+from ..translation.translator import Translation, Translator
 from .shares import Share
 from .translation_output import TranslationOutput
 from .translator_flags import TranslatorFlags

@@ -24,8 +24,9 @@ from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..tokenization import replace_surrogates
+from ..translation.pools import SourceText
 from ..translation.translation_lines import translation_lines
-from ..translation.translator import SourceText, Translation, Translator
+from ..translation.translator import Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
 from .search_flags import SearchFlags

@@ -9,7 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ..corpus import stream_lines
 from ..loading import BUNDLED_MODEL, check_package
-from ..translation.translator import SourceText, source_texts
+from ..translation.pools import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of
 from .source_flags import SourceFlags
 from .stream_flags import StreamFlags

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..translation.translator import SourceText
+from ..translation.pools import SourceText
 from ..whole_files import new_file
 from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge

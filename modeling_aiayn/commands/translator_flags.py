@@ -5,7 +5,8 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, Translator
+from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
+from ..translation.translator import Translator
 from .saved_model import default_device
 
 # Help of --model where the bundled model is the default.

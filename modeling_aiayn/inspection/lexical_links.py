@@ -9,8 +9,8 @@ from tqdm.auto import tqdm
 
 from ..losses import IGNORED_LABEL
 from ..translation import Translator
+from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH, batches_by_length
 from ..translation.shortlist import LinkCounts
-from ..translation.translator import BATCH_SIZE, MAX_TOKENS_PER_BATCH, batches_by_length
 
 
 @torch.inference_mode()

@@ -120,6 +120,19 @@ class SearchOptions:
                 f"num_beams={self.num_beams}."
             )
 
+    def check_one_translation(self) -> None:
+        """Check that nbest is 1, for calls that return one translation of each text.
+
+        Raises:
+            ValueError: It is larger.
+        """
+        if self.nbest > 1:
+            raise ValueError(
+                "A call returns one translation of each text, so nbest must be 1, got "
+                f"{self.nbest}. For several, call translator.stream(texts, "
+                f"translator.search_options(nbest={self.nbest}))."
+            )
+
     @property
     def width(self) -> int:
         """Hypotheses of a sentence at a time, k."""

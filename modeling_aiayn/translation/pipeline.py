@@ -25,7 +25,7 @@ class AiaynTranslationPipeline(Pipeline):
     Args:
         *args: As for Pipeline.
         target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
-        **kwargs: As for Pipeline. `SearchOptions` may be given here or at a call.
+        **kwargs: As for Pipeline. `SearchOptions` may be given here or at a call; nbest must be 1.
     """
 
     _load_tokenizer = True
@@ -65,9 +65,11 @@ class AiaynTranslationPipeline(Pipeline):
         given = input_tensors["text"]
         texts = given if isinstance(given, list) else [given]
         first_number, *_ = [next(numbers) for _ in texts]
+        options = self.translator.search_options(**search_options)
+        options.check_one_translation()
         results = self.translator.stream(
             texts,
-            self.translator.search_options(**search_options),
+            options,
             batch_size=len(texts),
             pool_size=len(texts),
             first_number=first_number,

@@ -17,7 +17,8 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from .options import SearchOptions
-from .translator import SourceText, Translation, Translator, read_pools
+from .pools import SourceText, read_pools
+from .translator import Translation, Translator
 
 Pool = list[list[Translation]]
 

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, Self
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -35,6 +34,16 @@ from ..tokenization import (
 from .engine import Engine, SourceSentence
 from .hypotheses import Hypothesis, normalized_score
 from .options import SearchOptions
+from .pools import (
+    BATCH_SIZE,
+    MAX_TOKENS_PER_BATCH,
+    POOL_SIZE,
+    SourceText,
+    batches_by_length,
+    check_several,
+    read_pools,
+    source_texts,
+)
 from .progress import TranslationBar
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
@@ -46,13 +55,6 @@ logger = logging.getLogger(__name__)
 MAX_SOURCE_TOKENS = 512
 # For prefixes, phrases and translations to score: memory grows with the square of their length.
 MAX_TARGET_TOKENS = 2048
-BATCH_SIZE = 256
-# Source tokens, padding included.
-MAX_TOKENS_PER_BATCH = 4096
-# Sentences of a stream that are read ahead, to sort them by length.
-POOL_SIZE = 1024
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,6 @@ class Translation:
     score: float
     log_probability: float
     token_ids: tuple[int, ...]
-
-
-class SourceText(NamedTuple):
-    """A text to translate; its number is its index among all texts."""
-
-    number: int
-    text: str
-    prefix: str
-    phrases: Sequence[str]
 
 
 class Translator:
@@ -282,14 +275,19 @@ class Translator:
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
             **search_options: As for `SearchOptions`: num_beams, length_penalty, ...; others as
-                `search_options` says.
+                `search_options` says. nbest must be 1: `stream` returns several translations.
+
+        Raises:
+            ValueError: nbest is more than 1, or as for `stream`.
         """
-        _check_several(texts)
+        check_several(texts)
+        options = self.search_options(**search_options)
+        options.check_one_translation()
         texts = list(texts)
         with TranslationBar(len(texts), show_progress) as bar:
             results = self.stream(
                 texts,
-                self.search_options(**search_options),
+                options,
                 batch_size=batch_size,
                 max_tokens_per_batch=max_tokens_per_batch,
                 pool_size=max(1, len(texts)),
@@ -333,7 +331,7 @@ class Translator:
         options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
         for column in (texts, prefixes, phrases):
-            _check_several(column)
+            check_several(column)
         for name, size in (
             ("batch_size", batch_size),
             ("max_tokens_per_batch", max_tokens_per_batch),
@@ -409,8 +407,8 @@ class Translator:
         Returns:
             The translations with their scores, in the order of the texts.
         """
-        _check_several(texts)
-        _check_several(targets)
+        check_several(texts)
+        check_several(targets)
         if len(texts) != len(targets):
             raise ValueError(
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
@@ -514,14 +512,6 @@ class Translator:
         ]
 
 
-def _check_several(texts: Iterable[object] | None) -> None:
-    if isinstance(texts, str | bytes):
-        raise ValueError(
-            f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
-            "a single text into a list."
-        )
-
-
 def _common_languages(
     paths: Sequence[str | Path], hub: bool, location: dict[str, Any]
 ) -> Languages | None:
@@ -536,65 +526,3 @@ def _common_languages(
         saved = ", ".join(f"{each}: {' to '.join(names)}" for each, names in directions.items())
         raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")
     return next(iter(directions.values()), None)
-
-
-def source_texts(
-    texts: Iterable[str],
-    prefixes: Iterable[str] | None,
-    phrases: Iterable[Sequence[str]] | None,
-    first_number: int,
-) -> Iterator[SourceText]:
-    """Each text with its number, counted from first_number, its prefix and its phrases.
-
-    Raises:
-        ValueError: While they are read: a text is not a str, or the numbers of texts, prefixes and
-            phrases differ.
-    """
-    missing = object()
-    given: list[Iterable[Any]] = [
-        column for column in (texts, prefixes, phrases) if column is not None
-    ]
-    rows = zip_longest(*given, fillvalue=missing)
-    for number, (text, *rest) in enumerate(rows, start=first_number):
-        if text is missing or missing in rest:
-            raise ValueError(
-                "Texts, prefixes and phrases must have the same number of lines: line "
-                f"{number + 1} is missing in one of them. Leave a line empty for a text without "
-                "prefix or phrases."
-            )
-        prefix = "" if prefixes is None else rest.pop(0)
-        for name, each in (("Sentence", text), ("Prefix", prefix)):
-            if not isinstance(each, str):
-                raise ValueError(f"{name} {number + 1} must be a str, got {type(each).__name__}.")
-        wanted = rest.pop() if rest else ()
-        if not (isinstance(wanted, list | tuple) and all(isinstance(each, str) for each in wanted)):
-            raise ValueError(
-                f"Phrases of sentence {number + 1} must be a list of str, got {wanted!r}. Put a "
-                "single phrase into a list."
-            )
-        yield SourceText(number, text, prefix, wanted)
-
-
-def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
-    iterator = iter(items)
-    while pool := list(islice(iterator, size)):
-        yield pool
-
-
-def batches_by_length(
-    lengths: Sequence[int], batch_size: int, max_tokens_per_batch: int
-) -> list[list[int]]:
-    """Group sentences into batches, longest first; return indices of each batch's sentences.
-
-    max_tokens_per_batch includes padding. A longer sentence is a batch by itself.
-    """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        last = batches[-1] if batches else []
-        fits = last and (len(last) + 1) * lengths[last[0]] <= max_tokens_per_batch
-        if fits and len(last) < batch_size:
-            last.append(index)
-        else:
-            batches.append([index])
-    return batches

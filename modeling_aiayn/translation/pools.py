@@ -1,0 +1,97 @@
+"""Texts to translate, in pools that are read ahead and batches of similar length."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple, TypeVar
+
+BATCH_SIZE = 256
+# Source tokens, padding included.
+MAX_TOKENS_PER_BATCH = 4096
+# Sentences of a stream that are read ahead, to sort them by length.
+POOL_SIZE = 1024
+
+Item = TypeVar("Item")
+
+
+class SourceText(NamedTuple):
+    """A text to translate; its number is its index among all texts."""
+
+    number: int
+    text: str
+    prefix: str
+    phrases: Sequence[str]
+
+
+def check_several(texts: Iterable[object] | None) -> None:
+    """Check that texts are not a single text.
+
+    Raises:
+        ValueError: They are one str or bytes.
+    """
+    if isinstance(texts, str | bytes):
+        raise ValueError(
+            f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
+            "a single text into a list."
+        )
+
+
+def source_texts(
+    texts: Iterable[str],
+    prefixes: Iterable[str] | None,
+    phrases: Iterable[Sequence[str]] | None,
+    first_number: int,
+) -> Iterator[SourceText]:
+    """Each text with its number, counted from first_number, its prefix and its phrases.
+
+    Raises:
+        ValueError: While they are read: a text is not a str, or the numbers of texts, prefixes and
+            phrases differ.
+    """
+    missing = object()
+    given: list[Iterable[Any]] = [
+        column for column in (texts, prefixes, phrases) if column is not None
+    ]
+    rows = zip_longest(*given, fillvalue=missing)
+    for number, (text, *rest) in enumerate(rows, start=first_number):
+        if text is missing or missing in rest:
+            raise ValueError(
+                "Texts, prefixes and phrases must have the same number of lines: line "
+                f"{number + 1} is missing in one of them. Leave a line empty for a text without "
+                "prefix or phrases."
+            )
+        prefix = "" if prefixes is None else rest.pop(0)
+        for name, each in (("Sentence", text), ("Prefix", prefix)):
+            if not isinstance(each, str):
+                raise ValueError(f"{name} {number + 1} must be a str, got {type(each).__name__}.")
+        wanted = rest.pop() if rest else ()
+        if not (isinstance(wanted, list | tuple) and all(isinstance(each, str) for each in wanted)):
+            raise ValueError(
+                f"Phrases of sentence {number + 1} must be a list of str, got {wanted!r}. Put a "
+                "single phrase into a list."
+            )
+        yield SourceText(number, text, prefix, wanted)
+
+
+def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
+    iterator = iter(items)
+    while pool := list(islice(iterator, size)):
+        yield pool
+
+
+def batches_by_length(
+    lengths: Sequence[int], batch_size: int, max_tokens_per_batch: int
+) -> list[list[int]]:
+    """Group sentences into batches, longest first; return indices of each batch's sentences.
+
+    max_tokens_per_batch includes padding. A longer sentence is a batch by itself.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        last = batches[-1] if batches else []
+        fits = last and (len(last) + 1) * lengths[last[0]] <= max_tokens_per_batch
+        if fits and len(last) < batch_size:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches
