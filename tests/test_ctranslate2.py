@@ -331,7 +331,7 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
     several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
     code, out, err = run("export_ctranslate2.py", *several)
-    assert (code, out) == (1, "") and "needs a translator of one model, got an ensemble of 2" in err
+    assert (code, out) == (1, "") and "This command takes one --model, got 2." in err
     (tmp_path / "blank").write_text("\n \n")
     wrong = (
         (("--do_sample", "true"), "does not support do_sample"),

@@ -198,8 +198,8 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
         ),
         (
             "make_shortlist.py",
-            (*flags, "--engine", "ctranslate2"),
-            "needs one model, and the engin",
+            (*flags, "--model", model_folder, model_folder),
+            "This command takes one --model, got 2.",
         ),
         (
             "translate.py",

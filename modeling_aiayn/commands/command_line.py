@@ -15,7 +15,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
-from .recipes import RECIPE_HELP, REQUIRED, find_recipe, read_recipe, recipe_flags, recipe_names
+from .recipes import REQUIRED, find_recipe, read_recipe, recipe_flags, recipe_help
 from .streams import STREAMS, protect_streams
 
 
@@ -32,12 +32,16 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
 
     The fields of the dataclasses are the flags; description is the text of --help.
     """
-    is_training = any(issubclass(each, TrainingArguments) for each in dataclass_types)
+    usage = None
+    if any(issubclass(each, TrainingArguments) for each in dataclass_types):
+        usage = "%(prog)s [RECIPE.yaml] [--FLAG VALUE ...]"
+        description += f"\n{recipe_help()}"
     parser = HfArgumentParser(
         dataclass_types,
         prog=Path(sys.argv[0]).name,
+        usage=usage,
         description=description,
-        epilog=RECIPE_HELP.format(names=", ".join(recipe_names())) if is_training else None,
+        epilog="An error is one line. --debug at the end of the command shows its traceback.",
         formatter_class=_HelpFormatter,
     )
     arguments, required = sys.argv[1:], []

@@ -41,11 +41,6 @@ class ShortlistFlags(PairFlags, BatchFlags):
         for name in ("per_token", "frequent"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.engine != "torch" or len(self.model) > 1:
-            raise ValueError(
-                "make-shortlist needs one model, and the engine torch, got "
-                f"{len(self.model)} models and --engine {self.engine}."
-            )
         inputs = {
             "--file": self.files_of_pairs(self.file),
             "--model": [] if self.hub else files_of_models(self.model),

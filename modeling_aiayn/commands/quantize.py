@@ -37,10 +37,10 @@ class QuantizeFlags(PairFlags, BatchFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.engine != "torch" or self.dtype == "int8":
+        if self.dtype == "int8":
             raise ValueError(
-                "quantize starts from a model in floating-point numbers, got "
-                f"--engine {self.engine} --dtype {self.dtype}. Leave out both."
+                "quantize starts from a model in floating-point numbers, got --dtype int8. Leave "
+                "it out."
             )
         check_unused(Path(self.output))
         if self.file is not None:

@@ -1,6 +1,7 @@
 """Recipes: YAML files that set the flags of a command by name."""
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """\
 The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
 override it, and its entry `required` lists flags that must follow it. If the path does not exist,
-NAME.yaml and recipes/NAME.yaml mean a recipe of the package: {names}.
+NAME.yaml and recipes/NAME.yaml mean a recipe of the package:
+{names}.
 """
 # Entry of a recipe that lists flags without a value in it, which users must give.
 REQUIRED = "required"
+
+
+def recipe_help() -> str:
+    """What --help says of recipes."""
+    return RECIPE_HELP.format(names=textwrap.fill(", ".join(recipe_names()), 99))
 
 
 def recipe_names() -> list[str]:

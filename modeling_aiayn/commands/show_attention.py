@@ -92,13 +92,13 @@ def load_maps(
 ) -> AttentionMaps:
     """Run the model on the text and record its attention."""
     path = flags.model[0] if flags.hub else find_model(flags.model[0])
-    architecture = saved_architecture(path, flags.hub) if flags.engine == "torch" else ""
+    architecture = saved_architecture(path, flags.hub)
     if architecture not in TEXT_MODELS:
         return attention_maps(flags.load(), text, target, **search.given)
-    if target is not None or search.given or len(flags.model) > 1:
+    if target is not None or search.given:
         raise ValueError(
-            f"{flags.model[0]} is an {architecture}, which does not translate. Give one model and "
-            "one text, and no flags for targets or search."
+            f"{flags.model[0]} is an {architecture}, which does not translate. Leave out --target "
+            "and the flags of the search."
         )
     model, tokenizer = load_with_tokenizer(
         TEXT_MODELS[architecture], flags.model[0], flags.hub, dtype=flags.dtype

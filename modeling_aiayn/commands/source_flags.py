@@ -17,7 +17,7 @@ class SourceFlags:
 
     source_lang: str = HfArg(
         default=None,
-        help="Language of the input (an ISO 639 code): its rules split texts into sentences. "
+        help="Language of the input (an ISO 639 code): its rules split whole texts into sentences. "
         "Default: the model's, or en.",
     )
     restore_case: bool = HfArg(

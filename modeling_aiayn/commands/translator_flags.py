@@ -1,7 +1,7 @@
 """Flags of all jobs that use a translation model: which one, and the size of batches."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers.hf_argparser import HfArg
 
@@ -22,41 +22,27 @@ class ModelFlags:
     """Which model to load."""
 
     model: list[str] = HfArg(
-        help="Folder of a trained model; with --hub, a repository. Several models with the same "
-        "vocabulary form an ensemble."
+        help="Folder of a trained model, or a bundled model; with --hub, a repository. translate, "
+        "serve, distill and evaluate-translation take several models with the same vocabulary, an "
+        "ensemble."
     )
     hub: bool = HfArg(default=False, help="Load the model from the Hub.")
-    engine: str = HfArg(
-        default="torch",
-        help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
-        "wrote.",
-        metadata={"choices": ["torch", "ctranslate2"]},
-    )
     dtype: str = HfArg(
         default="auto",
         help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 stores the weights in "
         "float16 and computes in float32; int8 is the fastest there.",
     )
-    device: str | None = HfArg(
-        default=None,
-        help="cpu, cuda, ... Default: a GPU if there is one; with ctranslate2, the CPU.",
-    )
+    device: str | None = HfArg(default=None, help="cpu, cuda, ... Default: a GPU if there is one.")
+    takes_ensembles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.engine == "torch" and self.dtype not in DTYPES:
+        if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}.")
+        if len(self.model) > 1 and not self.takes_ensembles:
+            raise ValueError(f"This command takes one --model, got {len(self.model)}.")
 
     def load(self, **options: Any) -> Translator:
         """Load the translator; options are further ones of `Translator.from_pretrained`."""
-        if self.engine == "ctranslate2":
-            options |= {} if self.dtype == "auto" else {"dtype": self.dtype}
-            return Translator.from_pretrained(
-                self.model,
-                engine="ctranslate2",
-                hub=self.hub,
-                device=self.device or "cpu",
-                **options,
-            )
         return Translator.from_pretrained(
             self.model,
             hub=self.hub,
@@ -93,14 +79,28 @@ class BatchFlags(ModelFlags):
 
 @dataclass
 class TranslatorFlags(BatchFlags):
-    """Which model to load to translate with, and the size of batches."""
+    """Which model and engine to translate with, and the size of batches."""
 
+    engine: str = HfArg(
+        default="torch",
+        help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
+        "wrote; --device is then the CPU by default.",
+        metadata={"choices": ["torch", "ctranslate2"]},
+    )
     shortlist: str | None = HfArg(
         default=None,
         help="File of make-shortlist: compute only likely translations of the source tokens in a "
         "batch. Default: the whole vocabulary.",
     )
+    takes_ensembles: ClassVar[bool] = True
 
     def load(self, **options: Any) -> Translator:
-        """Load the translator with its shortlist."""
-        return super().load(shortlist=self.shortlist, **options)
+        """Load the translator with its engine and shortlist."""
+        options |= {"shortlist": self.shortlist}
+        if self.engine == "torch":
+            return super().load(**options)
+        options |= {} if self.dtype == "auto" else {"dtype": self.dtype}
+        device = self.device or "cpu"
+        return Translator.from_pretrained(
+            self.model, engine="ctranslate2", hub=self.hub, device=device, **options
+        )

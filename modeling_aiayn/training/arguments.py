@@ -83,6 +83,20 @@ class RunArguments(Seq2SeqTrainingArguments):
         default=True,
         metadata={"help": "When resuming, restore the count of early_stopping_patience."},
     )
+    push_to_hub: bool = field(
+        default=False,
+        metadata={"help": "Not supported in training. Publish afterwards: aiayn push-to-hub."},
+    )
+    hub_token: str | None = field(
+        default=None, metadata={"help": "Not supported in training. See push_to_hub."}
+    )
+    resume_from_checkpoint: str | None = field(
+        default=None, metadata={"help": "Not supported. Pass resume instead."}
+    )
+    auto_find_batch_size: bool = field(
+        default=False,
+        metadata={"help": "Not supported: a resumed run could get other batches."},
+    )
     use_cache: bool = field(
         default=True,
         metadata={"help": "Saved in the model's configuration; training itself uses no cache."},

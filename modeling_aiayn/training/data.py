@@ -57,7 +57,10 @@ class DataArguments:
         },
     )
     validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Pairs to evaluate on during training; same formats."}
+        default=None,
+        metadata={
+            "help": "Pairs to evaluate on during training; same formats. Needed with train_file."
+        },
     )
     test_file: list[str] | None = field(
         default=None, metadata={"help": "Pairs to score the trained model on; same formats."}
@@ -98,7 +101,7 @@ class DataArguments:
     )
     noise_kinds: list[str] = field(
         default_factory=lambda: list(NOISES),
-        metadata={"help": f"Kinds of noise for noisy_sources: {', '.join(NOISES)}. Default: all."},
+        metadata={"help": f"Kinds of noise for noisy_sources: {', '.join(NOISES)}."},
     )
     noise_seed: int = field(
         default=0,

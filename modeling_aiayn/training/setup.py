@@ -62,7 +62,10 @@ class ModelArguments(PresetArguments):
     )
     min_frequency: int = field(
         default=2,
-        metadata={"help": "Words or tokens that occur fewer times than this become <unk>."},
+        metadata={
+            "help": "For word and token: words or tokens that occur fewer times than this become "
+            "<unk>."
+        },
     )
 
 

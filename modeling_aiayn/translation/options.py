@@ -70,7 +70,8 @@ class SearchOptions:
         help="A translation has at most max_length_factor * source + max_length_offset tokens.",
     )
     max_length_offset: int | None = HfArg(
-        default=None, help="See max_length_factor; default: the model's own, 50 as in the paper."
+        default=None,
+        help="See max_length_factor. Default: the model's own, or 50 as in the paper.",
     )
     min_length: int = HfArg(
         default=0, help="Minimum number of tokens before `</s>`. A lower maximum overrides it."
@@ -80,7 +81,7 @@ class SearchOptions:
     )
     do_sample: bool = HfArg(default=False, help="Sample nbest translations instead of searching.")
     temperature: float = HfArg(
-        default=1.0, help="Sampling: divide the scores by this; values below 1 vary less."
+        default=1.0, help="Sampling: values below 1 give translations that differ less."
     )
     top_k: int = HfArg(default=0, help="Sampling: use the k likeliest tokens only; 0: all.")
     top_p: float = HfArg(
