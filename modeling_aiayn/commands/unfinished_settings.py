@@ -44,6 +44,15 @@ def check_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
             )
 
 
+def has_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the settings of an unfinished file were recorded, and are the same."""
+    try:
+        check_same_settings(unfinished, settings)
+    except ValueError:
+        return False
+    return settings_file(unfinished).is_file()
+
+
 @contextmanager
 def recorded_settings(unfinished: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     """Record settings beside an unfinished file until the block has ended without an error."""
