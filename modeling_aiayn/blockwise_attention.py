@@ -31,14 +31,25 @@ def blockwise_attention_forward(
     value: Tensor,
     attention_mask: Tensor | None,
     dropout: float = 0.0,
-    **kwargs: Any,  # noqa: ARG001
+    scaling: float | None = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Equation 1 under the signature of `eager_attention_forward`; it returns no weights.
 
     A boolean attention_mask is True at keys that a query attends to; any other mask is added to the
     scores. Without a mask, module.is_causal decides. A query without keys, as of padding, gets
     zeros, or in the plain form of short inputs the mean of all values.
+
+    Raises:
+        ValueError: A library model has groups of queries, or caps its scores.
     """
+    if key.size(1) not in (1, query.size(1)) or kwargs.get("softcap") is not None:
+        raise ValueError(
+            "aiayn_blockwise has no groups of queries and no softcap, and this model needs one of "
+            "them. Load it with attn_implementation='sdpa' or 'eager'."
+        )
+    if scaling is not None and scaling != query.size(-1) ** -0.5:  # of a library model
+        query = query * (scaling * query.size(-1) ** 0.5)
     queries, keys = query.size(2), key.size(2)
     if key.shape[:2] != query.shape[:2]:  # equation 1 would repeat them
         key, value = (each.expand(*query.shape[:2], -1, -1) for each in (key, value))

@@ -164,6 +164,12 @@ class AiaynConfig(PreTrainedConfig):
             raise ValueError(f"preset must be one of {sorted(PRESETS)}, got {name!r}.")
         return cls(**(PRESETS[name] | overrides))
 
+    @property
+    def pads_with_eos(self) -> bool:
+        """Whether padding has the id of an end: then ids do not tell padding from ends."""
+        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        return self.pad_token_id in ends
+
     def __post_init__(self, **kwargs: Any) -> None:
         self._warn_of_spelling(kwargs)
         labels = kwargs.get("num_labels")  # transformers makes a name for each

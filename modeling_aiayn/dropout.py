@@ -5,6 +5,13 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def is_transformed() -> bool:
+    """Whether a compiler or torch.func, such as vmap, runs: then values cannot be read."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
     """Set a share of the states, [...], to zero, and scale the others so that the mean stays.
 
@@ -20,7 +27,7 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
     if not training or rate == 0:
         return states
     threshold = round(rate * 2**16)
-    is_ours = states.device.type == "cpu" and not torch.compiler.is_compiling()
+    is_ours = states.device.type == "cpu" and not is_transformed()
     if not is_ours or not 0 < threshold < 2**16:
         return functional.dropout(states, rate)
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device)

@@ -188,8 +188,9 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         has_mask = kwargs.get("attention_mask") is not None
         if source is not None and not has_mask and kwargs.get("inputs_embeds") is None:
             mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
-            is_ids = source.dim() == 2
-            kwargs["attention_mask"] = mask * (source != self.config.pad_token_id if is_ids else 1)
+            if source.dim() == 2 and not self.config.pads_with_eos:
+                mask *= source != self.config.pad_token_id
+            kwargs["attention_mask"] = mask
         prefix = prefix_length(kwargs.get("decoder_input_ids"), get_setting)
         max_beyond = get_setting("max_tokens_beyond_source")
         max_beyond = MAX_TOKENS_BEYOND_SOURCE if max_beyond is None else max_beyond
@@ -201,7 +202,9 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         new_tokens = max(length + max_beyond, least)
         length_settings = {"max_new_tokens": self._within_positions(new_tokens, prefix)}
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
-        if is_real is not None and eos is not None:
+        ends = [] if eos is None else torch.as_tensor(eos).reshape(-1).tolist()
+        ends = [each for each in ends if each >= 0]  # -1 is a way to switch the end off
+        if is_real is not None and ends:
             # When sampling, the scores are those of the draw: transformers normalises them last.
             if get_setting("renormalize_logits") and not get_setting("do_sample"):
                 # Normalise before the limit: after it, eos would have a probability of 1.
@@ -209,7 +212,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
                 length_settings["renormalize_logits"] = False
             lengths = (is_real.sum(-1) + max_beyond).clamp(min=least)  # [N]
             lengths = prefix + lengths.clamp(max=length_settings["max_new_tokens"])  # [N]
-            eos_ids = torch.as_tensor(eos, device=is_real.device).reshape(-1)  # [E]
+            eos_ids = torch.tensor(ends, device=is_real.device)  # [E]
             kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
         return prefix, length_settings
 

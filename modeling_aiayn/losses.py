@@ -6,10 +6,11 @@ num_items_in_batch is the number of real labels in the whole step. None: count t
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers.utils import logging
+
+from .dropout import is_transformed
 
 logger = logging.get_logger(__name__)
 
@@ -87,7 +88,7 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
     Raises:
         ValueError: A label is neither -100 nor in [0, num_scores).
     """
-    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+    if labels.device.type != "cpu" or is_transformed():
         return
     is_ignored = labels == IGNORED_LABEL  # [...]
     is_invalid = ((labels < 0) | (labels >= num_scores)) & ~is_ignored  # [...]

@@ -102,7 +102,7 @@ class AiaynModel(AiaynPreTrainedModel):
                 "decoder_position_ids for the target. For the source, pass position_ids to "
                 "model.get_encoder(), and its output as encoder_outputs."
             )
-        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        attention_mask = source_mask(input_ids, attention_mask, self.config)
         if encoder_outputs is None:
             encoder_output = self.encoder(
                 input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -324,7 +324,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
             Logits, [B, L]; with labels also the loss, [].
         """
         label_smoothing_factor = pop_label_smoothing_factor(kwargs)
-        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        attention_mask = source_mask(input_ids, attention_mask, self.config)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -333,7 +333,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
             **kwargs,
         )
         if attention_mask is not None and attention_mask.dim() == 4:  # ready for attention
-            attention_mask = source_mask(input_ids, None, self.config.pad_token_id)
+            attention_mask = source_mask(input_ids, None, self.config)
         pooled = pool_states(
             outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
         )

@@ -20,7 +20,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
 from .configuration_aiayn import AiaynConfig
-from .dropout import drop
+from .dropout import drop, is_transformed
 from .generation import one_cache
 from .layers import (
     DecoderLayer,
@@ -96,10 +96,10 @@ class AiaynPreTrainedModel(PreTrainedModel):
         else:
             embedding = super().resize_token_embeddings(*args, **kwargs)
             for stack in stacks:
-                if stack.embed_tokens.weight.size(0) != embedding.weight.size(0):  # not tied
+                if stack.embed_tokens.weight is not embedding.weight:  # not tied
                     stack.resize_token_embeddings(*args, **kwargs)
-                stack.embed_tokens.num_embeddings = embedding.weight.size(0)
-        config.vocab_size = embedding.weight.size(0)
+                stack.embed_tokens.num_embeddings = embedding.num_embeddings
+        config.vocab_size = embedding.num_embeddings
         if config.decoder_vocab_size is not None and self._input_half == "decoder":
             config.decoder_vocab_size = config.vocab_size
         return embedding
@@ -113,7 +113,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
             embedding = super().resize_token_embeddings(*args, **kwargs)
         finally:
             del self._input_half
-        embedding.num_embeddings = self.config.decoder_vocab_size = embedding.weight.size(0)
+        self.config.decoder_vocab_size = embedding.num_embeddings
         return embedding
 
     @property
@@ -210,25 +210,31 @@ class AiaynStack(AiaynPreTrainedModel):
             return inputs_embeds
         if input_ids is None or inputs_embeds is not None:
             raise ValueError(self._missing_inputs_message)
-        if self._can_check(input_ids, past_length):
-            check_ids(input_ids, self.embed_tokens.weight.size(0))
+        # Not weight.size(0): DeepSpeed empties weights that are not in use.
+        size = getattr(self.embed_tokens, "num_embeddings", None)
+        if size is not None and self._can_check(input_ids, past_length):
+            check_ids(input_ids, size)
         return self.embed_tokens(input_ids)
 
     def _can_check(self, values: Tensor, past_length: int | Tensor) -> bool:
         """Return whether values can be checked without making an accelerator wait."""
-        if torch.compiler.is_compiling() or values.device.type == "meta":
+        if is_transformed() or values.device.type == "meta":
             return False
         is_first = isinstance(past_length, int) and past_length == 0
         return values.device.type == "cpu" or (is_first and not self.training)
 
-    def embed(
+    def embed(self, *inputs: Any, **options: Any) -> Tensor:
+        """Section 5.4: dropout of what `add_positions` makes of the same arguments, [B, T, D]."""
+        return drop(self.add_positions(*inputs, **options), self.dropout, self.training)
+
+    def add_positions(
         self,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None,
         past_length: int | Tensor = 0,
         position_ids: Tensor | None = None,
     ) -> Tensor:
-        """Sections 3.4, 3.5 and 5.4: scale token embeddings, add positions, apply dropout.
+        """Sections 3.4 and 3.5: scale token embeddings and add positions; returns [B, T, D].
 
         Args:
             inputs_embeds: Rows of the embedding matrix, [B, T, D].
@@ -251,8 +257,7 @@ class AiaynStack(AiaynPreTrainedModel):
             position_ids = count_positions(attention_mask, past_length, inputs_embeds)
         self._check_table(position_ids, past_length, num_positions)
         encodings = self.embed_positions(position_ids).to(inputs_embeds)
-        hidden_states = inputs_embeds * self.embed_scale + encodings  # [B, T, D]
-        return drop(hidden_states, self.dropout, self.training)
+        return inputs_embeds * self.embed_scale + encodings  # [B, T, D]
 
     def _check_table(
         self, position_ids: Tensor, past_length: int | Tensor, num_positions: int
@@ -334,7 +339,7 @@ class AiaynEncoder(AiaynStack):
             The encoder's output in last_hidden_state, [B, S, D].
         """
         self.check_output_attentions(kwargs.get("output_attentions"))
-        attention_mask = source_mask(input_ids, attention_mask, self.config.pad_token_id)
+        attention_mask = source_mask(input_ids, attention_mask, self.config)
         embedded = self.look_up(input_ids, inputs_embeds)
         hidden_states = self.embed(embedded, attention_mask, position_ids=position_ids)
         mask = create_bidirectional_mask(
@@ -489,18 +494,21 @@ def count_positions(
         inputs_embeds: Embeddings of the new tokens, [B, T, D].
     """
     index = torch.arange(inputs_embeds.size(1), device=inputs_embeds.device) + past_length  # [T]
-    if attention_mask is None or attention_mask.dim() != 2:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         return index[None]  # [1, T]
     positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]
     return positions[:, index].clamp(min=0)  # [B, T]
 
 
 def source_mask(
-    input_ids: Tensor | None, attention_mask: Tensor | None, pad_token_id: int
+    input_ids: Tensor | None, attention_mask: Tensor | None, config: AiaynConfig
 ) -> Tensor | None:
-    """Return attention_mask, [B, S], if given, else a mask that hides the padding of input_ids."""
-    if attention_mask is None and input_ids is not None:
-        return (input_ids != pad_token_id).long()  # [B, S]
+    """Return attention_mask, [B, S], if given, else a mask that hides the padding of input_ids.
+
+    Without a mask, a padding id that also ends texts counts as a token, as in the library's models.
+    """
+    if attention_mask is None and input_ids is not None and not config.pads_with_eos:
+        return (input_ids != config.pad_token_id).long()  # [B, S]
     return attention_mask
 
 
@@ -528,7 +536,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
     Raises:
         ValueError: The mask has another shape, dtype or values.
     """
-    if mask is None:
+    if not isinstance(mask, Tensor):  # none, or the blocks of FlexAttention
         return
     if mask.dim() == 4 and not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise ValueError(
@@ -542,7 +550,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
             f"The attention mask must have one entry per {name}, got a mask of shape "
             f"{tuple(mask.shape)} for {name}s of shape {shape}."
         )
-    is_readable = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    is_readable = mask.device.type == "cpu" and not is_transformed()
     if is_readable and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(
             f"The attention mask must hold 1 for real {name}s and 0 for padding, got the values "

@@ -183,6 +183,17 @@ def test_hand_written_attention_is_the_default():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
+def test_flex_attention_generates_with_a_static_cache(batch):
+    """Its mask is then an object of its own, no tensor."""
+    model = small_model(head_dim=16)
+    options = {"max_new_tokens": 3, "cache_implementation": "static", "disable_compile": True}
+    expected = model.generate(batch["input_ids"], **options)
+    model.set_attn_implementation("flex_attention")
+    assert torch.equal(model.generate(batch["input_ids"], **options), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_flex_attention_gives_the_same_outputs(batch):
     """Slow because it is compiled; on CPUs it has no gradient, and wants heads of 16 at least."""
     model = small_model(head_dim=16)

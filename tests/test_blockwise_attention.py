@@ -7,6 +7,7 @@ import torch
 from conftest import small_model
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -167,6 +168,25 @@ def test_keys_and_values_are_repeated_as_in_equation_1():
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("length", [7, 300])
+def test_models_of_the_library_have_scales_of_their_own(length):
+    """Granite's and T5's; 300 tokens take the blocks."""
+    query, key, value = inputs(length, length)
+    found, _ = blockwise_attention_forward(Attention(), query, key, value, None, scaling=1 / 64)
+    expected, _ = sdpa_attention_forward(Attention(), query, key, value, None, scaling=1 / 64)
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, plain(query, key, value, None))
+
+
+def test_what_only_models_of_the_library_need_is_rejected():
+    query, key, value = inputs(11, 13)
+    query = torch.cat([query, query], dim=1)
+    with pytest.raises(ValueError, match="no groups of queries and no softcap"):
+        blockwise_attention_forward(Attention(), query, key, value, None)
+    with pytest.raises(ValueError, match="no groups of queries and no softcap"):
+        blockwise_attention_forward(Attention(), *inputs(11, 13), None, softcap=50.0)
 
 
 def test_tensors_without_numbers_have_shapes():

@@ -101,6 +101,29 @@ def test_without_a_length_each_output_goes_50_tokens_beyond_its_own_source(num_b
     assert all(row[-1] == 2 for row in output)
 
 
+def test_an_end_that_is_switched_off_is_not_forced():
+    """By -1, as in the library; not the vocabulary's last id."""
+    model = never_ending()
+    output = model.generate(SOURCES, eos_token_id=-1)
+    assert output.size(1) == 1 + 7 + 50
+    assert not (output[2, 53:] == model.config.vocab_size - 1).all()
+
+
+@pytest.mark.parametrize("flags", [{}, {"num_beams": 2}])
+def test_a_padding_id_that_also_ends_texts_hides_no_end(flags):
+    torch.manual_seed(0)
+    model = small_model(pad_token_id=2)
+    text = SOURCES[1:2]
+    mask = torch.ones_like(text)
+    target = torch.tensor([[0, 15, 16]])
+    found, expected = (
+        model(text, attention_mask=each, decoder_input_ids=target).logits for each in (None, mask)
+    )
+    assert torch.equal(found, expected)
+    output = model.generate(text, max_new_tokens=6, **flags)
+    assert torch.equal(output, model.generate(text, attention_mask=mask, max_new_tokens=6, **flags))
+
+
 def test_the_limit_can_be_set_and_given_lengths_take_precedence():
     model = never_ending()
     assert [len(row) for row in rows(model.generate(SOURCES, max_tokens_beyond_source=3))] == [

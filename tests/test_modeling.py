@@ -5,6 +5,8 @@ import inspect
 import pytest
 import torch
 from conftest import small_config, small_model
+from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
@@ -689,3 +691,65 @@ def test_dummy_inputs_and_positions_of_the_target_can_be_passed(batch):
     given = model(**inputs, decoder_position_ids=positions).logits
     torch.testing.assert_close(given, expected)
     assert not torch.allclose(model(**inputs, decoder_position_ids=positions + 1).logits, expected)
+
+
+class Factorised(nn.Module):
+    """An embedding without a matrix of its own."""
+
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.table, self.width = nn.Embedding(vocab_size, 3), nn.Linear(3, d_model)
+
+    def forward(self, input_ids):
+        return self.width(self.table(input_ids))
+
+
+def test_an_embedding_need_not_have_a_matrix():
+    model = small_model(tie_word_embeddings=False)
+    model.set_input_embeddings(Factorised(model.config.vocab_size, model.config.d_model))
+    assert model.generate(torch.tensor([[5, 6, 2]]), max_new_tokens=3).size(0) == 1
+
+
+def test_weights_may_be_empty_while_their_module_does_not_run():
+    """As DeepSpeed's ZeRO-3 leaves them."""
+    model = small_model()
+    ids = torch.tensor([[5, 6, 7, 2]])
+    expected = model.generate(ids, max_new_tokens=5)
+    embeddings = [model.get_encoder().embed_tokens, model.get_decoder().embed_tokens]
+    weight = embeddings[0].weight
+    values = weight.data
+
+    def fill(*_):
+        weight.data = values
+
+    def empty(*_):
+        weight.data = torch.empty(0)
+
+    for module in (*embeddings, model.lm_head):
+        module.register_forward_pre_hook(fill)
+        module.register_forward_hook(empty)
+    empty()
+    assert torch.equal(model.generate(ids, max_new_tokens=5), expected)
+
+
+def test_gradients_of_each_sample_come_from_vmap():
+    """In training too, where our dropout would draw the same numbers for all samples."""
+    model = small_model(dropout=0.5).eval()
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    sources, targets = torch.tensor([[5, 6, 2], [7, 8, 2]]), torch.tensor([[9, 2], [10, 2]])
+
+    def loss(weights, source, target):
+        inputs = {"input_ids": source[None], "labels": target[None]}
+        inputs["attention_mask"] = torch.ones(1, 3, dtype=torch.long)
+        return functional_call(model, weights, (), inputs, tie_weights=True).loss
+
+    options = {"in_dims": (None, 0, 0), "randomness": "different"}
+    found = vmap(grad(loss), **options)(weights, sources, targets)
+    for sample in range(2):
+        expected = grad(loss)(weights, sources[sample], targets[sample])
+        for name, each in expected.items():
+            torch.testing.assert_close(found[name][sample], each)
+    model.train()
+    dropped = vmap(grad(loss), **options)(weights, sources, targets)
+    name = "model.encoder.layers.0.fc1.weight"
+    assert not torch.allclose(dropped[name], found[name])
