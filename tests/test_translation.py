@@ -200,6 +200,27 @@ def test_a_translator_follows_a_model_that_is_trained_further(tokenizer):
     assert set(after[1]) == {other.score(pair, pair)[0].log_probability} != {before[1]}
 
 
+def test_a_model_in_training_mode_translates_without_dropout():
+    """The bundled model, because a random one hardly depends on its source."""
+    translator = Translator.from_pretrained("aiayn-en-de")
+    model, texts = translator.model, ["A man repairs a bicycle while two children watch him."]
+    expected = translator(texts), translator.score(texts, texts)
+    model.train()
+    model.model.decoder.eval()
+    modes = [module.training for module in model.modules()]
+    for _ in range(3):
+        assert (translator(texts), translator.score(texts, texts)) == expected
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_translator_follows_a_model_to_another_device(tokenizer):
+    model = small_model(vocab_size=len(tokenizer))
+    translator = Translator(model, tokenizer)
+    translator(["We see."])
+    model.to("meta")
+    assert translator.engine.device == torch.device("meta")
+
+
 def test_words_that_cannot_be_forced_are_warned_of(caplog):
     words = train_word_tokenizer(["ein hund sieht"] * 3)
     translator = Translator(small_model(vocab_size=len(words)), words)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..losses import shift_right
 from ..tokenization import clean_text, replace_surrogates
 from ..translation import Translator
+from ..translation.torch_engine import in_eval_mode
 from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)
@@ -170,16 +171,13 @@ class AttentionMaps:
 def showing_weights(model: PreTrainedModel) -> Iterator[None]:
     """Make a model compute attention weights without dropout; restore its state at the end."""
     implementation = model.config._attn_implementation
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
         # Other implementations return no weights.
         model.set_attn_implementation("eager")
-        yield
+        with in_eval_mode([model]):
+            yield
     finally:
         model.set_attn_implementation(implementation)
-        for module, mode in modes:
-            module.training = mode
 
 
 def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:

@@ -11,6 +11,7 @@ from ..losses import IGNORED_LABEL
 from ..translation import Translator
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH, batches_by_length
 from ..translation.shortlist import LinkCounts
+from .attention_weights import showing_weights
 
 
 @torch.inference_mode()
@@ -26,14 +27,12 @@ def count_links(
     The attention is the mean over all layers and heads.
     """
     model = translator.model
-    implementation = model.config._attn_implementation
-    model.set_attn_implementation("eager")
     config = model.config
     counts = LinkCounts(config.vocab_size, config.decoder_vocab_size or config.vocab_size)
     ids = [translator.encode(text) for text in sources]
     target_ids = [translator.encode_target(text) for text in targets]
     lengths = [max(len(a), len(b)) for a, b in zip(ids, target_ids, strict=True)]
-    try:
+    with showing_weights(model):
         for batch in tqdm(batches_by_length(lengths, batch_size, max_tokens_per_batch)):
             inputs, mask = _padded([ids[index] for index in batch], model.device)
             labels, is_real = _padded([target_ids[index] for index in batch], model.device)
@@ -46,8 +45,6 @@ def count_links(
             weights = torch.stack([each.float().mean(1) for each in output.cross_attentions])
             attention = weights.mean(0) * mask[:, None] * is_real[..., None]  # [N, T, S]
             counts.add(inputs.cpu(), labels.cpu(), attention.cpu())
-    finally:
-        model.set_attn_implementation(implementation)
     return counts
 
 

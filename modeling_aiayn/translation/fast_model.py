@@ -291,7 +291,7 @@ class FastModel:
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:
         """Encode sources, [N, S] like their mask, and project the result for each decoder layer."""
-        embedded = self.encoder.embed(self.encoder.look_up(input_ids, None), attention_mask)
+        embedded = self.encoder.add_positions(self.encoder.look_up(input_ids, None), attention_mask)
         dtype = attention_dtype(embedded)
         layout = PaddedLayout(attention_mask, self.encoder_heads, dtype)
         hidden_states = embedded.flatten(0, 1)[layout.positions]  # [M, D]

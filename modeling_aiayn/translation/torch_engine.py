@@ -2,12 +2,13 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ..losses import IGNORED_LABEL
@@ -32,8 +33,9 @@ LEAVING_SHARE = 0.125
 class TorchEngine:
     """Our own decoder; several models vote by the mean of their probabilities.
 
-    Models are put into eval mode. They are packed on the first use, and again once their weights
-    have changed. Generation configs are read on the first use, and later changes have no effect.
+    Models are read without dropout, whatever mode they are in. They are packed on the first use,
+    and again once their weights have changed. Generation configs are read on the first use, and
+    later changes have no effect.
 
     Args:
         models: The models.
@@ -66,7 +68,6 @@ class TorchEngine:
                     "int8 needs a model in float32 on a CPU, got "
                     f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}."
                 )
-            model.eval()
         sizes = {model.lm_head.out_features for model in self.models}
         if not sizes:
             raise ValueError("Translator needs at least one model, got an empty list.")
@@ -86,10 +87,10 @@ class TorchEngine:
         tables = (getattr(each.model, half).embed_positions.max_length for each in self.models)
         return min((table for table in tables if table is not None), default=None)
 
-    @cached_property
+    @property
     def device(self) -> torch.device:
-        """The models' device; transformers walks through the modules to find it."""
-        return self.models[0].device
+        """The models' device now; transformers would walk through the modules to find it."""
+        return self._weights[0].device
 
     @cached_property
     def rules(self) -> DecodingRules:
@@ -237,19 +238,16 @@ class TorchEngine:
     ) -> list[float]:
         """The log-probability of each target of a batch, `</s>` last, in nats."""
         _avoid_threads_of_parent(os.getpid())
-        for model in self.models:
-            model.eval()  # it may have been trained since
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
         decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
             labels.masked_fill(is_real == 0, IGNORED_LABEL)
         )
-        votes = torch.stack(
-            [
-                model(input_ids, attention_mask, decoder_input_ids).logits.float().log_softmax(-1)
-                for model in self.models
-            ]
-        )  # [models, N, T, V]
+        inputs = (input_ids, attention_mask, decoder_input_ids)
+        with in_eval_mode(self.models):
+            votes = torch.stack(
+                [model(*inputs).logits.float().log_softmax(-1) for model in self.models]
+            )  # [models, N, T, V]
         if self.rules.excluded_from_softmax:
             shares = votes.logsumexp(0)  # up to a constant, which the next softmax removes
             self.rules.exclude_from_softmax(shares)
@@ -267,6 +265,19 @@ class TorchEngine:
         padding = self.models[0].config.pad_token_id
         ids = pad_sequence(rows, batch_first=True, padding_value=padding)
         return ids.to(self.device), pad_sequence(mask, batch_first=True).to(self.device)
+
+
+@contextmanager
+def in_eval_mode(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Let models compute without dropout, and restore the mode of each module at the end."""
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @lru_cache(maxsize=1)
