@@ -347,6 +347,17 @@ def test_samples_are_repeatable_and_independent_of_the_batch():
         assert each.log_probability == pytest.approx(forced, rel=1e-5)
 
 
+def test_a_sample_whose_next_tokens_are_all_forbidden_is_no_translation():
+    engine = TorchEngine([small_model(vocab_size=24)])
+    options = {"do_sample": True, "nbest": 2, "no_repeat_ngram_size": 1}
+    limits = {"min_length": 60, "max_length_offset": 60}
+    sentence = SourceSentence([5, 6, 2], number=0)
+    assert engine.search([sentence], SearchOptions(**options, **limits)) == [[]]
+    (samples,) = engine.search([sentence], SearchOptions(**options, max_length_offset=9))
+    assert len(samples) == 2
+    assert all(len({*each.token_ids}) == len(each.token_ids) for each in samples)
+
+
 def test_draws_follow_temperature_top_k_and_top_p():
     logits = torch.tensor([4.0, 1.0, 3.0, 2.0]).log()
     draws = 4000
@@ -521,7 +532,8 @@ def test_the_fast_encoder_gives_the_model_s_keys_and_values(name, dtype, toleran
         ({"min_length": -1}, "min_length must be at least 0, got -1"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 0, got -1"),
         ({"length_normalization": "wu"}, "must be one of gnmt, power, got 'wu'"),
-        ({"temperature": 0.0, "do_sample": True}, "temperature must be greater than 0, got 0.0"),
+        ({"temperature": 0.0, "do_sample": True}, "must be a number greater than 0, got 0.0"),
+        ({"temperature": math.inf, "do_sample": True}, "must be a number greater than 0, got inf"),
         ({"top_p": 1.5, "do_sample": True}, r"top_p must be in \(0, 1\], got 1.5"),
         ({"top_k": -2, "do_sample": True}, "top_k must be at least 0, got -2"),
         ({"top_k": 3}, "for sampling: set do_sample=True"),

@@ -1,5 +1,6 @@
 """Section 6.1: one sentence's search. It owns the sentence's hypotheses and their scores."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -163,9 +164,14 @@ class SentenceSampling(SentenceSearch):
         return [self.random.random() for _ in range(self.options.width)]
 
     def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
-        """Continue each hypothesis by its candidate; candidates behind them are ignored."""
+        """Continue each hypothesis by its candidate; candidates behind them are ignored.
+
+        A hypothesis of which all next tokens are forbidden is dropped.
+        """
         living = []
         for candidate in candidates[: len(self.running)]:
+            if candidate.log_probability == -math.inf:
+                continue
             if candidate.token in self.eos_token_ids:
                 self._finish(candidate, coverage[candidate.parent])
             else:

@@ -1,5 +1,6 @@
 """Options of a search for translations."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,10 +104,10 @@ class SearchOptions:
         self._check_sampling()
 
     def _check_sampling(self) -> None:
-        if not self.temperature > 0:
+        if not 0 < self.temperature < math.inf:
             raise ValueError(
-                f"temperature must be greater than 0, got {self.temperature}. For the likeliest "
-                "token at each step, search with num_beams=1."
+                f"temperature must be a number greater than 0, got {self.temperature}. For the "
+                "likeliest token at each step, search with num_beams=1."
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
