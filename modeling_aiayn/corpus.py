@@ -283,10 +283,9 @@ def read_rows(
     path: str, source: str, target: str, columns: tuple[str, str] | None = None
 ) -> Dataset:
     """Read pairs as `read_pairs` does, but keep those with an empty side."""
-    kind = _kind_of(path)
-    if kind == ".tsv":
+    if is_tsv(path):
         return _read_tsv(path, columns or (source, target), source, target)
-    if kind == ".jsonl":
+    if _kind_of(path) == ".jsonl":
         records = read_json_lines(path)
         return _pairs(_languages(record, source, target, where) for where, record in records)
     return _read_parallel(*files_of(path, source, target))
@@ -299,9 +298,14 @@ def files_of(path: str, source: str, target: str) -> list[Path]:
         OSError: There is no file for a side.
         ValueError: The path is a file in another format.
     """
-    if _kind_of(path) in (".tsv", ".jsonl"):
+    if is_tsv(path) or _kind_of(path) == ".jsonl":
         return [Path(path)]
     return [_find_side(path, source), _find_side(path, target)]
+
+
+def is_tsv(path: str) -> bool:
+    """Whether a path with pairs is a .tsv file, plain or .gz."""
+    return _kind_of(path) == ".tsv"
 
 
 def _kind_of(path: str) -> str:

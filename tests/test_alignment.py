@@ -178,8 +178,12 @@ def test_the_command_reads_the_direction_of_the_model(run, tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
     code, _, err = run("score_alignment.py", "--model", tmp_path)
     assert code == 1 and "from fr to it. Give --source, --target and --gold." in err
-    code, _, err = run("score_alignment.py", "--model", tmp_path, "--pairs", 0)
-    assert code == 1 and "pairs must be at least 2, got 0." in err
+    for flags, message in (
+        (("--pairs", 0), "pairs must be at least 2, got 0."),
+        (("--dtype", "int8"), "--dtype int8 is for translating only. The model reads pairs here."),
+    ):
+        code, _, err = run("score_alignment.py", "--model", tmp_path, *flags)
+        assert code == 1 and message in err
 
 
 def test_every_head_and_mean_is_scored(translator):

@@ -390,7 +390,7 @@ def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, 
 
 
 def test_a_dtype_that_an_export_ignores_is_refused():
-    with pytest.raises(ValueError, match=r"--dtype int8 has no effect on an export\. Pass --quant"):
+    with pytest.raises(ValueError, match=r"int8 is for translating only\. Pass --quantization"):
         ExportFlags(model=["aiayn-en-de"], output="out", dtype="int8")
-    with pytest.raises(ValueError, match=r"--dtype int8 has no effect on an export\. Pass --quant"):
+    with pytest.raises(ValueError, match=r"int8 is for translating only\. Pass --quantization"):
         MarianFlags(model=["aiayn-en-de"], output="out", dtype="int8")

@@ -201,6 +201,8 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
             (*flags, "--model", model_folder, model_folder),
             "This command takes one --model, got 2.",
         ),
+        ("make_shortlist.py", (*flags, "--dtype", "int8"), "int8 is for translating only. The mod"),
+        ("make_shortlist.py", (*flags, "--columns", "en,de"), "--columns needs a .tsv file, got "),
         (
             "translate.py",
             ("--model", model_folder, "--engine", "ctranslate2", *texts),

@@ -45,7 +45,7 @@ class DistillFlags(PairFlags, StreamFlags):
     @property
     def _inputs(self) -> dict[str, list[Path]]:
         return {
-            "--file": [path for file in self.file for path in self.files_of_pairs(file)],
+            "--file": self.files_of_pairs(*self.file),
             "--model": [] if self.hub else files_of_models(self.model),
             "--shortlist": [] if self.shortlist is None else [Path(self.shortlist)],
         }

@@ -17,11 +17,9 @@ class OutputFlags(ModelFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype == "int8":
-            raise ValueError(
-                "--dtype int8 has no effect on an export. Pass --quantization int8 to "
-                "export-ctranslate2, or --dtypes int8 to export-onnx."
-            )
+        self.reject_int8(
+            "Pass --quantization int8 to export-ctranslate2, or --dtypes int8 to export-onnx."
+        )
 
 
 @dataclass(kw_only=True)

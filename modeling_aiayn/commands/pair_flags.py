@@ -6,7 +6,7 @@ from pathlib import Path
 from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
-from ..corpus import files_of, parse_columns, read_pairs, read_rows
+from ..corpus import files_of, is_tsv, parse_columns, read_pairs, read_rows
 from ..languages import choose_languages
 from .translator_flags import ModelFlags
 
@@ -35,9 +35,18 @@ class PairFlags(ModelFlags):
             self.source_lang, self.target_lang, model, self.hub
         )
 
-    def files_of_pairs(self, path: str) -> list[Path]:
-        """The files of a path with pairs."""
-        return files_of(path, self.source_lang, self.target_lang)
+    def files_of_pairs(self, *paths: str) -> list[Path]:
+        """The files of paths with pairs.
+
+        Raises:
+            ValueError: --columns are given and no path is a .tsv file, or they are invalid.
+        """
+        parse_columns(self.columns)
+        if self.columns is not None and not any(is_tsv(path) for path in paths):
+            given = ", ".join(paths) or "no file"
+            raise ValueError(f"--columns needs a .tsv file, got {given}. Leave it out.")
+        languages = (self.source_lang, self.target_lang)
+        return [file for path in paths for file in files_of(path, *languages)]
 
     def read_pairs(self, path: str) -> Dataset:
         """Read the pairs of a path, as `corpus.read_pairs` does."""

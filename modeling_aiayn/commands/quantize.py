@@ -37,14 +37,9 @@ class QuantizeFlags(PairFlags, BatchFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype == "int8":
-            raise ValueError(
-                "quantize starts from a model in floating-point numbers, got --dtype int8. Leave "
-                "it out."
-            )
+        self.reject_int8("quantize rounds the weights itself. Leave it out.")
         check_unused(Path(self.output))
-        if self.file is not None:
-            self.files_of_pairs(self.file)
+        self.files_of_pairs(*([] if self.file is None else [self.file]))
 
 
 def compare(

@@ -41,6 +41,15 @@ class ModelFlags:
         if len(self.model) > 1 and not self.takes_ensembles:
             raise ValueError(f"This command takes one --model, got {len(self.model)}.")
 
+    def reject_int8(self, advice: str) -> None:
+        """Check that the type of the weights is not int8, in which only searches compute.
+
+        Raises:
+            ValueError: It is int8; the message ends with the advice.
+        """
+        if self.dtype == "int8":
+            raise ValueError(f"--dtype int8 is for translating only. {advice}")
+
     def load(self, **options: Any) -> Translator:
         """Load the translator; options are further ones of `Translator.from_pretrained`."""
         return Translator.from_pretrained(

@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from itertools import chain, compress
-from pathlib import Path
 from typing import Any
 
 from datasets import (
@@ -17,7 +16,7 @@ from datasets import (
 )
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
+from ..corpus import embedded_pairs, is_tsv, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..languages import Languages, choose_languages
 from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
 from .bpe_dropout import position_limit
@@ -151,7 +150,7 @@ def _check_arguments(data: DataArguments) -> None:
     reason = "has no effect with training pairs of your own"
     reject_ignored(data, "embedded_train_size", reason, is_ignored=has_pairs)
     files = chain(*(each or () for each in (data.train_file, data.validation_file, data.test_file)))
-    has_columns = any(Path(path.removesuffix(".gz")).suffix == ".tsv" for path in files)
+    has_columns = any(map(is_tsv, files))
     reject_ignored(data, "columns", "needs a .tsv file", is_ignored=not has_columns)
     _check_noise(data)
 
