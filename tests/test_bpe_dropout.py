@@ -153,6 +153,19 @@ def test_a_resumed_run_and_workers_give_the_same_weights(tokenizer, tmp_path, ba
     assert tokenizer.backend_tokenizer.model.dropout is None
 
 
+@pytest.mark.parametrize("batches", [{"max_tokens_per_batch": 300}, {}])
+def test_columns_of_the_old_ids_are_made_again(tokenizer, tmp_path, batches):
+    """As those of dict(tokenizer(...)): a mask would have the length of the old ids."""
+    pairs = pairs_of(tokenizer, 60)
+    masks = [[1] * len(ids) for ids in pairs["input_ids"]]
+    pairs = pairs.add_column("attention_mask", masks)
+    options = {"bpe_dropout": 0.5, "predict_with_generate": False, **batches}
+    trainer = make_trainer(tmp_path, pairs, tokenizer, **options)
+    for batch in trainer.get_train_dataloader():
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        assert torch.equal(mask, (ids != tokenizer.pad_token_id).long())
+
+
 def test_other_tokenizers_are_rejected(tokenizer):
     words = train_word_tokenizer(["the dog sees"] * 3)
     pairs = Dataset.from_dict({"source": ["the dog"], "target": ["the dog"]})

@@ -405,6 +405,10 @@ def test_a_classifier_with_a_weight_that_is_not_finite_is_rejected(run, tokenize
     [
         ({"config_overrides": "a: ["}, "config_overrides must be a YAML mapping"),
         (
+            {"config_overrides": "{max_position_embeddings: 9}"},
+            r"max_length=64 is more than max_position_embeddings=9 .* Pass --max_length 9",
+        ),
+        (
             {"config_overrides": "{vocab_size: 9}"},
             "config_overrides must not set vocab_size: it follows",
         ),

@@ -165,6 +165,21 @@ def test_a_killed_run_resumes_exactly(run, options):
     assert summary["seconds_of_all_starts"] > summary["train_runtime"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_tokens_per_batch": 200}, {"train_sampling_strategy": "random"}],
+    ids=str,
+)
+def test_a_run_resumes_exactly_in_the_middle_of_a_later_epoch(run, encoded, options):
+    few = encoded.select(range(40))
+    whole = run("whole", data=few, **options)
+    assert run("cut", data=few, at=10, **options) is None
+    resumed = run("cut", data=few, **options)
+    batches = len(resumed.get_train_dataloader())
+    assert batches < 8 and 8 % batches, "update 8, the checkpoint, must be inside a later epoch"
+    assert_same_run(resumed, whole)
+
+
 @pytest.fixture
 def cut(run, tmp_path):
     """A run that was killed at update 10, and its checkpoints 4 and 8."""
@@ -332,6 +347,17 @@ def test_a_run_that_was_moved_finds_its_best_checkpoint(run, tmp_path):
     assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / f"checkpoint-{best}")
 
 
+def test_a_signal_before_the_first_update_does_not_speak_of_a_checkpoint(run, caplog):
+    signalled = Do("on_prediction_step", 0, terminate)
+    with pytest.raises(SystemExit):
+        run("run", callback=signalled, eval_on_start=True, eval_strategy="steps", eval_steps=4)
+    assert "Saved at update" not in caplog.text
+    signalled = Do("on_prediction_step", 4, terminate)
+    with pytest.raises(SystemExit):
+        run("run", callback=signalled, eval_strategy="steps", eval_steps=4)
+    assert "Saved at update 4. Resume from there" in caplog.text
+
+
 def test_training_resumes_as_the_arguments_say(cut, encoded, tokenizer):
     trainer = make_trainer(cut, encoded, tokenizer, resume="auto", **STEPS)
     trainer.add_callback(Do("on_train_begin", 8, terminate))
@@ -366,6 +392,18 @@ def test_a_named_checkpoint_is_resumed_even_if_the_run_is_finished(run, cut):
     assert Run(auto).is_finished and not Run(named).is_finished
     run("cut", path=cut / "checkpoint-4", at=5)
     assert not Run(auto).is_finished
+
+
+def test_a_named_checkpoint_does_not_replace_the_model_of_another_run(cut, tmp_path):
+    other, named = tmp_path / "other", str(cut / "checkpoint-8")
+    other.mkdir()
+    assert Run(arguments(other, resume=named, max_steps=14)).checkpoint is not None
+    for name in ("config.json", "finished.json"):
+        (other / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"other holds a model of another run, and .*checkpoint-8"):
+        Run(arguments(other, resume=named, max_steps=14))
+    (cut / "config.json").write_text("{}")
+    assert Run(arguments(cut, resume=named, max_steps=14)).checkpoint is not None
 
 
 def test_a_failed_run_restores_the_signal_handlers(run):
@@ -678,9 +716,13 @@ def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
 
     assert not is_finished(resume="auto")
     Run(arguments(tmp_path)).finish()
-    assert is_finished(resume="auto")
-    with pytest.raises(ValueError, match="holds a finished run without checkpoints"):
-        is_finished(resume="auto", max_steps=5)
+    for shorter in ({}, {"max_steps": 3}, {"num_train_epochs": 9}):  # max_steps overrides epochs
+        assert is_finished(resume="auto", **shorter)
+        with pytest.raises(ValueError, match=r"learning_rate was 0\.5 then, and is 0\.1 now"):
+            is_finished(resume="auto", learning_rate=0.1, **shorter)
+    for longer in ({"max_steps": 5}, {"max_steps": -1, "num_train_epochs": 2}):
+        with pytest.raises(ValueError, match="holds a finished run without checkpoints"):
+            is_finished(resume="auto", **longer)
     (tmp_path / "finished.json").write_text(
         json.dumps({"max_steps": 4, "num_train_epochs": 3.0})  # as it was written before
     )
@@ -690,7 +732,7 @@ def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
     for patience in (1, 2):
         assert is_finished(resume="auto", early_stopping_patience=patience, **patient)
     for patience in (3, 0):
-        with pytest.raises(ValueError, match=f"pass --start_from {tmp_path} and a new"):
+        with pytest.raises(ValueError, match=f"its model, with --start_from {tmp_path}"):
             is_finished(resume="auto", early_stopping_patience=patience, **patient)
     assert not is_finished()
 

@@ -998,6 +998,9 @@ def test_a_resumed_translation_has_the_same_settings(run, model_folder, tmp_path
     code, _, err = run("translate.py", *flags, "--resume", "true")
     assert code == 1
     assert "out.partial was written with num_beams=2, got 4. Repeat the command as before" in err
+    code, _, err = run("translate.py", *flags, "--num_beams", "2")
+    assert code == 1
+    assert "out.partial holds the lines of a stopped run of this command. Add --resume true" in err
     assert {path.name: path.read_text() for path in tmp_path.glob("out.*")} == partial
     (tmp_path / "texts").write_text("The dog sees.\nWe see.\n")
     code, _, err = run("translate.py", *flags, "--num_beams", "2", "--resume", "true")

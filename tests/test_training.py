@@ -876,6 +876,23 @@ def test_a_loss_function_of_ones_own_may_have_any_scale(tmp_path, encoded, token
         trainer.train()
 
 
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_that_follows_a_score_knows_which_score_is_better(tmp_path, schedule):
+    options = {"lr_scheduler_type": schedule, "eval_strategy": "steps", "eval_steps": 2}
+    for metric, mode in (("loss", "min"), ("perplexity", "min"), ("bleu", "max")):
+        found = arguments(tmp_path, metric_for_best_model=metric, **options)
+        assert found.lr_scheduler_kwargs == {"mode": mode}
+    given = arguments(tmp_path, lr_scheduler_kwargs={"mode": "max", "patience": 3}, **options)
+    assert given.lr_scheduler_kwargs == {"mode": "max", "patience": 3}
+    assert arguments(tmp_path).lr_scheduler_kwargs in (None, {})
+
+
+def test_one_process_for_several_gpus_is_rejected(tmp_path, encoded, tokenizer, monkeypatch):
+    monkeypatch.setattr(AiaynTrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match=r"for 2 GPUs\. Start .* torchrun --nproc_per_node 2"):
+        make_trainer(tmp_path, encoded, tokenizer)
+
+
 def test_a_smaller_perplexity_is_better(tmp_path):
     for metric in ("perplexity", "eval_perplexity", "loss"):
         assert arguments(tmp_path, metric_for_best_model=metric).greater_is_better is False

@@ -113,6 +113,11 @@ def build_classifier(
         "num_labels": len(names),
     }
     overrides = read_overrides(arguments, (*classes, "vocab_size", "vocabulary_sha256"))
+    if max_length > (limit := overrides.get("max_position_embeddings", max_length)):
+        raise ValueError(
+            f"max_length={max_length} is more than max_position_embeddings={limit} in "
+            f"config_overrides. Pass --max_length {limit}: longer texts are then cut."
+        )
     if arguments.start_from is not None:
         for name in overrides.keys() - OF_NO_WEIGHT:
             raise ValueError(

@@ -4,7 +4,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers import GenerationConfig, SchedulerType, Seq2SeqTrainingArguments
@@ -14,6 +14,8 @@ from transformers.integrations import get_available_reporting_integrations
 MUON = "muon"
 # transformers ignores optim_args for its own ones of these.
 WITHOUT_OPTIM_ARGS = (MUON, "adamw_torch", "adamw_torch_fused", "adafactor")
+# Schedules of transformers that follow the score of metric_for_best_model.
+PLATEAU_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 # With noam, learning_rate multiplies equation 3; the paper has no such factor.
 NOAM_FACTOR = 1.0
 
@@ -127,6 +129,10 @@ class RunArguments(Seq2SeqTrainingArguments):
         self.optim = Seq2SeqTrainingArguments.optim if is_muon else self.optim
         super().__post_init__()
         self.optim = MUON if is_muon else self.optim
+        if self.lr_scheduler_type in PLATEAU_SCHEDULES:  # torch expects a loss
+            given: Any = self.lr_scheduler_kwargs  # type: ignore[has-type]
+            mode = "max" if self.greater_is_better else "min"
+            self.lr_scheduler_kwargs = {"mode": mode} | (given or {})
         self._check_processes()
         self._check_reports()
 

@@ -25,6 +25,8 @@ from .batches import Lengths, token_lengths
 
 # Random segmentations of each word.
 VARIANTS = 16
+# Columns that the collator makes of ids.
+MADE_OF_IDS = ("attention_mask", "token_type_ids", "decoder_input_ids")
 # Sentences that are compared with the tokenizer's own ids.
 COMPARED = 1000
 
@@ -152,7 +154,8 @@ class ResegmentedExamples:
     to it. A pair is not cut: one that would become too long keeps its own ids in that epoch.
 
     Args:
-        examples: Encoded examples, with their texts.
+        examples: Encoded examples, with their texts. Columns that a batch has again, made of the
+            new ids, are left out: attention_mask and others.
         columns: Each column of ids, with the column of its texts and their tokenizer.
         dropout: Probability of skipping a merge.
         seed: Seed of all segmentations.
@@ -182,7 +185,10 @@ class ResegmentedExamples:
             texts = _column(examples, text_column)
             check_segmentation(texts[:COMPARED], examples[:COMPARED][column], tokenizer)
             self._texts[column] = _Texts(texts, tokenizer, dropout, generator, longest)
-        self._examples = examples.remove_columns([name for name, _ in columns.values()])
+        replaced = {*MADE_OF_IDS, *(name for name, _ in columns.values())}
+        self._examples = examples.remove_columns(
+            [name for name in examples.column_names if name in replaced]
+        )
         self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:

@@ -169,7 +169,7 @@ class InterruptionCallback(TrainerCallback):
 
     def exit(self, state: TrainerState) -> None:
         """End the process as a signal asks, if one came; its checkpoint has been saved."""
-        if self.is_stopping:
+        if self.is_stopping and state.global_step:  # an evaluation before update 1 saves nothing
             logger.warning(
                 "Saved at update %d. Resume from there with --resume auto.", state.global_step
             )

@@ -1,6 +1,6 @@
 """Batches of examples: lengths, padding, and batches with at most a number of tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,15 @@ from transformers import (
 
 from .batches import PAIR, TEXT, Lengths, TokenBatches, padded_lengths, token_lengths
 from .bpe_dropout import ResegmentedExamples
+
+
+def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The samplers of a loader, from the outermost to the innermost: accelerate wraps them."""
+    sampler: Any = loader.batch_sampler
+    while sampler is not None:
+        yield sampler
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
 
 
 class TensorCollator:

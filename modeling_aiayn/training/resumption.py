@@ -14,6 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..parsing import read_json_object
 from .checkpoints import Checkpoint
+from .loaders import samplers_of
 from .settings import check_settings, is_more_patient
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ class Resumption(TrainerCallback):
             if self._value_before("save_only_model", False):
                 raise ValueError(
                     f"{checkpoint.folder} holds only weights (save_only_model), so a run cannot "
-                    "resume from it. Start another run from these weights, in a new --output_dir, "
-                    f"with --start_from {checkpoint.folder}."
+                    "resume from it. Give a new --output_dir. Translators and classifiers can "
+                    f"start from these weights, with --start_from {checkpoint.folder}."
                 )
             if not hasattr(self.trainer.train_dataset, "__len__"):
                 logger.warning(
@@ -140,9 +141,10 @@ class Resumption(TrainerCallback):
             self.evaluate_if_due()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell the sampler its epoch; the library does not in the epoch in which a run resumes."""
-        if self.trainer.length_groups is not None:
-            self.trainer.length_groups.set_epoch(int(state.epoch or 0))
+        """Tell the samplers their epoch; some libraries do not in the epoch of a resumption."""
+        for sampler in samplers_of(kwargs["train_dataloader"]):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(int(state.epoch or 0))
 
     def _value_before(self, name: str, default: Any) -> Any:
         settings = {} if self._checkpoint is None else self._checkpoint.settings

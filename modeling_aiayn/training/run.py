@@ -85,7 +85,7 @@ class Run:
         flags = then.pop("flags", {})
         if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
             return False
-        if any(now[name] != value for name, value in then.items()):
+        if _is_longer(then, now):
             return False
         check_same_flags(flags, self._flags)
         return True
@@ -105,12 +105,13 @@ class Run:
                 )
         checkpoint = choose_checkpoint(self.args)
         if checkpoint is not None:
+            check_same_run(checkpoint, folder)
             logger.info("Resuming from %s.", checkpoint.folder)
         elif self.args.resume is not None and (folder / FINISHED_FILE).exists():
             raise ValueError(
                 f"output_dir {folder} holds a finished run without checkpoints, so it cannot be "
-                f"made longer. To train its model further, pass --start_from {folder} and a new "
-                "--output_dir."
+                "made longer. Give a new --output_dir. Translators and classifiers can start from "
+                f"its model, with --start_from {folder}."
             )
         elif self.args.resume is not None:
             logger.info("No checkpoint in %s: the run starts from the beginning.", folder)
@@ -139,6 +140,15 @@ def check_no_other_model(folder: Path) -> None:
     if has_model(folder) and not any(trace.exists() for trace in traces):
         raise ValueError(
             f"output_dir {folder} holds a model, but no run to resume. Give a new --output_dir."
+        )
+
+
+def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
+    """Check that output_dir holds no model, unless of the run that the checkpoint is of."""
+    if has_model(output_dir) and checkpoint.folder.resolve().parent != output_dir.resolve():
+        raise ValueError(
+            f"output_dir {output_dir} holds a model of another run, and {checkpoint.folder} is not "
+            "in it. Give a new --output_dir."
         )
 
 
@@ -201,6 +211,17 @@ def _lock(path: Path) -> Any:
 def forget_finish(args: TrainingArguments) -> None:
     """Delete the record that the run is finished."""
     (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
+
+
+def _is_longer(then: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a run is longer than the finished one; max_steps overrides num_train_epochs.
+
+    One that counts its length in the other unit may be longer.
+    """
+    before, after = then["max_steps"], now["max_steps"]
+    if max(before, after) <= 0:
+        return bool(now["num_train_epochs"] > then["num_train_epochs"])
+    return bool(min(before, after) <= 0 or after > before)
 
 
 def _length(args: TrainingArguments) -> dict[str, Any]:

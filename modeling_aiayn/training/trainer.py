@@ -83,7 +83,8 @@ class AiaynTrainer(Seq2SeqTrainer):
     Raises:
         TypeError: args are of another class.
         ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism; or
-            `args.predict_with_generate` for a model without generate().
+            `args.predict_with_generate` for a model without generate(); or one process has several
+            GPUs.
     """
 
     # The library's, which its own annotations leave out.
@@ -107,6 +108,12 @@ class AiaynTrainer(Seq2SeqTrainer):
                 f"{type(args).__name__}."
             )
         super().__init__(model, args, data_collator, *others, **kwargs)
+        if args.n_gpu > 1:  # a model that is divided among the GPUs counts as one
+            raise ValueError(
+                f"One process was started for {args.n_gpu} GPUs. Start one for each GPU with "
+                f"torchrun --nproc_per_node {args.n_gpu}, or train on one GPU with "
+                "CUDA_VISIBLE_DEVICES=0: torch's DataParallel is not supported."
+            )
         if args.predict_with_generate and not hasattr(self.model, "generate"):
             raise ValueError(
                 f"{type(self.model).__name__} has no generate(). Pass the arguments of its task, "
@@ -131,7 +138,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.interruption = InterruptionCallback()
         self.ema = EmaCallback(self.args.ema_decay)
         self.resumption = Resumption(self)
-        self.length_groups: LengthGroups | None = None
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
@@ -256,8 +262,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             return super()._get_train_sampler(train_dataset)
         size = args.train_batch_size * args.gradient_accumulation_steps
         lengths = example_lengths(dataset, self._has_target)
-        self.length_groups = LengthGroups(lengths, size, args.order_seed)
-        return self.length_groups
+        return LengthGroups(lengths, size, args.order_seed)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
         """Keep the order: references, or the texts of predictions, may be a list in this order."""
