@@ -210,7 +210,7 @@ class AiaynStack(AiaynPreTrainedModel):
             return inputs_embeds
         if input_ids is None or inputs_embeds is not None:
             raise ValueError(self._missing_inputs_message)
-        # Not weight.size(0): DeepSpeed empties weights that are not in use.
+        # Not weight.size(0): an embedding of another class may have no matrix.
         size = getattr(self.embed_tokens, "num_embeddings", None)
         if size is not None and self._can_check(input_ids, past_length):
             check_ids(input_ids, size)

@@ -711,7 +711,7 @@ def test_an_embedding_need_not_have_a_matrix():
 
 
 def test_weights_may_be_empty_while_their_module_does_not_run():
-    """As DeepSpeed's ZeRO-3 leaves them."""
+    """As tools that divide weights among processes may leave them."""
     model = small_model()
     ids = torch.tensor([[5, 6, 7, 2]])
     expected = model.generate(ids, max_new_tokens=5)
