@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from conftest import ROOT, small_config, small_model
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
@@ -24,6 +26,10 @@ from transformers import (
     DataCollatorForSeq2Seq,
     Seq2SeqTrainingArguments,
     TrainerCallback,
+)
+from transformers.integrations.deepspeed import (
+    is_deepspeed_zero3_enabled,
+    set_hf_deepspeed_config,
 )
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -38,6 +44,7 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepar
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
+from modeling_aiayn.training.deepspeed import check_saves_weights, load_whole_models
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
@@ -891,6 +898,29 @@ def test_one_process_for_several_gpus_is_rejected(tmp_path, encoded, tokenizer, 
     monkeypatch.setattr(AiaynTrainingArguments, "n_gpu", 2)
     with pytest.raises(ValueError, match=r"for 2 GPUs\. Start .* torchrun --nproc_per_node 2"):
         make_trainer(tmp_path, encoded, tokenizer)
+
+
+@pytest.mark.parametrize("saved", [None, False, True])
+def test_a_run_with_zero_3_saves_its_model(saved):
+    """Without DeepSpeed, whose configuration accelerate reads."""
+    gather = {} if saved is None else {"stage3_gather_16bit_weights_on_model_save": saved}
+    for stage in (2, 3):
+        config = HfDeepSpeedConfig({"zero_optimization": {"stage": stage, **gather}})
+        plugin = SimpleNamespace(hf_ds_config=config)
+        accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+        if stage == 2 or saved:
+            check_saves_weights(accelerator)
+        else:
+            with pytest.raises(ValueError, match=r"ZeRO-3 needs .*on_model_save.*: true"):
+                check_saves_weights(accelerator)
+
+
+def test_models_are_loaded_whole_after_a_run_with_zero_3():
+    config = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
+    set_hf_deepspeed_config(config)
+    assert is_deepspeed_zero3_enabled()
+    load_whole_models()
+    assert not is_deepspeed_zero3_enabled()
 
 
 def test_a_smaller_perplexity_is_better(tmp_path):

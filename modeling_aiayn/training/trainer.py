@@ -36,6 +36,7 @@ from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import MUON, RunArguments
 from .bpe_dropout import ResegmentedExamples, position_limit
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
+from .deepspeed import check_saves_weights
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import (
@@ -84,7 +85,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         TypeError: args are of another class.
         ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism; or
             `args.predict_with_generate` for a model without generate(); or one process has several
-            GPUs.
+            GPUs; or DeepSpeed would not save the model.
     """
 
     # The library's, which its own annotations leave out.
@@ -123,6 +124,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         # divide it by the number of batches once more; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
         support_fsdp2(self.accelerator)
+        check_saves_weights(self.accelerator)
         self.target_tokenizer = target_tokenizer
         self._has_target = getattr(self.model.config, "is_encoder_decoder", False)
         self._predicts_tokens = hasattr(self.model, "lm_head")
