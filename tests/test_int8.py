@@ -224,7 +224,10 @@ def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
         ((), f"{output} exists and is not empty"),
         (("--file", tmp_path / "no", "--output", tmp_path / "b"), "No such file"),
         (("--output", tmp_path / "b", "--num_beams", 2), "--num_beams needs --file"),
-        (("--columns", "en,de"), "--columns needs a .tsv file, got no file. Leave it out."),
+        (
+            ("--output", tmp_path / "b", "--columns", "en,de"),
+            "--columns needs a .tsv file, got no file. Leave it out.",
+        ),
     ):
         code, _, err = run("quantize.py", *flags, *wrong)
         assert code == 1 and message in err

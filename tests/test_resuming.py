@@ -167,7 +167,7 @@ def test_a_killed_run_resumes_exactly(run, options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_tokens_per_batch": 200}, {"train_sampling_strategy": "random"}],
+    [{}, {"max_tokens_per_batch": 400}, {"train_sampling_strategy": "random"}],
     ids=str,
 )
 def test_a_run_resumes_exactly_in_the_middle_of_a_later_epoch(run, encoded, options):

@@ -86,6 +86,7 @@ def main() -> None:
     options = search.options_for(translator)
     if search.nbest is None and not options.do_sample:
         options = replace(options, nbest=options.num_beams)
+    flags.check_earlier_lines(options)
 
     def lines(source: SourceText, translations: list[Translation]) -> list[str]:
         text = nearest(translations, references[source.number])

@@ -19,17 +19,14 @@ from ..translation.translator import Translation, Translator
 from .shares import Share
 from .translation_output import TranslationOutput
 from .translator_flags import TranslatorFlags
-from .unfinished_settings import content_settings
+from .unfinished_settings import check_other_settings, content_settings
 
 logger = logging.getLogger(__name__)
 
 MAX_PROCESSES = 1024  # and threads
 # Flags that a resumed run may change. Its lines depend on all others.
 INCIDENTAL = frozenset(
-    [
-        *("output", "resume", "threads", "processes", "device"),
-        *("batch_size", "max_tokens_per_batch"),
-    ]
+    ["output", "resume", "threads", "processes", "device", "batch_size", "max_tokens_per_batch"]
 )
 
 
@@ -39,21 +36,18 @@ class StreamFlags(TranslatorFlags):
 
     output: str | None = HfArg(
         default=None,
-        help="File to write, plain or .gz; until it is complete, its name ends in .partial. "
-        "Default: stdout.",
+        help="File to write, plain or .gz; first as OUTPUT.partial. Default: stdout.",
     )
     threads: int | None = HfArg(
         default=None,
-        help="Threads of each process, with the engine torch. Default: all cores, divided among "
-        "the processes.",
+        help="Threads of each process, for the engine torch. Default: all cores in equal parts.",
     )
     processes: int = HfArg(
         default=1, help="Processes that translate, each with its own model in memory."
     )
     resume: bool = HfArg(
         default=False,
-        help="Resume a stopped run of the same command: keep the lines of OUTPUT.partial, and "
-        "translate the rest.",
+        help="Resume a stopped run of the same command after the lines of OUTPUT.partial.",
     )
 
     def __post_init__(self) -> None:
@@ -85,6 +79,12 @@ class StreamFlags(TranslatorFlags):
         if nbest > 1 and (self.resume or self.destination.is_shared):
             needs = "--resume needs" if self.resume else "Several launched processes need"
             raise ValueError(f"{needs} --nbest 1: one line for each text.")
+
+    def check_earlier_lines(self, options: SearchOptions) -> None:
+        """Check that this run does not delete the lines of a stopped run of the same command."""
+        part = self.destination.overwritten_part()
+        if part is not None and part.is_file() and part.stat().st_size:
+            check_other_settings(part, self._settings(options))
 
     def load(self, **options: Any) -> Translator:
         """Set the number of threads, and load the translator."""

@@ -73,6 +73,7 @@ def main() -> None:
     translator = flags.load()
     options = search.options_for(translator)
     translator.engine.check_options(options, flags.phrases is not None)
+    flags.check_earlier_lines(options)
     align = aligner(translator, choice) if choice else None
     whole = whole_texts(flags, translator)
 

@@ -14,7 +14,7 @@ from ..translation.pools import SourceText
 from ..whole_files import new_file
 from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge
-from .unfinished_settings import check_same_settings, has_same_settings, recorded_settings
+from .unfinished_settings import check_same_settings, recorded_settings
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +71,13 @@ class TranslationOutput:
     def skip_translated(self, texts: Iterator[SourceText], settings: Mapping[str, Any]) -> int:
         """Skip the texts that an earlier run has translated, and return their number.
 
-        settings are values that JSON can hold: the lines depend on them.
+        settings are values that JSON can hold, on which the lines depend.
 
         Raises:
             OSError: The earlier run is still running.
-            ValueError: The earlier run had other settings, fewer texts, or another number of
-                processes. Without resume: it could be resumed.
+            ValueError: The earlier run had other settings, texts or processes.
         """
         if not self.resume:
-            self._keep_resumable_lines(settings)
             return 0
         self.share.check_parts(str(self._partial))
         unfinished = self._unfinished()
@@ -97,16 +95,9 @@ class TranslationOutput:
             logger.info("Continuing after %d lines.", first)
         return first
 
-    def _keep_resumable_lines(self, settings: Mapping[str, Any]) -> None:
-        """Check that this run would not delete the lines of a killed run of the same command."""
-        if self._partial is None or not (unfinished := self._unfinished()).is_file():
-            return
-        with claimed(unfinished):
-            if unfinished.stat().st_size and has_same_settings(unfinished, settings):
-                raise ValueError(
-                    f"{unfinished} holds the lines of a stopped run of this command. Add --resume "
-                    "true to keep them, or delete that file to translate everything again."
-                )
+    def overwritten_part(self) -> Path | None:
+        """The unfinished file that this run overwrites, if there may be one."""
+        return None if self.resume or self._partial is None else self._unfinished()
 
     @contextmanager
     def open(self, settings: Mapping[str, Any]) -> Iterator[BinaryIO]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..parsing import read_json_object
 from ..whole_files import write_file
+from .output_files import claimed
 
 
 def settings_file(unfinished: Path) -> Path:
@@ -44,13 +45,23 @@ def check_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
             )
 
 
-def has_same_settings(unfinished: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether the settings of an unfinished file were recorded, and are the same."""
-    try:
-        check_same_settings(unfinished, settings)
-    except ValueError:
-        return False
-    return settings_file(unfinished).is_file()
+def check_other_settings(unfinished: Path, settings: Mapping[str, Any]) -> None:
+    """Check that an unfinished file is not of a run with the same settings, which can be resumed.
+
+    Raises:
+        OSError: Its run is still running.
+        ValueError: Its settings were recorded, and are the same.
+    """
+    with claimed(unfinished):
+        try:
+            check_same_settings(unfinished, settings)
+        except ValueError:
+            return
+    if settings_file(unfinished).is_file():
+        raise ValueError(
+            f"{unfinished} holds the lines of a stopped run of this command. Add --resume true to "
+            "keep them, or delete that file to translate everything again."
+        )
 
 
 @contextmanager

@@ -77,7 +77,6 @@ class TorchEngine:
                 f"{' and '.join(map(str, sorted(sizes)))} entries."
             )
         self.vocab_size = sizes.pop()
-        self._weights = [weight for model in self.models for weight in model.parameters()]
         self._packed_versions: list[tuple[int, int]] | None = None
         self._packed_models: list[FastModel] = []
         self.source_positions = self._shortest_table("encoder")
@@ -90,7 +89,7 @@ class TorchEngine:
     @property
     def device(self) -> torch.device:
         """The models' device now; transformers would walk through the modules to find it."""
-        return self._weights[0].device
+        return self.models[0].lm_head.weight.device
 
     @cached_property
     def rules(self) -> DecodingRules:
@@ -107,7 +106,7 @@ class TorchEngine:
 
     @property
     def _fast_models(self) -> list[FastModel]:
-        versions = _versions(self._weights)
+        versions = _versions(weight for model in self.models for weight in model.parameters())
         if versions != self._packed_versions:
             if self.int8:
                 warn_of_slow_int8()
@@ -301,7 +300,7 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
     return [searches[index] for index in staying]
 
 
-def _versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
+def _versions(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
     """Where each weight is, and how often it was changed there."""
     return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in weights]
 
