@@ -894,10 +894,16 @@ def test_a_schedule_that_follows_a_score_knows_which_score_is_better(tmp_path, s
     assert arguments(tmp_path).lr_scheduler_kwargs in (None, {})
 
 
-def test_one_process_for_several_gpus_is_rejected(tmp_path, encoded, tokenizer, monkeypatch):
-    monkeypatch.setattr(AiaynTrainingArguments, "n_gpu", 2)
-    with pytest.raises(ValueError, match=r"for 2 GPUs\. Start .* torchrun --nproc_per_node 2"):
-        make_trainer(tmp_path, encoded, tokenizer)
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_a_process_with_several_gpus_trains_on_one(tmp_path, caplog, is_divided):
+    args, model = arguments(tmp_path), small_model()
+    args._n_gpu = 3
+    if is_divided:
+        model.hf_device_map = {"model.encoder": 0, "model.decoder": 1}
+    trainer = AiaynTrainer(model=model, args=args)
+    assert (args.n_gpu, trainer._train_batch_size) == (1, 8)
+    message = "trains on one of 3 GPUs. To use all, start it with torchrun --nproc_per_node 3."
+    assert (message in caplog.text) is not is_divided
 
 
 @pytest.mark.parametrize("saved", [None, False, True])

@@ -81,6 +81,22 @@ def warn_of_slow_training(args: TrainingArguments) -> None:
         )
 
 
+def use_one_gpu(args: TrainingArguments, model: Any) -> None:
+    """Use one of the GPUs of a process, with a warning: transformers would use DataParallel.
+
+    A model that accelerate has divided among GPUs stays there.
+    """
+    if args.n_gpu < 2:
+        return
+    if len({*getattr(model, "hf_device_map", {}).values()}) < 2:
+        logger.warning(
+            "One process trains on one of %d GPUs. To use all, start it with torchrun "
+            "--nproc_per_node %d.",
+            *(args.n_gpu, args.n_gpu),
+        )
+    args._n_gpu = 1
+
+
 def check_whole_weights(trainer: Trainer, option: str) -> None:
     """Check that each process has all weights; option is the flag that needs this.
 

@@ -43,6 +43,7 @@ from .failures import (
     DivergenceGuard,
     check_trained_dtype,
     explained_out_of_memory,
+    use_one_gpu,
     warn_of_slow_training,
 )
 from .fsdp import support_fsdp2
@@ -84,8 +85,8 @@ class AiaynTrainer(Seq2SeqTrainer):
     Raises:
         TypeError: args are of another class.
         ValueError: `args.ema_decay` is given for an adapter, or with FSDP or tensor parallelism; or
-            `args.predict_with_generate` for a model without generate(); or one process has several
-            GPUs; or DeepSpeed would not save the model.
+            `args.predict_with_generate` for a model without generate(); or DeepSpeed
+            would not save the model.
     """
 
     # The library's, which its own annotations leave out.
@@ -108,13 +109,8 @@ class AiaynTrainer(Seq2SeqTrainer):
                 f"args must be AiaynTrainingArguments, or another class of modeling_aiayn, got "
                 f"{type(args).__name__}."
             )
+        use_one_gpu(args, model)
         super().__init__(model, args, data_collator, *others, **kwargs)
-        if args.n_gpu > 1:  # a model that is divided among the GPUs counts as one
-            raise ValueError(
-                f"One process was started for {args.n_gpu} GPUs. Start one for each GPU with "
-                f"torchrun --nproc_per_node {args.n_gpu}, or train on one GPU with "
-                "CUDA_VISIBLE_DEVICES=0: torch's DataParallel is not supported."
-            )
         if args.predict_with_generate and not hasattr(self.model, "generate"):
             raise ValueError(
                 f"{type(self.model).__name__} has no generate(). Pass the arguments of its task, "
