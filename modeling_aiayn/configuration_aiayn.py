@@ -166,7 +166,7 @@ class AiaynConfig(PreTrainedConfig):
 
     @property
     def pads_with_eos(self) -> bool:
-        """Whether padding has the id of an end: then ids do not tell padding from ends."""
+        """Whether pad_token_id also ends texts: ids alone then do not show padding."""
         ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         return self.pad_token_id in ends
 

@@ -203,7 +203,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         length_settings = {"max_new_tokens": self._within_positions(new_tokens, prefix)}
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         ends = [] if eos is None else torch.as_tensor(eos).reshape(-1).tolist()
-        ends = [each for each in ends if each >= 0]  # -1 is a way to switch the end off
+        ends = [each for each in ends if each >= 0]  # users pass -1 to switch it off
         if is_real is not None and ends:
             # When sampling, the scores are those of the draw: transformers normalises them last.
             if get_setting("renormalize_logits") and not get_setting("do_sample"):

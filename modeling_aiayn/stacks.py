@@ -224,7 +224,7 @@ class AiaynStack(AiaynPreTrainedModel):
         return values.device.type == "cpu" or (is_first and not self.training)
 
     def embed(self, *inputs: Any, **options: Any) -> Tensor:
-        """Section 5.4: dropout of what `add_positions` makes of the same arguments, [B, T, D]."""
+        """Section 5.4: dropout of the result of `add_positions`, [B, T, D]; same arguments."""
         return drop(self.add_positions(*inputs, **options), self.dropout, self.training)
 
     def add_positions(

@@ -180,7 +180,7 @@ def test_models_of_the_library_have_scales_of_their_own(length):
     assert not torch.allclose(found, plain(query, key, value, None))
 
 
-def test_what_only_models_of_the_library_need_is_rejected():
+def test_features_of_library_models_are_rejected():
     query, key, value = inputs(11, 13)
     query = torch.cat([query, query], dim=1)
     with pytest.raises(ValueError, match="no groups of queries and no softcap"):

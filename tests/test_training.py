@@ -44,7 +44,7 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepar
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
-from modeling_aiayn.training.deepspeed import check_saves_weights, load_whole_models
+from modeling_aiayn.training.deepspeed import check_saves_weights, end_zero3
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
@@ -925,7 +925,7 @@ def test_models_are_loaded_whole_after_a_run_with_zero_3():
     config = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
     set_hf_deepspeed_config(config)
     assert is_deepspeed_zero3_enabled()
-    load_whole_models()
+    end_zero3()
     assert not is_deepspeed_zero3_enabled()
 
 

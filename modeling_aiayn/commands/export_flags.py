@@ -17,7 +17,7 @@ class OutputFlags(ModelFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reject_int8(
+        self.check_not_int8(
             "Pass --quantization int8 to export-ctranslate2, or --dtypes int8 to export-onnx."
         )
 

@@ -38,7 +38,7 @@ class ShortlistFlags(PairFlags, BatchFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reject_int8("The model reads pairs here. Leave it out.")
+        self.check_not_int8("The model reads pairs here. Leave it out.")
         for name in ("per_token", "frequent"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

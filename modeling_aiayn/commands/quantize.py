@@ -37,7 +37,7 @@ class QuantizeFlags(PairFlags, BatchFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reject_int8("quantize rounds the weights itself. Leave it out.")
+        self.check_not_int8("quantize rounds the weights itself. Leave it out.")
         check_unused(Path(self.output))
         self.files_of_pairs(*([] if self.file is None else [self.file]))
 

@@ -19,7 +19,7 @@ REQUIRED = "required"
 
 
 def recipe_help() -> str:
-    """What --help says of recipes."""
+    """The part of --help about recipes."""
     return RECIPE_HELP.format(names=textwrap.fill(", ".join(recipe_names()), 99))
 
 

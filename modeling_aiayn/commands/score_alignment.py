@@ -51,7 +51,7 @@ class AlignmentFlags(ModelFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reject_int8("The model reads pairs here. Leave it out.")
+        self.check_not_int8("The model reads pairs here. Leave it out.")
         named = [self.source, self.target, self.gold]
         if any(named) and not all(named):
             raise ValueError("--source, --target and --gold belong together: give all three.")

@@ -20,7 +20,7 @@ from ..metrics import SCORES
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments, check_max_length
-from ..training.deepspeed import load_whole_models
+from ..training.deepspeed import end_zero3
 from ..training.evaluation import translation_metrics
 from ..training.fine_tuning import (
     FineTuningArguments,
@@ -131,7 +131,7 @@ def score_run(
     if fine_tuning.lora_rank is not None:
         complete_adapter(args.output_dir, str(fine_tuning.start_from))
     # Reload from disk: with FSDP and ZeRO-3 no process holds the whole model.
-    load_whole_models()
+    end_zero3()
     options = {"hub": fine_tuning.hub, "device": args.device}
     # An adapter was trained on a base in float32: a merge in half precision would round it.
     dtype = "auto" if fine_tuning.lora_rank is None else "float32"

@@ -96,7 +96,7 @@ class TranslationOutput:
         return first
 
     def overwritten_part(self) -> Path | None:
-        """The unfinished file that this run overwrites, if there may be one."""
+        """The unfinished file that this run would overwrite, which may not exist; or None."""
         return None if self.resume or self._partial is None else self._unfinished()
 
     @contextmanager

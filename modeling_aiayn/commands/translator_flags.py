@@ -41,8 +41,8 @@ class ModelFlags:
         if len(self.model) > 1 and not self.takes_ensembles:
             raise ValueError(f"This command takes one --model, got {len(self.model)}.")
 
-    def reject_int8(self, advice: str) -> None:
-        """Check that the type of the weights is not int8, in which only searches compute.
+    def check_not_int8(self, advice: str) -> None:
+        """Check that --dtype is not int8, in which only translating computes.
 
         Raises:
             ValueError: It is int8; the message ends with the advice.

@@ -154,8 +154,8 @@ class ResegmentedExamples:
     to it. A pair is not cut: one that would become too long keeps its own ids in that epoch.
 
     Args:
-        examples: Encoded examples, with their texts. Columns that a batch has again, made of the
-            new ids, are left out: attention_mask and others.
+        examples: Encoded examples, with their texts. Columns that the collator makes
+            again from the new ids, such as attention_mask, are dropped.
         columns: Each column of ids, with the column of its texts and their tokenizer.
         dropout: Probability of skipping a merge.
         seed: Seed of all segmentations.

@@ -24,6 +24,6 @@ def check_saves_weights(accelerator: Accelerator) -> None:
         )
 
 
-def load_whole_models() -> None:
-    """Load later models whole: while ZeRO-3 is on, transformers divides each one that it loads."""
+def end_zero3() -> None:
+    """Switch ZeRO-3 off in transformers: while it is on, each model that is loaded is divided."""
     unset_hf_deepspeed_config()

@@ -24,7 +24,7 @@ from .bpe_dropout import ResegmentedExamples
 
 def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """The samplers of a loader, from the outermost to the innermost: accelerate wraps them."""
-    sampler: Any = loader.batch_sampler
+    sampler: Any = getattr(loader, "batch_sampler", None)  # users may have loaders of their own
     while sampler is not None:
         yield sampler
         inner = getattr(sampler, "batch_sampler", None)

@@ -141,7 +141,10 @@ class Resumption(TrainerCallback):
             self.evaluate_if_due()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell the samplers their epoch; some libraries do not in the epoch of a resumption."""
+        """Tell the samplers their epoch.
+
+        Old releases of transformers do not, in the epoch in which a run resumes.
+        """
         for sampler in samplers_of(kwargs["train_dataloader"]):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(int(state.epoch or 0))

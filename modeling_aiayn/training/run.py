@@ -144,7 +144,7 @@ def check_no_other_model(folder: Path) -> None:
 
 
 def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
-    """Check that output_dir holds no model, unless of the run that the checkpoint is of."""
+    """Check that a checkpoint of another folder does not replace a model in output_dir."""
     if has_model(output_dir) and checkpoint.folder.resolve().parent != output_dir.resolve():
         raise ValueError(
             f"output_dir {output_dir} holds a model of another run, and {checkpoint.folder} is not "
@@ -216,7 +216,7 @@ def forget_finish(args: TrainingArguments) -> None:
 def _is_longer(then: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether a run is longer than the finished one; max_steps overrides num_train_epochs.
 
-    One that counts its length in the other unit may be longer.
+    A run whose length is given in the other unit counts as longer.
     """
     before, after = then["max_steps"], now["max_steps"]
     if max(before, after) <= 0:

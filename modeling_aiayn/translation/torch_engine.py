@@ -88,7 +88,7 @@ class TorchEngine:
 
     @property
     def device(self) -> torch.device:
-        """The models' device now; transformers would walk through the modules to find it."""
+        """The device of the models. `model.device` would search all modules for it."""
         return self.models[0].lm_head.weight.device
 
     @cached_property
