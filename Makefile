@@ -37,8 +37,10 @@ test-processors: $(INSTALLED)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 CT2_FORCE_CPU_ISA=AVX2 $(BIN)/pytest $(PROCESSOR_TESTS)
 	PLAIN_KERNELS=1 $(BIN)/pytest $(PROCESSOR_TESTS)
 
-# Saved folders under other releases of transformers, and the package with the lowest versions.
+# The pinned versions for other Pythons and systems, saved folders under other releases of
+# transformers, and the package with the lowest versions.
 versions: $(INSTALLED)
+	$(BIN)/python tests/versions/installable.py
 	$(BIN)/python tests/versions
 	$(BIN)/python tests/versions/oldest.py
 
