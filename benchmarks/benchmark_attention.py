@@ -11,13 +11,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from peak_memory import process_peak_megabytes
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.attention import scaled_dot_product_attention
 from modeling_aiayn.blockwise_attention import blockwise_attention_forward
@@ -28,15 +29,15 @@ from modeling_aiayn.commands.command_line import parse_arguments, run_command
 class BenchmarkArguments:
     """Sizes and repetitions of the benchmark."""
 
-    lengths: list[int] = field(
+    lengths: list[int] = HfArg(
         default_factory=lambda: [128, 256, 512, 1024, 2048, 4096],
-        metadata={"help": "Queries and keys of a sentence."},
+        help="Queries and keys of a sentence.",
     )
-    tokens: int = field(default=4096, metadata={"help": "Tokens of a batch."})
-    heads: int = field(default=8, metadata={"help": "Number of heads."})
-    head_dim: int = field(default=64, metadata={"help": "Width of a head."})
-    rounds: int = field(default=7, metadata={"help": "Rounds to measure, after one to warm up."})
-    memory_length: int = field(default=4096, metadata={"help": "Length in the memory test."})
+    tokens: int = HfArg(default=4096, help="Tokens of a batch.")
+    heads: int = HfArg(default=8, help="Number of heads.")
+    head_dim: int = HfArg(default=64, help="Width of a head.")
+    rounds: int = HfArg(default=7, help="Rounds to measure, after one to warm up.")
+    memory_length: int = HfArg(default=4096, help="Length in the memory test.")
 
 
 class Attention(nn.Module):

@@ -9,7 +9,7 @@ runs in a process of its own. They take turns, and the tables compare medians.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from decoding_speed import (
@@ -23,6 +23,7 @@ from decoding_speed import (
     whole_file,
 )
 from own_process import OwnProcess
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
@@ -34,29 +35,25 @@ from modeling_aiayn.tokenization import train_bpe_tokenizer
 class BenchmarkArguments:
     """Data, sizes and repetitions of the benchmark."""
 
-    file: str = field(metadata={"help": "Sentence pairs to translate, as for train-translation."})
-    train_file: str = field(metadata={"help": "Sentence pairs to train the vocabulary on."})
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
-    vocab_size: int = field(default=8000, metadata={"help": "Size of the BPE vocabulary."})
-    batches: list[int] = field(default_factory=lambda: [32, 1], metadata={"help": "Batch sizes."})
-    beams: list[int] = field(default_factory=lambda: [4, 1], metadata={"help": "Numbers of beams."})
-    rounds: int = field(default=5, metadata={"help": "Batches to measure, after one to warm up."})
-    dtypes: list[str] = field(
+    file: str = HfArg(help="Sentence pairs to translate, as for train-translation.")
+    train_file: str = HfArg(help="Sentence pairs to train the vocabulary on.")
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    preset: str = HfArg(default="base", help="tiny, base or big.")
+    vocab_size: int = HfArg(default=8000, help="Size of the BPE vocabulary.")
+    batches: list[int] = HfArg(default_factory=lambda: [32, 1], help="Batch sizes.")
+    beams: list[int] = HfArg(default_factory=lambda: [4, 1], help="Numbers of beams.")
+    rounds: int = HfArg(default=5, help="Batches to measure, after one to warm up.")
+    dtypes: list[str] = HfArg(
         default_factory=lambda: ["float32", "float16", "bfloat16", "int8"],
-        metadata={"help": "Types of the weights. A CPU computes with float16 weights in float32."},
+        help="Types of the weights. A CPU computes with float16 weights in float32.",
     )
-    shortlisted: int = field(
+    shortlisted: int = HfArg(
         default=0,
-        metadata={
-            "help": "Run our engine also with a random shortlist of so many target ids for each "
-            "source id. 0: no shortlist."
-        },
+        help="Run our engine also with a random shortlist of so many target ids for each "
+        "source id. 0: no shortlist.",
     )
-    model: str | None = field(
-        default=None, metadata={"help": "Trained model to translate the file with."}
-    )
+    model: str | None = HfArg(default=None, help="Trained model to translate the file with.")
 
 
 def main() -> None:

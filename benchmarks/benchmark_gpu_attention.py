@@ -11,7 +11,7 @@ of `sdpa`, torch's own choice.
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from tqdm import tqdm
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.attention import scaled_dot_product_attention
 from modeling_aiayn.blockwise_attention import blockwise_attention_forward
@@ -34,14 +35,14 @@ CALLS = 10
 class BenchmarkArguments:
     """Sizes and repetitions of the benchmark."""
 
-    lengths: list[int] = field(
+    lengths: list[int] = HfArg(
         default_factory=lambda: [512, 1024, 2048, 4096, 8192],
-        metadata={"help": "Queries and keys of a sentence."},
+        help="Queries and keys of a sentence.",
     )
-    tokens: int = field(default=32_768, metadata={"help": "Tokens of a batch."})
-    heads: int = field(default=8, metadata={"help": "Number of heads."})
-    head_dim: int = field(default=64, metadata={"help": "Width of a head."})
-    rounds: int = field(default=7, metadata={"help": "Rounds to measure, after one to warm up."})
+    tokens: int = HfArg(default=32_768, help="Tokens of a batch.")
+    heads: int = HfArg(default=8, help="Number of heads.")
+    head_dim: int = HfArg(default=64, help="Width of a head.")
+    rounds: int = HfArg(default=7, help="Rounds to measure, after one to warm up.")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from own_process import OwnProcess, translate_in_turn
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
@@ -38,16 +39,16 @@ Translate = Callable[[list[str]], list[str]]
 class BenchmarkArguments:
     """The models, the sentences and the repetitions."""
 
-    model: list[str] = field(metadata={"help": "Folders of trained models of one direction."})
-    file: str = field(metadata={"help": "Sentence pairs whose sources are translated."})
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    shortlist: list[str] | None = field(
-        default=None, metadata={"help": "A file of make-shortlist for each model."}
+    model: list[str] = HfArg(help="Folders of trained models of one direction.")
+    file: str = HfArg(help="Sentence pairs whose sources are translated.")
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    shortlist: list[str] | None = HfArg(
+        default=None, help="A file of make-shortlist for each model."
     )
-    join: int = field(default=1, metadata={"help": "Join so many sentences into a longer one."})
-    sentences: int = field(default=1000, metadata={"help": "Number of sentences, repeated."})
-    rounds: int = field(default=5, metadata={"help": "Rounds to measure, after one to warm up."})
+    join: int = HfArg(default=1, help="Join so many sentences into a longer one.")
+    sentences: int = HfArg(default=1000, help="Number of sentences, repeated.")
+    rounds: int = HfArg(default=5, help="Rounds to measure, after one to warm up.")
 
 
 class WithVmap:

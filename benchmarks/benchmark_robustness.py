@@ -7,9 +7,10 @@ The sources get each kind of noise of `--noisy_sources`; the references stay as 
 
 import random
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sacrebleu import corpus_bleu
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
@@ -22,17 +23,15 @@ from modeling_aiayn.translation.letter_case import natural_case
 class BenchmarkArguments:
     """The models and the sentences."""
 
-    file: str = field(metadata={"help": "Sentence pairs."})
-    model: list[str] = field(
-        default_factory=lambda: ["aiayn-en-de"], metadata={"help": "Folders of trained models."}
+    file: str = HfArg(help="Sentence pairs.")
+    model: list[str] = HfArg(
+        default_factory=lambda: ["aiayn-en-de"], help="Folders of trained models."
     )
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    num_beams: int = field(default=4, metadata={"help": "Number of beams."})
-    restore_case: bool = field(
-        default=False, metadata={"help": "As --restore_case of `aiayn translate`."}
-    )
-    seed: int = field(default=1, metadata={"help": "Of the typing errors."})
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    num_beams: int = HfArg(default=4, help="Number of beams.")
+    restore_case: bool = HfArg(default=False, help="As --restore_case of `aiayn translate`.")
+    seed: int = HfArg(default=1, help="Of the typing errors.")
 
 
 def main() -> None:

@@ -16,11 +16,13 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from json import dumps, loads
 from threading import local
+
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.corpus import read_pairs
@@ -34,17 +36,15 @@ START_SECONDS = 120
 class BenchmarkArguments:
     """The model, the sentences and the load."""
 
-    file: str = field(metadata={"help": "Sentence pairs whose sources are translated."})
-    model: str = field(default="aiayn-en-de", metadata={"help": "Folder of a trained model."})
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    dtype: str = field(default="int8", metadata={"help": "Type of the weights."})
-    num_beams: int = field(default=4, metadata={"help": "Number of beams."})
-    clients: list[int] = field(default_factory=lambda: [1, 16], metadata={"help": "Clients."})
-    sentences: list[int] = field(
-        default_factory=lambda: [1, 16], metadata={"help": "Sentences of a request."}
-    )
-    port: int = field(default=5099, metadata={"help": "Port of the server."})
+    file: str = HfArg(help="Sentence pairs whose sources are translated.")
+    model: str = HfArg(default="aiayn-en-de", help="Folder of a trained model.")
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    dtype: str = HfArg(default="int8", help="Type of the weights.")
+    num_beams: int = HfArg(default=4, help="Number of beams.")
+    clients: list[int] = HfArg(default_factory=lambda: [1, 16], help="Clients.")
+    sentences: list[int] = HfArg(default_factory=lambda: [1, 16], help="Sentences of a request.")
+    port: int = HfArg(default=5099, help="Port of the server.")
 
 
 @contextmanager

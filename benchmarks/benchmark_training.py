@@ -8,10 +8,11 @@ update and does not count padding.
 
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from training_speed import contenders, measure, memory_table, speed_table
+from transformers.hf_argparser import HfArg
 
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
@@ -26,23 +27,20 @@ PRECISIONS = ("bfloat16", "float32")
 class BenchmarkArguments:
     """Data, sizes and repetitions of the benchmark."""
 
-    file: str = field(metadata={"help": "Sentence pairs, as for train-translation."})
-    source_lang: str = field(default="en", metadata={"help": "Source language."})
-    target_lang: str = field(default="de", metadata={"help": "Target language."})
-    preset: str = field(default="base", metadata={"help": "tiny, base or big."})
-    vocab_size: int = field(default=8000, metadata={"help": "Size of the BPE vocabulary."})
-    max_tokens: int = field(default=8192, metadata={"help": "Tokens in a batch of this package."})
-    rounds: int = field(default=5, metadata={"help": "Updates to measure, after one to warm up."})
-    precisions: list[str] = field(
+    file: str = HfArg(help="Sentence pairs, as for train-translation.")
+    source_lang: str = HfArg(default="en", help="Source language.")
+    target_lang: str = HfArg(default="de", help="Target language.")
+    preset: str = HfArg(default="base", help="tiny, base or big.")
+    vocab_size: int = HfArg(default=8000, help="Size of the BPE vocabulary.")
+    max_tokens: int = HfArg(default=8192, help="Tokens in a batch of this package.")
+    rounds: int = HfArg(default=5, help="Updates to measure, after one to warm up.")
+    precisions: list[str] = HfArg(
         default_factory=lambda: list(PRECISIONS),
-        metadata={"help": "Precisions to measure; bfloat16 means autocast.", "choices": PRECISIONS},
+        help="Precisions to measure; bfloat16 means autocast.",
+        metadata={"choices": PRECISIONS},
     )
-    memory_vocab_size: int = field(
-        default=37_000, metadata={"help": "Vocabulary size of the memory test."}
-    )
-    memory_length: int = field(
-        default=32, metadata={"help": "Tokens per sentence in the memory test."}
-    )
+    memory_vocab_size: int = HfArg(default=37_000, help="Vocabulary size of the memory test.")
+    memory_length: int = HfArg(default=32, help="Tokens per sentence in the memory test.")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ Then open http://127.0.0.1:7860. Ctrl-C ends it.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -51,9 +51,7 @@ class AppFlags(SourceFlags, ServerFlags):
         "aiayn-en-de (the default) or aiayn-de-en.",
     )
     hub: bool = HfArg(default=False, help="Load the model from the Hub.")
-    examples: list[str] = field(
-        default_factory=list, metadata={"help": "Texts that a visitor can choose."}
-    )
+    examples: list[str] = HfArg(default_factory=list, help="Texts that a visitor can choose.")
     port: int = HfArg(default=7860, help="Port to listen on.")
     max_characters: int = HfArg(default=2000, help="Maximum number of characters in a text.")
     max_waiting: int = HfArg(default=100, help="Maximum number of waiting visitors.")

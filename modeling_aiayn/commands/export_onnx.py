@@ -5,7 +5,9 @@ aiayn export-onnx --model runs/multi30k --output runs/multi30k-onnx \
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
 
 from ..loading import check_package
 from .command_line import parse_arguments
@@ -16,9 +18,9 @@ from .export_flags import ExportFlags
 class OnnxFlags(ExportFlags):
     """What to write, with which weights."""
 
-    dtypes: list[str] = field(
+    dtypes: list[str] = HfArg(
         default_factory=lambda: ["float32", "int8"],
-        metadata={"help": "Types of the written weights: float32, int8 or both."},
+        help="Types of the written weights: float32, int8 or both.",
     )
 
 

@@ -11,7 +11,7 @@ uploaded, and for a Space this package. The token is the one of `hf auth login` 
 import math
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,9 @@ class PushFlags:
         default=False,
         help="Make a Space: the model with a page to try it. Needs the extra app.",
     )
-    examples: list[str] = field(
+    examples: list[str] = HfArg(
         default_factory=list,
-        metadata={"help": "With --space: texts that a visitor can choose."},
+        help="With --space: texts that a visitor can choose.",
     )
     revision: str | None = HfArg(
         default=None, help="Branch, created if it does not exist. Default: main."

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from transformers import GenerationConfig, SchedulerType, Seq2SeqTrainingArguments
+from transformers.hf_argparser import HfArg
 from transformers.integrations import get_available_reporting_integrations
 
 # The value of optim that transformers does not have.
@@ -34,78 +35,70 @@ class RunArguments(Seq2SeqTrainingArguments):
 
     schedules: ClassVar[tuple[str, ...]] = tuple(schedule.value for schedule in SchedulerType)
 
-    pad_to_multiple_of: int | None = field(
-        default=None, metadata={"help": "Pad each batch to a multiple of this many tokens."}
+    pad_to_multiple_of: int | None = HfArg(
+        default=None, help="Pad each batch to a multiple of this many tokens."
     )
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
-    optim: str = field(
+    adam_beta2: float = HfArg(default=0.98, help="Adam's beta2 (section 5.3).")
+    adam_epsilon: float = HfArg(default=1e-9, help="Adam's epsilon (section 5.3).")
+    optim: str = HfArg(
         default=Seq2SeqTrainingArguments.optim,
-        metadata={
-            "help": "An optimizer of transformers; or muon (Jordan et al. 2024): it updates the "
-            "matrices of the layers, and Adam everything else."
-        },
+        help="An optimizer of transformers; or muon (Jordan et al. 2024): it updates the "
+        "matrices of the layers, and Adam everything else.",
     )
-    train_sampling_strategy: str = field(
+    train_sampling_strategy: str = HfArg(
         default="group_by_length",
-        metadata={"help": "group_by_length: each batch holds sentences of similar length."},
+        help="group_by_length: each batch holds sentences of similar length.",
     )
-    dataloader_pin_memory: bool = field(
+    dataloader_pin_memory: bool = HfArg(
         default_factory=torch.accelerator.is_available,
-        metadata={"help": "Keep batches in pinned memory. Default: if there is an accelerator."},
+        help="Keep batches in pinned memory. Default: if there is an accelerator.",
     )
-    ddp_find_unused_parameters: bool | None = field(
+    ddp_find_unused_parameters: bool | None = HfArg(
         default=False,
-        metadata={"help": "Search for parameters without a gradient. Not needed: all have one."},
+        help="Search for parameters without a gradient. Not needed: all have one.",
     )
-    early_stopping_patience: int = field(
+    early_stopping_patience: int = HfArg(
         default=0,
-        metadata={"help": "Stop after this many evaluations without a better score. 0: never."},
+        help="Stop after this many evaluations without a better score. 0: never.",
     )
-    resume: str | None = field(
+    resume: str | None = HfArg(
         default=None,
-        metadata={"help": "Resume from a checkpoint; 'auto': from the newest one in output_dir."},
+        help="Resume from a checkpoint; 'auto': from the newest one in output_dir.",
     )
-    ema_decay: float = field(
+    ema_decay: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "Evaluate and save an exponential moving average of the weights with this "
-            "decay. 0: no average; 0.999 is usual."
-        },
+        help="Evaluate and save an exponential moving average of the weights with this "
+        "decay. 0: no average; 0.999 is usual.",
     )
-    r_drop: float = field(
+    r_drop: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "Compute each batch twice with different dropout masks, and add this weight "
-            "times the divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is "
-            "usual. A step takes two to three times as long."
-        },
+        help="Compute each batch twice with different dropout masks, and add this weight "
+        "times the divergence of both to the loss (R-Drop, Wu et al. 2021). 0: once; 5 is "
+        "usual. A step takes two to three times as long.",
     )
-    restore_callback_states_from_checkpoint: bool = field(
+    restore_callback_states_from_checkpoint: bool = HfArg(
         default=True,
-        metadata={"help": "When resuming, restore the count of early_stopping_patience."},
+        help="When resuming, restore the count of early_stopping_patience.",
     )
-    push_to_hub: bool = field(
+    push_to_hub: bool = HfArg(
         default=False,
-        metadata={"help": "Not supported in training. Publish afterwards: aiayn push-to-hub."},
+        help="Not supported in training. Publish afterwards: aiayn push-to-hub.",
     )
-    hub_token: str | None = field(
-        default=None, metadata={"help": "Not supported in training. See push_to_hub."}
+    hub_token: str | None = HfArg(default=None, help="Not supported in training. See push_to_hub.")
+    resume_from_checkpoint: str | None = HfArg(
+        default=None, help="Not supported. Pass resume instead."
     )
-    resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "Not supported. Pass resume instead."}
-    )
-    auto_find_batch_size: bool = field(
+    auto_find_batch_size: bool = HfArg(
         default=False,
-        metadata={"help": "Not supported: a resumed run could get other batches."},
+        help="Not supported: a resumed run could get other batches.",
     )
-    use_cache: bool = field(
+    use_cache: bool = HfArg(
         default=True,
-        metadata={"help": "Saved in the model's configuration; training itself uses no cache."},
+        help="Saved in the model's configuration; training itself uses no cache.",
     )
-    logging_nan_inf_filter: bool = field(
+    logging_nan_inf_filter: bool = HfArg(
         default=False,
-        metadata={"help": "Log the mean of earlier losses instead of one that is NaN or infinite."},
+        help="Log the mean of earlier losses instead of one that is NaN or infinite.",
     )
 
     predict_with_generate: bool = field(default=False, init=False)
@@ -225,13 +218,11 @@ class TextTrainingArguments(RunArguments):
             order than batches of similar length.
     """
 
-    bpe_dropout: float = field(
+    bpe_dropout: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "Segment the words of the training texts in another way in each epoch: skip "
-            "each merge of the BPE vocabulary with this probability (Provilkov et al. 2020). 0: "
-            "never; 0.1 is usual."
-        },
+        help="Segment the words of the training texts in another way in each epoch: skip "
+        "each merge of the BPE vocabulary with this probability (Provilkov et al. 2020). 0: "
+        "never; 0.1 is usual.",
     )
 
     def __post_init__(self) -> None:
@@ -259,42 +250,38 @@ class AiaynTrainingArguments(TextTrainingArguments):
 
     schedules: ClassVar[tuple[str, ...]] = ("noam", *RunArguments.schedules)
 
-    max_tokens_per_batch: int | None = field(
+    max_tokens_per_batch: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Maximum tokens in a batch: source plus target, including padding (section "
-            "5.1). Replaces per_device_train_batch_size."
-        },
+        help="Maximum tokens in a batch: source plus target, including padding (section "
+        "5.1). Replaces per_device_train_batch_size.",
     )
-    lr_scheduler_type: str = field(
+    lr_scheduler_type: str = HfArg(
         default="noam",
-        metadata={"help": "noam (equation 3) or a schedule of transformers."},
+        help="noam (equation 3) or a schedule of transformers.",
     )
-    learning_rate: float = field(
+    learning_rate: float = HfArg(
         default=NOAM_FACTOR,
-        metadata={"help": "With noam a factor on equation 3, else the peak learning rate."},
+        help="With noam a factor on equation 3, else the peak learning rate.",
     )
-    warmup_steps: float = field(
-        default=4000, metadata={"help": "Updates over which the learning rate rises."}
-    )
-    max_grad_norm: float = field(
+    warmup_steps: float = HfArg(default=4000, help="Updates over which the learning rate rises.")
+    max_grad_norm: float = HfArg(
         default=0.0,
-        metadata={"help": "Clip gradients to this norm. 0: do not clip, as in the paper."},
+        help="Clip gradients to this norm. 0: do not clip, as in the paper.",
     )
-    label_smoothing_factor: float = field(
-        default=0.1, metadata={"help": "Label smoothing (section 5.4); padding is ignored."}
+    label_smoothing_factor: float = HfArg(
+        default=0.1, help="Label smoothing (section 5.4); padding is ignored."
     )
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Translate during evaluation, to compute BLEU."}
+    predict_with_generate: bool = HfArg(
+        default=True, help="Translate during evaluation, to compute BLEU."
     )
-    generation_num_beams: int | None = field(
-        default=1, metadata={"help": "Beam size during evaluation. 1: greedy, the fastest."}
+    generation_num_beams: int | None = HfArg(
+        default=1, help="Beam size during evaluation. 1: greedy, the fastest."
     )
-    generation_max_length: int | None = field(
-        default=None, metadata={"help": "Maximum tokens of a translation during evaluation."}
+    generation_max_length: int | None = HfArg(
+        default=None, help="Maximum tokens of a translation during evaluation."
     )
-    generation_config: str | Path | GenerationConfig | None = field(
-        default=None, metadata={"help": "Generation settings during evaluation."}
+    generation_config: str | Path | GenerationConfig | None = HfArg(
+        default=None, help="Generation settings during evaluation."
     )
 
     def __post_init__(self) -> None:

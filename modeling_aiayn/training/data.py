@@ -1,7 +1,7 @@
 """Section 5.1: read sentence pairs and encode them."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any
 
@@ -15,6 +15,7 @@ from datasets import (
     get_dataset_split_names,
 )
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..corpus import embedded_pairs, is_tsv, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..languages import Languages, choose_languages
@@ -39,76 +40,62 @@ NEEDS = {
 class DataArguments:
     """Sentence pairs: from files, from a dataset on the Hub, or else from the built-in grammar."""
 
-    source_lang: str | None = field(
+    source_lang: str | None = HfArg(
         default=None,
-        metadata={"help": "Language to translate from. Default: that of start_from, or en."},
+        help="Language to translate from. Default: that of start_from, or en.",
     )
-    target_lang: str | None = field(
+    target_lang: str | None = HfArg(
         default=None,
-        metadata={"help": "Language to translate to. Default: that of start_from, or de."},
+        help="Language to translate to. Default: that of start_from, or de.",
     )
-    train_file: list[str] | None = field(
+    train_file: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "A .tsv or .jsonl file, or the common prefix of two line-aligned files: "
-            "data/train for data/train.en and data/train.de; each plain or .gz. Several files are "
-            "concatenated."
-        },
+        help="A .tsv or .jsonl file, or the common prefix of two line-aligned files: "
+        "data/train for data/train.en and data/train.de; each plain or .gz. Several files are "
+        "concatenated.",
     )
-    validation_file: list[str] | None = field(
+    validation_file: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "Pairs to evaluate on during training; same formats. Needed with train_file."
-        },
+        help="Pairs to evaluate on during training; same formats. Needed with train_file.",
     )
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "Pairs to score the trained model on; same formats."}
+    test_file: list[str] | None = HfArg(
+        default=None, help="Pairs to score the trained model on; same formats."
     )
-    columns: str | None = field(
+    columns: str | None = HfArg(
         default=None,
-        metadata={"help": "Languages of a .tsv file's columns: en,de. Default: source,target."},
+        help="Languages of a .tsv file's columns: en,de. Default: source,target.",
     )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
+    dataset_config: str | None = HfArg(default=None, help="A configuration of that dataset.")
+    embedded_train_size: int = HfArg(
+        default=20_000, help="Training pairs that the built-in grammar generates."
     )
-    dataset_config: str | None = field(
-        default=None, metadata={"help": "A configuration of that dataset."}
-    )
-    embedded_train_size: int = field(
-        default=20_000, metadata={"help": "Training pairs that the built-in grammar generates."}
-    )
-    clean: bool = field(
+    clean: bool = HfArg(
         default=False,
-        metadata={
-            "help": "Remove training pairs that look wrong: identical sides, very different "
-            "lengths, another script than most, repeats. The log gives their numbers."
-        },
+        help="Remove training pairs that look wrong: identical sides, very different "
+        "lengths, another script than most, repeats. The log gives their numbers.",
     )
-    both_directions: bool = field(
+    both_directions: bool = HfArg(
         default=False,
-        metadata={
-            "help": "Train on each pair in both directions. Then train one direction further, with "
-            "--start_from."
-        },
+        help="Train on each pair in both directions. Then train one direction further, with "
+        "--start_from.",
     )
-    noisy_sources: float = field(
+    noisy_sources: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "Add a copy of this share of the training pairs with noise in the sources: see "
-            "noise_kinds. 0: none."
-        },
+        help="Add a copy of this share of the training pairs with noise in the sources: see "
+        "noise_kinds. 0: none.",
     )
-    noise_kinds: list[str] = field(
+    noise_kinds: list[str] = HfArg(
         default_factory=lambda: list(NOISES),
-        metadata={"help": f"Kinds of noise for noisy_sources: {', '.join(NOISES)}."},
+        help=f"Kinds of noise for noisy_sources: {', '.join(NOISES)}.",
     )
-    noise_seed: int = field(
+    noise_seed: int = HfArg(
         default=0,
-        metadata={"help": "Seed of the noise. Another seed chooses other pairs and other errors."},
+        help="Seed of the noise. Another seed chooses other pairs and other errors.",
     )
-    max_length: int = field(
+    max_length: int = HfArg(
         default=256,
-        metadata={"help": "Skip pairs with more tokens on a side; the log says how many."},
+        help="Skip pairs with more tokens on a side; the log says how many.",
     )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:

@@ -1,13 +1,14 @@
 """Fine-tuning: load a saved translation model, and choose which of its parameters to train."""
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AddedToken, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -41,35 +42,29 @@ class FineTuningArguments:
         ValueError: A flag needs another one, or two flags contradict each other.
     """
 
-    start_from: str | None = field(
+    start_from: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Folder of a translation model to fine-tune, ours or imported; aiayn-en-de and "
-            "aiayn-de-en are the bundled models. Default: train a new model from scratch."
-        },
+        help="Folder of a translation model to fine-tune, ours or imported; aiayn-en-de and "
+        "aiayn-de-en are the bundled models. Default: train a new model from scratch.",
     )
-    hub: bool = field(default=False, metadata={"help": "start_from is a repository on the Hub."})
-    add_tokens: list[str] | None = field(
+    hub: bool = HfArg(default=False, help="start_from is a repository on the Hub.")
+    add_tokens: list[str] | None = HfArg(
         default=None,
-        metadata={"help": "New tokens for the source's vocabulary, such as <2fr> <2es>."},
+        help="New tokens for the source's vocabulary, such as <2fr> <2es>.",
     )
-    freeze: list[str] | None = field(
+    freeze: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "Parts that are not trained: encoder (its layers), embeddings (of both "
-            "languages, and the output projection if it is tied to them)."
-        },
+        help="Parts that are not trained: encoder (its layers), embeddings (of both "
+        "languages, and the output projection if it is tied to them).",
     )
-    lora_rank: int | None = field(
+    lora_rank: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Train an adapter of this rank by LoRA, instead of the model. Usual: 16. "
-            "output_dir then holds only the adapter."
-        },
+        help="Train an adapter of this rank by LoRA, instead of the model. Usual: 16. "
+        "output_dir then holds only the adapter.",
     )
-    merge_lora: bool = field(
+    merge_lora: bool = HfArg(
         default=False,
-        metadata={"help": "Save the whole model with the adapter merged into its weights."},
+        help="Save the whole model with the adapter merged into its weights.",
     )
 
     def __post_init__(self) -> None:

@@ -1,11 +1,12 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
@@ -22,13 +23,11 @@ PRESET_HELP = "Model size: base or big (Table 3), or tiny (Wu et al. 2021)."
 class PresetArguments:
     """Model size: a preset of AiaynConfig, and fields that replace its values."""
 
-    preset: str = field(default="tiny", metadata={"help": PRESET_HELP})
-    config_overrides: str | None = field(
+    preset: str = HfArg(default="tiny", help=PRESET_HELP)
+    config_overrides: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Fields of AiaynConfig as YAML, as in '{d_model: 256, dropout: 0.2}'. They "
-            "replace the overrides of a recipe."
-        },
+        help="Fields of AiaynConfig as YAML, as in '{d_model: 256, dropout: 0.2}'. They "
+        "replace the overrides of a recipe.",
     )
 
 
@@ -36,36 +35,27 @@ class PresetArguments:
 class ModelArguments(PresetArguments):
     """Model size and vocabulary of a translation model."""
 
-    preset: str = field(default="base", metadata={"help": PRESET_HELP})
-    vocabulary: str = field(
+    preset: str = HfArg(default="base", help=PRESET_HELP)
+    vocabulary: str = HfArg(
         default="bpe",
-        metadata={
-            "help": "bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
-            "lower-cased words, one vocabulary for each language. token: the "
-            "same for texts that are tokenized already, with spaces between the tokens."
-        },
+        help="bpe: one byte-pair vocabulary for both languages (section 5.1). word: "
+        "lower-cased words, one vocabulary for each language. token: the "
+        "same for texts that are tokenized already, with spaces between the tokens.",
     )
-    vocab_size: int = field(default=10_000, metadata={"help": "Size of the bpe vocabulary."})
-    lowercase: bool = field(
+    vocab_size: int = HfArg(default=10_000, help="Size of the bpe vocabulary.")
+    lowercase: bool = HfArg(
         default=False,
-        metadata={
-            "help": "Lower-case all text in a bpe or token vocabulary, as the word vocabulary "
-            "does. Then compare the score bleu_lowercase."
-        },
+        help="Lower-case all text in a bpe or token vocabulary, as the word vocabulary "
+        "does. Then compare the score bleu_lowercase.",
     )
-    length_penalty: float = field(
+    length_penalty: float = HfArg(
         default=1.0,
-        metadata={
-            "help": "Length penalty that is saved for generate(), which divides scores by length "
-            "** length_penalty. The scores at the end use the defaults of aiayn translate."
-        },
+        help="Length penalty that is saved for generate(), which divides scores by length "
+        "** length_penalty. The scores at the end use the defaults of aiayn translate.",
     )
-    min_frequency: int = field(
+    min_frequency: int = HfArg(
         default=2,
-        metadata={
-            "help": "For word and token: words or tokens that occur fewer times than this become "
-            "<unk>."
-        },
+        help="For word and token: words or tokens that occur fewer times than this become <unk>.",
     )
 
 
