@@ -26,6 +26,23 @@ python docs/exercises.py 3
 It changes one line in `modeling_aiayn`. If you cannot find it by reading, run `make test`. The
 answer is below each symptom. `git restore modeling_aiayn` restores the code; it also undoes your
 own changes there.
+
+Bugs 3, 6, 7 and 8 change what a trained model translates. `translate.py` does not show most of
+them, because `Translator` has its own copy of the layers. `generate()` does:
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_aiayn.loading import find_model
+
+folder = find_model("aiayn-en-de")
+model, tokenizer = (each.from_pretrained(folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+texts = ["A dog runs.", "The children play football in the park, and two women watch them."]
+inputs = tokenizer(texts, padding=True, return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```
+
+Bugs 5 and 10 lower the validation loss that `make demo` prints.
 """
 
 

@@ -20,8 +20,8 @@ from .losses import (
     mean_over_step,
 )
 
-# Logits of a chunk: 16 MiB in float32, which fit into the last cache of a CPU. On a GPU, starting
-# such small operations takes longer than computing them, so its chunks have 256 MiB.
+# Logits of a chunk: 16 MiB in float32, which fit into the last-level cache of a CPU. On a GPU,
+# starting such small operations takes longer than computing them, so its chunks have 256 MiB.
 LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**22, 2**26
 # The positions of a chunk are padded to a multiple of this. A CPU compiles its 16-bit products for
 # each new size, which takes longer than the products themselves, and the last chunk varies.
@@ -43,7 +43,7 @@ def score_tokens(
         head: The output projection, from [B, T, D] to [B, T, V].
         hidden_states: The decoder's output, [B, T, D].
         labels: Target ids, [B, T]; -100 at positions without a target. None: no loss.
-        num_items_in_batch: Real target tokens in the whole optimiser step.
+        num_items_in_batch: Real target tokens in the whole optimizer step.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
         logits_to_keep: Positions that get logits, as for `select_positions`.
         skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
@@ -130,7 +130,10 @@ def chunked_cross_entropy(
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Summed loss of N positions. forward computes the gradients; backward only scales them."""
+    """Summed loss of N positions. forward computes the gradients; backward only scales them.
+
+    C is the number of positions in a chunk, and P the same rounded up to POSITIONS_MULTIPLE.
+    """
 
     @staticmethod
     def forward(

@@ -31,7 +31,8 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
     """
     if d_model % 2:
         raise ValueError(f"d_model must be even (sine and cosine pairs), got d_model={d_model}.")
-    # In float32 an angle of 1000 keeps four digits. Apple's GPUs have no float64.
+    # A float32 angle near 1000 is exact to four decimals only, so angles are float64. Apple's GPUs
+    # have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=dtype) / d_model
     angles = positions[..., None].to(dtype) / base**exponents  # [..., D / 2]

@@ -3,8 +3,9 @@
 With `attn_implementation="aiayn_blockwise"`, CUDA tensors are computed by them. The package imports
 this file where torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
 
-A program holds a block of one head's queries and reads the keys and values, block by block; in
-`_key_gradients`, it holds a block of keys and reads the queries.
+A program, Triton's word for one run of a kernel, holds a block of one head's queries and reads the
+keys and values, block by block; in `_key_gradients`, it holds a block of keys and reads the
+queries.
 """
 
 import math
