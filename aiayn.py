@@ -51,11 +51,7 @@ def main() -> None:
 
 
 def run_job(job: str) -> None:
-    """Run a job with the flags in sys.argv.
-
-    Args:
-        job: The job's name, one of JOBS.
-    """
+    """Run a job, one of JOBS, with the flags in sys.argv."""
     _open_closed_streams()
     if not sys.stderr.isatty():  # in a log, a bar is one endless line
         for name in NO_BARS:

@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from tqdm import tqdm
 from transformers.hf_argparser import HfArg
 
-from modeling_aiayn.attention import scaled_dot_product_attention
+from modeling_aiayn.attention import additive_mask, scaled_dot_product_attention
 from modeling_aiayn.blockwise_attention import blockwise_attention_forward
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 
@@ -91,11 +91,7 @@ def eager(case: Case) -> Tensor:
     if case.is_causal:
         size = (query.size(2), key.size(2))
         visible = torch.ones(size, dtype=torch.bool, device=query.device).tril()
-    mask = None
-    if visible is not None:
-        lowest = torch.finfo(query.dtype).min
-        mask = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
-        mask = mask.masked_fill(~visible, lowest)
+    mask = None if visible is None else additive_mask(visible, query.dtype)
     return scaled_dot_product_attention(query, key, value, mask, case.dropout)[0]
 
 

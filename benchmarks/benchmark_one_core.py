@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,40 +52,16 @@ class BenchmarkArguments:
     rounds: int = HfArg(default=5, help="Rounds to measure, after one to warm up.")
 
 
-class WithVmap:
-    """A translator of CTranslate2 that uses its file of candidates.
-
-    Args:
-        translator: The translator.
-    """
-
-    def __init__(self, translator: Any) -> None:
-        self.translator = translator
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.translator, name)
-
-    def translate_batch(self, *arguments: Any, **options: Any) -> Any:
-        """Translate with the candidates.
-
-        Args:
-            *arguments: As for the translator.
-            **options: As for the translator.
-
-        Returns:
-            Its results.
-        """
-        return self.translator.translate_batch(*arguments, use_vmap=True, **options)
+def with_vmap(translator: Any) -> SimpleNamespace:
+    """A translator of CTranslate2 that uses its file of candidates."""
+    return SimpleNamespace(
+        translate_batch=partial(translator.translate_batch, use_vmap=True),
+        score_batch=translator.score_batch,
+    )
 
 
 def write_vmap(shortlist: Shortlist, translator: Translator, folder: Path) -> None:
-    """Write a shortlist as CTranslate2's file of candidates.
-
-    Args:
-        shortlist: The shortlist.
-        translator: The exported model.
-        folder: The folder that it was exported to.
-    """
+    """Write a shortlist as CTranslate2's file of candidates; translator is the model in folder."""
     engine: Any = translator.engine
     lines = [("", shortlist.always)]
     for number, token in enumerate(engine.source_tokens):
@@ -103,20 +80,17 @@ def make_contenders(model: str, shortlist: str | None, folder: Path) -> dict[str
         model: Folder of the model.
         shortlist: A file of make-shortlist for it, or None.
         folder: An empty folder for the exports.
-
-    Returns:
-        The processes by name.
     """
     export = folder / "ctranslate2"
     export_ctranslate2(Translator.from_pretrained(model), export, "int8")
     jobs = {}
     if shortlist is not None:
-        with_vmap = Path(shutil.copytree(export, folder / "with_vmap"))
+        listed = Path(shutil.copytree(export, folder / "with_vmap"))
         exported = Translator.from_pretrained(export, engine="ctranslate2")
-        write_vmap(Shortlist.read(shortlist), exported, with_vmap)
+        write_vmap(Shortlist.read(shortlist), exported, listed)
         jobs = {
             "Translator, shortlist": partial(translate_by_us, model, shortlist),
-            "CTranslate2, vmap": partial(translate_by_ctranslate2, with_vmap, True),
+            "CTranslate2, vmap": partial(translate_by_ctranslate2, listed, True),
         }
     jobs |= {
         "Translator": partial(translate_by_us, model, None),
@@ -136,7 +110,7 @@ def translate_by_ctranslate2(folder: Path, use_vmap: bool) -> Translate:
     translator = Translator.from_pretrained(folder, engine="ctranslate2")
     engine: Any = translator.engine
     if use_vmap:
-        engine.translator = WithVmap(engine.translator)
+        engine.translator = with_vmap(engine.translator)
     return partial(translator, num_beams=1)
 
 

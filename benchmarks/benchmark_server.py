@@ -51,12 +51,6 @@ class BenchmarkArguments:
 def server(arguments: BenchmarkArguments) -> Iterator[None]:
     """Run `aiayn serve` in a process of its own, until the block ends.
 
-    Args:
-        arguments: Its model and port.
-
-    Yields:
-        Nothing, once it answers.
-
     Raises:
         OSError: It does not start.
     """
@@ -84,16 +78,7 @@ def server(arguments: BenchmarkArguments) -> Iterator[None]:
 
 
 def request(connections: local, arguments: BenchmarkArguments, texts: list[str]) -> list[str]:
-    """Send a request on the connection of this thread.
-
-    Args:
-        connections: A connection for each thread.
-        arguments: Port and languages.
-        texts: The texts of the request.
-
-    Returns:
-        Their translations.
-    """
+    """Translate texts by a request on the connection of this thread."""
     if not hasattr(connections, "own"):
         connections.own = HTTPConnection(HOST, arguments.port)
     fields = {"q": texts, "source": arguments.source_lang, "target": arguments.target_lang}

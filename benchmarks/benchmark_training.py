@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 
 import torch
-from training_speed import contenders, measure, memory_table, speed_table
+from training_speed import PRODUCT_SIZE, contenders, measure, memory_table, speed_table
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn import AiaynConfig
@@ -64,7 +64,7 @@ def main() -> None:
             updates, rate = measure(programs, getattr(torch, precision), device, arguments.rounds)
             for contender in programs.values():
                 contender.close()
-        sys.stdout.write(f"\n{precision}: 2048^3 products at {rate / 1e9:.0f} GFLOP/s\n")
+        sys.stdout.write(f"\n{precision}: {PRODUCT_SIZE}^3 products at {rate / 1e9:.0f} GFLOP/s\n")
         sys.stdout.write(f"{speed_table(updates, rate)}\n")
     base = AiaynConfig.from_preset("base", vocab_size=arguments.memory_vocab_size)
     table = memory_table(base, arguments.max_tokens, arguments.memory_length)

@@ -60,9 +60,6 @@ def random_model(make_model: Callable[[AiaynConfig], Any], config: AiaynConfig, 
         make_model: Makes our model or a peer.
         config: Sizes.
         dtype: Name of a torch dtype, or "int8", whose products are made of float32.
-
-    Returns:
-        The model.
     """
     torch.manual_seed(0)
     model = make_model(config).eval()
@@ -83,9 +80,6 @@ def engine_decode(config: AiaynConfig, dtype: str, shortlisted: int = 0) -> Deco
         config: Sizes.
         dtype: As for `random_model`.
         shortlisted: Target ids for each source id, by a random shortlist; 0: no shortlist.
-
-    Returns:
-        The function that decodes.
     """
     model = random_model(AiaynForConditionalGeneration, config, dtype)
     shortlist = random_shortlist(config.vocab_size, shortlisted) if shortlisted else None
@@ -161,9 +155,6 @@ def decoding_contenders(
             only our engine: generate() has no such products. So has "float16": generate() computes
             such weights in float32 on a CPU.
         shortlisted: As for `engine_decode`; with a shortlist, our engine runs with it and without.
-
-    Returns:
-        The contenders.
     """
     generating = {
         "our generate()": AiaynForConditionalGeneration,
@@ -234,16 +225,13 @@ def linear_seconds(
     repeats: int = 20,
     make_linear: MakeLinear = linear_function,
 ) -> float:
-    """Time of the linear layers of one decoding step alone, plain or packed, whichever is less.
+    """Seconds for the linear layers of one decoding step alone, plain or packed, the lower median.
 
     Args:
         model: The model.
         rows: Hypotheses of the step.
-        repeats: Number of measurements; the median counts.
+        repeats: Number of measurements.
         make_linear: Packs a layer.
-
-    Returns:
-        Seconds.
     """
     decoder = nn.ModuleList([model.model.decoder, model.lm_head])
     layers = [
@@ -294,17 +282,7 @@ def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> 
 def floor_line(
     model: AiaynForConditionalGeneration, dtype: str, batch_size: int, num_beams: int
 ) -> str:
-    """The rate of torch's linear layers alone, an upper bound for decoders made of them.
-
-    Args:
-        model: The model.
-        dtype: The dtype of its weights.
-        batch_size: Sentences of a batch.
-        num_beams: Number of beams.
-
-    Returns:
-        A line of `decoding_table`.
-    """
+    """A line of `decoding_table`: the rate of torch's linear layers alone, an upper bound."""
     make_linear = int8_linear_function if dtype == "int8" else linear_function
     seconds = linear_seconds(model, batch_size * num_beams, make_linear=make_linear)
     name = f"linear layers {dtype}"
@@ -322,8 +300,8 @@ def translate_file(model: str, dtype: str, num_beams: int) -> TranslateFile:
     )
 
 
-def generate_file(model: str, dtype: str, num_beams: int, batch_size: int = 32) -> TranslateFile:
-    """Translate texts by generate() with a trained model, in the order of the texts."""
+def generate_file(model: str, dtype: str, num_beams: int) -> TranslateFile:
+    """Translate texts by generate() with a trained model, by 32, in the order of the texts."""
     translator = Translator.from_pretrained(model, dtype=dtype)
     options: dict[str, Any] = {"num_beams": num_beams}
     if num_beams > 1:
@@ -331,9 +309,9 @@ def generate_file(model: str, dtype: str, num_beams: int, batch_size: int = 32) 
 
     def translate(texts: list[str]) -> list[str]:
         translations: list[str] = []
-        for start in range(0, len(texts), batch_size):
+        for start in range(0, len(texts), 32):
             batch = translator.source_tokenizer(
-                texts[start : start + batch_size], padding=True, return_tensors="pt"
+                texts[start : start + 32], padding=True, return_tensors="pt"
             )
             inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             with torch.inference_mode():

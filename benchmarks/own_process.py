@@ -32,14 +32,7 @@ class OwnProcess:
         self._start = self._process.submit(int)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function.
-
-        Args:
-            *arguments: Its arguments.
-
-        Returns:
-            Its result.
-        """
+        """Call the function, and return its result."""
         return self._process.submit(_call_function, *arguments).result()
 
     def wait(self) -> None:

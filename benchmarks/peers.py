@@ -9,11 +9,7 @@ from modeling_aiayn.losses import IGNORED_LABEL
 
 
 class TorchTransformer(nn.Module):
-    """nn.Transformer with what it lacks: embeddings, positions, output projection and loss.
-
-    Args:
-        config: Sizes.
-    """
+    """nn.Transformer with what it lacks: embeddings, positions, output projection and loss."""
 
     def __init__(self, config: AiaynConfig) -> None:
         super().__init__()
@@ -78,15 +74,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(config: AiaynConfig, implementation: str) -> MarianMTModel:
-    """A MarianMTModel of our sizes.
-
-    Args:
-        config: Our model's configuration.
-        implementation: Of attention: "eager" or "sdpa".
-
-    Returns:
-        The model.
-    """
+    """A MarianMTModel of our sizes; implementation is that of attention, "eager" or "sdpa"."""
     names = (
         *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "dropout"),
         *("encoder_attention_heads", "decoder_attention_heads"),

@@ -1,7 +1,7 @@
 """Training speed of our trainer and of others, at the same sizes and in the same run.
 
 Each contender is a model under a trainer, with that trainer's batches of real text, its loss and
-optimiser, in a process of its own. They take their updates in turn, so that a machine's drift
+optimizer, in a process of its own. They take their updates in turn, so that a machine's drift
 affects all of them.
 """
 
@@ -36,6 +36,7 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 
 # Batch size of the peers in sentences, a common starting value.
 PEER_BATCH_SIZE = 64
+PRODUCT_SIZE = 2048
 
 
 @dataclass
@@ -56,11 +57,7 @@ class Update:
 
 
 class Contender:
-    """A trainer that takes one update at a time.
-
-    Args:
-        trainer: The trainer.
-    """
+    """A trainer that takes one update at a time."""
 
     def __init__(self, trainer: Seq2SeqTrainer) -> None:
         self.trainer = trainer
@@ -114,13 +111,7 @@ def wait_for_device() -> None:
 def training_flops(config: Any, sources: Tensor, targets: Tensor) -> float:
     """Multiplications and additions of the model's products, both ways, padding left out.
 
-    Args:
-        config: Sizes.
-        sources: Source tokens of each pair, [B].
-        targets: Target tokens of each pair, [B].
-
-    Returns:
-        The number.
+    sources and targets are the tokens of each pair, [B].
     """
     width, source, target = config.d_model, sources.double(), targets.double()
     encoder = source * (4 * width**2 + 2 * width * config.encoder_ffn_dim)
@@ -204,25 +195,25 @@ def contenders(
     return programs
 
 
-def product_rate(dtype: torch.dtype, device: str, size: int = 2048) -> float:
-    """The machine's own rate of square matrix products.
+def product_rate(dtype: torch.dtype, device: str) -> float:
+    """The machine's own rate of products of square matrices, PRODUCT_SIZE wide.
 
     Args:
         dtype: Of the matrices.
         device: Where they lie.
-        size: Their rows and columns.
 
     Returns:
         Multiplications and additions per second, the median of five.
     """
-    first, second = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    factors = torch.randn(2, PRODUCT_SIZE, PRODUCT_SIZE, device=device)
+    first, second = factors.to(dtype)
     rates = []
     for _ in range(6):
         wait_for_device()
         start = time.perf_counter()
         _ = first @ second
         wait_for_device()
-        rates.append(2 * size**3 / (time.perf_counter() - start))
+        rates.append(2 * PRODUCT_SIZE**3 / (time.perf_counter() - start))
     return statistics.median(rates[1:])
 
 

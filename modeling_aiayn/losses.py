@@ -1,4 +1,4 @@
-"""Section 5.4: each loss is a sum over real labels, divided by their number in an optimiser step.
+"""Section 5.4: each loss is a sum over real labels, divided by their number in an optimizer step.
 
 So the objective does not depend on padding, gradient accumulation or the number of processes.
 num_items_in_batch is the number of real labels in the whole step. None: count those of labels.
@@ -57,7 +57,7 @@ def label_smoothed_cross_entropy(
     Args:
         logits: Scores, [B, T, V], or [B, L] of a classifier.
         labels: Target ids, [B, T], or [B]; -100 at positions without a target.
-        num_items_in_batch: Real labels in the whole optimiser step.
+        num_items_in_batch: Real labels in the whole optimizer step.
         label_smoothing_factor: Share of each target that is spread evenly over all entries.
 
     Raises:
@@ -116,7 +116,7 @@ def classification_loss(
     num_items_in_batch: Tensor | int | None = None,
     label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Mean squared error, cross-entropy or binary cross-entropy over a whole optimiser step.
+    """Mean squared error, cross-entropy or binary cross-entropy over a whole optimizer step.
 
     transformers' own loss ignores num_items_in_batch for the first and the last, so gradient
     accumulation would scale their gradients.

@@ -232,7 +232,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         Arguments that `AiaynModel.forward` does not have:
             labels: Target ids to predict, [B, T]; -100 at positions without a target. Without
                 decoder_input_ids, the decoder gets the labels shifted right.
-            num_items_in_batch: Real target tokens in the whole optimiser step; the Trainer counts
+            num_items_in_batch: Real target tokens in the whole optimizer step; the Trainer counts
                 them. None: count them in labels.
             use_cache: Whether to return keys and values for later steps. None: as
                 config.use_cache says, but not with labels.
@@ -317,7 +317,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         Arguments that `AiaynEncoder.forward` does not have:
             labels: Class ids, [B]; numbers, [B] or [B, L], for regression; 0 or 1, [B, L], for
                 several labels for each text.
-            num_items_in_batch: Labels in the whole optimiser step; the Trainer counts them.
+            num_items_in_batch: Labels in the whole optimizer step; the Trainer counts them.
             label_smoothing_factor: Share of each class id spread over all classes (section 5.4).
 
         Returns:
@@ -468,5 +468,5 @@ for _model in (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, A
 AiaynForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 AiaynForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 AiaynForCausalLM.register_for_auto_class("AutoModelForCausalLM")
-# With label smoothing, transformers' Trainer shifts only the labels of the classes in this list.
+# With label smoothing, transformers' Trainer shifts only the labels of the classes in this mapping.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[AiaynConfig.model_type] = AiaynForCausalLM.__name__

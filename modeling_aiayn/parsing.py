@@ -109,6 +109,18 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ValueError(f"{where}: not valid YAML ({reason}).") from error
 
 
+def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
+    """Parse the YAML mapping in a flag; None gives an empty mapping."""
+    expected = f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}."
+    try:
+        mapping = parse_yaml(text or "{}", flag)
+    except ValueError as error:
+        raise ValueError(f"{expected} {error}") from error
+    if not isinstance(mapping, dict):
+        raise ValueError(expected)
+    return mapping
+
+
 def check_config_fields(names: Iterable[str], where: str) -> None:
     """Check that AiaynConfig has the fields that a user names; it keeps unknown ones unused.
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from benchmark_one_core import WithVmap, write_vmap
+from benchmark_one_core import with_vmap, write_vmap
 
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.loading import find_model
@@ -37,7 +37,7 @@ def test_both_engines_get_the_same_candidates(tmp_path, shortlist):
     write_vmap(Shortlist.read(shortlist), theirs, tmp_path / "ct2")
     theirs = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
     unrestricted = theirs(TEXTS, num_beams=1)
-    theirs.engine.translator = WithVmap(theirs.engine.translator)
+    theirs.engine.translator = with_vmap(theirs.engine.translator)
     ours = Translator.from_pretrained("aiayn-en-de", shortlist=shortlist)
     for text in TEXTS:  # one by one: a batch shares its candidates
         found = ours([text], num_beams=1)

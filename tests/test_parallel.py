@@ -243,8 +243,8 @@ def test_processes_that_are_not_connected_are_rejected(tmp_path):
 
 
 def test_the_fsdp_file_is_valid_for_accelerate():
-    """`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, as the README says."""
-    path = ROOT / "recipes" / "accelerate" / "fsdp2.yaml"
+    """`accelerate launch --config_file examples/accelerate_fsdp2.yaml`, as the README says."""
+    path = ROOT / "examples" / "accelerate_fsdp2.yaml"
     config = ClusterConfig.from_yaml_file(path)
     assert config.fsdp_config["fsdp_version"] == 2
     wrapped = config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"].split(",")
@@ -254,8 +254,8 @@ def test_the_fsdp_file_is_valid_for_accelerate():
 
 @pytest.mark.parametrize("generates", ["false", "true"])
 def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, generates):
-    """With the settings of recipes/accelerate/fsdp2.yaml: scores, weights and the saved folder."""
-    recipe = yaml.safe_load((ROOT / "recipes" / "accelerate" / "fsdp2.yaml").read_text())
+    """With the settings of examples/accelerate_fsdp2.yaml: scores, weights and the saved folder."""
+    recipe = yaml.safe_load((ROOT / "examples" / "accelerate_fsdp2.yaml").read_text())
     settings = {
         name.upper().replace("LAYER_CLS", "CLS"): str(value)
         for name, value in recipe["fsdp_config"].items()

@@ -46,9 +46,10 @@ from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
 from modeling_aiayn.training.deepspeed import check_saves_weights, end_zero3
 from modeling_aiayn.training.evaluation import translation_metrics
-from modeling_aiayn.training.failures import check_trained_dtype, gradient_norm
+from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
+from modeling_aiayn.training.preconditions import check_trained_dtype
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
@@ -285,7 +286,7 @@ def test_slow_products_in_bfloat16_give_a_warning(
     tmp_path, encoded, tokenizer, monkeypatch, caplog, has_kernel
 ):
     monkeypatch.setattr(
-        "modeling_aiayn.training.failures.has_bfloat16_instructions", lambda device: has_kernel
+        "modeling_aiayn.training.preconditions.has_bfloat16_instructions", lambda device: has_kernel
     )
     make_trainer(tmp_path, encoded, tokenizer, max_steps=1, bf16=True).train()
     assert ("This CPU has no fast products in bfloat16" in caplog.text) == (not has_kernel)

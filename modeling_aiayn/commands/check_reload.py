@@ -40,7 +40,5 @@ def main() -> None:
         command, stdout=subprocess.PIPE, encoding="utf-8", env=environment, check=False
     )
     sys.stdout.write(done.stdout)
-    if done.returncode < 0:  # ended by a signal
-        sys.exit(128 - done.returncode)
-    if done.returncode:
-        sys.exit(done.returncode)
+    code = done.returncode
+    sys.exit(code if code >= 0 else 128 - code)  # negative: ended by a signal

@@ -28,7 +28,7 @@ from ..interop.library_models import fetch
 from ..interop.marian import read_marian
 from ..interop.opennmt import read_opennmt
 from ..interop.torch_transformer import TorchNames, read_torch_transformer
-from ..training.setup import parse_mapping
+from ..parsing import parse_mapping
 from .command_line import parse_arguments
 from .import_flags import SYSTEM_FLAGS, ImportFlags
 

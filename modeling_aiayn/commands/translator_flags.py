@@ -7,7 +7,7 @@ from transformers.hf_argparser import HfArg
 
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
 from ..translation.translator import Translator
-from .saved_model import default_device
+from .saved_model import DEVICE_HELP, default_device
 
 # Help of --model where the bundled model is the default.
 MODEL_OR_BUNDLED = (
@@ -32,7 +32,7 @@ class ModelFlags:
         help="auto, float32, bfloat16, float16 or int8. On a CPU, float16 stores the weights in "
         "float16 and computes in float32; int8 is the fastest there.",
     )
-    device: str | None = HfArg(default=None, help="cpu, cuda, ... Default: a GPU if there is one.")
+    device: str | None = HfArg(default=None, help=DEVICE_HELP)
     takes_ensembles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

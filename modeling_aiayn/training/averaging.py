@@ -194,11 +194,11 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
         if card is not None:
             (unfinished / "README.md").write_text(card, "utf-8")
         if dtype is not None:
-            _write_float32(unfinished / CONFIG_NAME)
+            _set_loading_dtype(unfinished / CONFIG_NAME)
         save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
-def _write_float32(config_file: Path) -> None:
+def _set_loading_dtype(config_file: Path) -> None:
     """Set the dtype in which the model is loaded: fine-tuning in half precision would ruin it."""
     config = read_json_object(config_file) | {"dtype": "float32"}
     config_file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

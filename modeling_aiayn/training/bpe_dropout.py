@@ -19,7 +19,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from .batches import Lengths, token_lengths
 
@@ -230,12 +230,6 @@ def _column(examples: Dataset, name: str) -> list[str]:
             "encode them, or leave bpe_dropout out."
         )
     return list(examples[name])
-
-
-def position_limit(config: PreTrainedConfig) -> float:
-    """The most tokens of a side that a model has positions for."""
-    is_learned = getattr(config, "position_type", "learned") == "learned"
-    return getattr(config, "max_position_embeddings", math.inf) if is_learned else math.inf
 
 
 def check_segmentation(

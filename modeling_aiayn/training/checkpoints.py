@@ -31,13 +31,10 @@ FULL_DISK_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint and the settings of its run; it can be passed where a path is."""
+    """A verified checkpoint and the settings of its run."""
 
     folder: Path
     settings: dict[str, Any]
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
 
 
 @contextmanager
@@ -185,12 +182,12 @@ def delete_old_checkpoints(
 
 
 def choose_checkpoint(
-    args: TrainingArguments, given: str | os.PathLike[str] | bool | None = None
+    args: TrainingArguments, given: Checkpoint | str | os.PathLike[str] | bool | None = None
 ) -> Checkpoint | None:
     """The verified checkpoint to resume from, or None to start from the beginning.
 
-    `given` may be a checkpoint, True for the newest one, or False for none; with None,
-    `args.resume` decides.
+    `given` may be a checkpoint or its folder, True for the newest one, or False for none; with
+    None, `args.resume` decides.
     """
     if isinstance(given, Checkpoint):
         return given

@@ -20,8 +20,8 @@ from transformers.hf_argparser import HfArg
 from ..corpus import embedded_pairs, is_tsv, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..languages import Languages, choose_languages
 from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
-from .bpe_dropout import position_limit
 from .ignored_flags import reject_ignored
+from .setup import position_limit
 from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from transformers.utils import (
 from ..configuration_aiayn import AiaynConfig
 from ..loading import check_package, find_model, load_model, load_tokenizers
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import read_json_object
+from ..parsing import parse_mapping, read_json_object
 from ..tokenization import vocabulary_sha256
 from ..whole_files import replaced_files, write_file
 from .arguments import AiaynTrainingArguments
 from .depth import with_depth
-from .setup import ModelArguments, parse_mapping
+from .setup import ModelArguments
 
 # Fields of a saved model's configuration that fine-tuning may change.
 RATES = ("dropout", "attention_dropout", "activation_dropout")

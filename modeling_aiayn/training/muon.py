@@ -22,7 +22,7 @@ from torch.optim import AdamW, Optimizer
 from transformers import Trainer
 
 from .bfloat16 import has_bfloat16_instructions
-from .failures import check_whole_weights
+from .preconditions import check_whole_weights
 
 MOMENTUM = 0.95
 # Jordan et al. 2024: each iteration replaces a singular value s by a s + b s^3 + c s^5.
@@ -77,7 +77,7 @@ def layer_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
-    """The optimiser of a trainer whose arguments have optim="muon".
+    """The optimizer of a trainer whose arguments have optim="muon".
 
     Raises:
         ValueError: The model has no stack of linear layers to train, processes hold parts of its
@@ -113,11 +113,11 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
 
 
 class MuonAndAdam(Optimizer):
-    """Muon for some matrices, and Adam for other parameters, as one optimiser.
+    """Muon for some matrices, and Adam for other parameters, as one optimizer.
 
     Args:
         matrices: The matrices, of two dimensions. They are the first group.
-        adam: The optimiser of the other parameters.
+        adam: The optimizer of the other parameters.
         lr: The rate of the matrices.
         weight_decay: The share of a matrix that an update subtracts, times the rate.
     """

@@ -43,7 +43,7 @@ def r_drop_loss(
     Args:
         outputs: Outputs of the model with "logits": [2B, T, V], or a classifier's, [2B, L].
         labels: Target ids, [2B, T], or classes, [2B]; -100 where there is no target.
-        num_items_in_batch: Real labels in the whole optimiser step, each counted once.
+        num_items_in_batch: Real labels in the whole optimizer step, each counted once.
         weight: Weight of the divergence, alpha in the paper.
         label_smoothing_factor: As for `label_smoothed_cross_entropy`.
 

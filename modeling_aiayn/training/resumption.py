@@ -41,7 +41,7 @@ class Resumption(TrainerCallback):
         """Check a checkpoint's settings against the run's, and read its state of the log.
 
         Raises:
-            ValueError: The checkpoint is of another run, or has no state of the optimiser.
+            ValueError: The checkpoint is of another run, or has no state of the optimizer.
         """
         self.settings, self._checkpoint, self._log_state = settings, checkpoint, {}
         if checkpoint is not None:

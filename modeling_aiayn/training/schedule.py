@@ -12,7 +12,7 @@ def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
-    """Equation 3 as a torch schedule, multiplied by the optimiser's learning rate.
+    """Equation 3 as a torch schedule, multiplied by the optimizer's learning rate.
 
     Raises:
         ValueError: warmup_updates is below 1.

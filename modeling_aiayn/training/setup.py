@@ -1,16 +1,17 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import check_config_fields, parse_yaml
+from ..parsing import check_config_fields, parse_mapping
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from .ignored_flags import warn_of_ignored_size
 
@@ -59,18 +60,6 @@ class ModelArguments(PresetArguments):
     )
 
 
-def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
-    """Parse the YAML mapping in a flag; None gives an empty mapping."""
-    expected = f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}."
-    try:
-        mapping = parse_yaml(text or "{}", flag)
-    except ValueError as error:
-        raise ValueError(f"{expected} {error}") from error
-    if not isinstance(mapping, dict):
-        raise ValueError(expected)
-    return mapping
-
-
 def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, Any]:
     """Read config_overrides; they must not set `derived` fields, which follow from the data."""
     overrides = parse_mapping("config_overrides", model.config_overrides)
@@ -117,6 +106,12 @@ def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase)
     if config.position_type == "learned":
         for tokenizer in tokenizers:
             tokenizer.model_max_length = config.max_position_embeddings
+
+
+def position_limit(config: PreTrainedConfig) -> float:
+    """The most tokens of a side that a model has positions for."""
+    is_learned = getattr(config, "position_type", "learned") == "learned"
+    return getattr(config, "max_position_embeddings", math.inf) if is_learned else math.inf
 
 
 def build_model(

@@ -34,23 +34,18 @@ from ..losses import shift_left
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import MUON, RunArguments
-from .bpe_dropout import ResegmentedExamples, position_limit
+from .bpe_dropout import ResegmentedExamples
 from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .deepspeed import check_saves_weights
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
-from .failures import (
-    DivergenceGuard,
-    check_trained_dtype,
-    explained_out_of_memory,
-    use_one_gpu,
-    warn_of_slow_training,
-)
+from .failures import DivergenceGuard, explained_out_of_memory
 from .fsdp import support_fsdp2
 from .interruption import InterruptionCallback, separate_workers
 from .loaders import check_has_examples, example_lengths, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .muon import muon_optimizer
+from .preconditions import check_trained_dtype, use_one_gpu, warn_of_slow_training
 from .progress import ProgressBar
 from .r_drop import r_drop_loss, repeated
 from .resumption import Resumption, note_best_checkpoint
@@ -58,6 +53,7 @@ from .run import claim_folder, forget_finish
 from .sampling import LengthGroups
 from .schedule import noam_schedule
 from .settings import run_settings
+from .setup import position_limit
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.
 WEIGHTS = tuple(
@@ -267,7 +263,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        """The optimiser that optim names, muon among them."""
+        """The optimizer that optim names, muon among them."""
         if self.args.optim == MUON and self.optimizer is None:
             self.optimizer = muon_optimizer(self)
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
@@ -309,19 +305,20 @@ class AiaynTrainer(Seq2SeqTrainer):
             if self._predicts_tokens:
                 # A loss function that the user passes reads logits.
                 inputs |= {"use_cache": False, "skip_logits": self.compute_loss_func is None}
-        weight = getattr(self.args, "r_drop", 0.0)
-        if weight and model.training:
-            return self._r_drop_loss(model, inputs, weight, *args, **kwargs)
+        if self.args.r_drop and model.training:
+            return self._r_drop_loss(model, inputs, *args, **kwargs)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _r_drop_loss(
-        self, model: nn.Module, inputs: dict[str, Any], weight: float, *args: Any, **kwargs: Any
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Any]:
-        factor = self.args.label_smoothing_factor
-        own = self.compute_loss_func
-        if own is not None:
+        if self.compute_loss_func is not None:
             raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
-        self.compute_loss_func = partial(r_drop_loss, weight=weight, label_smoothing_factor=factor)
+        self.compute_loss_func = partial(
+            r_drop_loss,
+            weight=self.args.r_drop,
+            label_smoothing_factor=self.args.label_smoothing_factor,
+        )
         try:
             inputs = repeated(inputs)
             inputs.pop("skip_logits", None)

@@ -35,7 +35,6 @@ class CTranslate2Engine:
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target.
         device: "cpu", "cuda" or "auto".
-        compute_type: "default" (that of the weights), "int8", "float32", ...
 
     Raises:
         OSError: The folder is not CTranslate2's.
@@ -52,13 +51,10 @@ class CTranslate2Engine:
         source_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase,
         device: str = "cpu",
-        compute_type: str = "default",
     ) -> None:
         self._made_by = os.getpid()
         try:
-            self.translator = ctranslate2.Translator(
-                str(folder), device=device, compute_type=compute_type
-            )
+            self.translator = ctranslate2.Translator(str(folder), device=device)
         except RuntimeError as error:
             raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
         exported = read_json_object(Path(folder) / "config.json")

@@ -1,7 +1,7 @@
 """The rules of a model's generation config, which every engine and exporter follows."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch import Tensor
@@ -84,25 +84,18 @@ class DecodingRules:
         limit = max(limit, given + 1)
         return min(limit, self.target_positions or limit)
 
-    def within(self, columns: Mapping[int, int] | None) -> Self:
-        """Replace ids by columns of the logits; see `Restrictions.within`."""
-        if columns is None:
-            return self
-        return replace(
-            self,
-            suppressed_token_ids=tuple(scored_columns(self.suppressed_token_ids, columns)),
-            excluded_from_softmax=tuple(scored_columns(self.excluded_from_softmax, columns)),
-        )
+    def exclude_from_softmax(
+        self, logits: Tensor, columns: Mapping[int, int] | None = None
+    ) -> None:
+        """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them.
 
-    def exclude_from_softmax(self, logits: Tensor) -> None:
-        """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them."""
-        if self.excluded_from_softmax:
-            logits[..., list(self.excluded_from_softmax)] -= EXCLUDED_LOGIT
-
-
-def scored_columns(token_ids: Iterable[int], columns: Mapping[int, int]) -> list[int]:
-    """The columns of the ids that are scored; the other ids are dropped."""
-    return [columns[each] for each in token_ids if each in columns]
+        columns maps each id that has a logit to its column; None: all ids have one, in order.
+        """
+        ids = list(self.excluded_from_softmax)
+        if columns is not None:
+            ids = [columns[each] for each in ids if each in columns]
+        if ids:
+            logits[..., ids] -= EXCLUDED_LOGIT
 
 
 def _check_ends(ends: Any, vocab_size: int) -> list[int]:

@@ -177,7 +177,7 @@ class TorchEngine:
         """Make a step; columns maps each shortlisted id to its column of the logits, or is None."""
         tokens, parents, log_probabilities = self._running_rows(searches)
         logits = decoder.step(tokens, parents)
-        self.rules.within(columns).exclude_from_softmax(logits)
+        self.rules.exclude_from_softmax(logits, columns)
         restrictions = self._restrictions(searches).within(columns)
         if options.do_sample:
             draws = [search.draws()[: tokens.size(1)] for search in searches]
