@@ -592,3 +592,30 @@ def test_raised_numbers_stay_behind_their_word(kind, raised):
     expected = f"Der Hund{raised} läuft.\n"
     assert translated(text, kind, ["Der Hund läuft."], links) == expected
     assert Document.of("A <sup>big</sup> dog.", kind, "en").sentences == ["A big dog."]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "expected"),
+    [
+        (r"See http://a.example/x\_y now.", ["See now."], "See http://a.example/x_y now."),
+        ("See http://a.b/?x=1&amp;y=2 now.", ["See now."], "See http://a.b/?x=1&y=2 now."),
+        (r"See http://a.b/\_y\_ now.", ["See now."], r"See http://a.b/\_y\_ now."),
+        ("See http://a.b/_y. Now!", ["See.", "Now!"], "See http://a.b/_y. Now!"),
+        (r"Call \_\_init\_\_ now.", ["Call __init__ now."], r"Call \_\_init\_\_ now."),
+        ("Call x_y now.", ["Call x_y now."], "Call x_y now."),
+        (r"Not \[^1] but[^1].", ["Not [^1] but."], r"Not \[^1\] but[^1]."),
+        ("Write to a.b+c@x-y.de.", ["Write to."], "Write to a.b+c@x-y.de."),
+    ],
+)
+def test_addresses_and_escaped_signs_stay(text, sentences, expected):
+    document = Document.of(text, "markdown", "en")
+    assert document.sentences == sentences
+    assert document.translated(sentences, diagonal) == expected
+
+
+def test_spans_of_code_side_by_side_stay_apart():
+    """Two backticks together would make one span of both."""
+    document = Document.of("We hear `x`/`y` now.", "markdown", "en")
+    # hören looks at "hear" and at the slash.
+    weights = torch.tensor([[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0.5, 0.5]])
+    assert document.translated(["Wir hören."], lambda *_: weights) == "Wir hören `x` `y`."

@@ -21,15 +21,15 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     size = len(scores.names)
-    side = max(4.0, 0.7 * min(size, MAX_NAMED_CLASSES) + 2)
+    names, families = labels_for(path, scores.names) if size <= MAX_NAMED_CLASSES else ([], [])
+    side = max(4.0, 0.7 * min(size, MAX_NAMED_CLASSES) + 2) + 0.1 * max(map(len, names), default=0)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    if size <= MAX_NAMED_CLASSES:
+    if names:
         for row, column in product(range(size), repeat=2):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
-        names, families = labels_for(path, scores.names)
         label_axis(axes.xaxis, names, families)
         label_axis(axes.yaxis, names, families)
     axes.set(

@@ -107,17 +107,19 @@ def _rendered(
     block: Block, marks: Sequence[Mark], places: dict[int, Place], text: str, start: int, end: int
 ) -> Iterator[str]:
     """The parts of a translated text from start to end, with the marks in it."""
-    here = start
+    here, before = start, ""
     for mark in sorted(marks, key=lambda mark: (places[id(mark)].start, places[id(mark)].end)):
         place = places[id(mark)]
         inner = "".join(_rendered(block, mark.inner, places, text, place.start, place.end))
         # Markdown reads delimiters without text between them, such as ****, as text.
         if mark.opening in EMPHASIS and not inner.strip():
             continue
-        raw = f"{mark.opening}{inner}{mark.closing}"
-        yield block.escape(text[here : place.start], place.before + raw)
-        yield place.before + raw + place.after
-        here = place.end
+        raw = f"{place.before}{mark.opening}{inner}{mark.closing}"
+        if here == place.start and before.endswith("`") and raw.startswith("`"):
+            raw = f" {raw}"  # two spans of code without a blank would be one
+        yield block.escape(text[here : place.start], raw)
+        yield raw + place.after
+        here, before = place.end, raw + place.after
     yield block.escape(text[here:end], "")
 
 

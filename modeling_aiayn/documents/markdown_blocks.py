@@ -6,7 +6,7 @@ it. All markup is then copied from the document, not written anew.
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -28,7 +28,9 @@ FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
 # markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
 BLANKS = " \t\n"
 # Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
-SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)")
+SPECIAL = re.compile(
+    r"[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)"
+)
 LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
 NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
@@ -177,7 +179,7 @@ class _Segments:
     def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, Block]]:
         """The begin and end of each part in the content, and its block."""
         first = self._begin
-        for token in _without_addresses(tokens):
+        for token in _joined_texts(_without_addresses(tokens)):
             span = token.meta.get("span")
             if first and token.content.startswith(self.content[:first]):  # its label
                 token.content = token.content[first:]
@@ -220,9 +222,14 @@ class _Segments:
             mark = self._builder.open if token.nesting == 1 else self._builder.close
             mark(name, token.markup or raw)
         elif token.type in ("text", "text_special"):
-            self._builder.add_text(token.content)
+            has_escapes = token.meta.get("has_escapes", False)
+            self._builder.add_text(token.content, self._written if has_escapes else str)
         else:  # code, a picture, an address
             self._builder.add_atom(raw)
+
+    def _written(self, fixed: str) -> str:
+        """An address or a reference to a footnote, from a text with escapes, as it is written."""
+        return fixed if fixed.startswith("[^") else self.escape(fixed, "")
 
     def _take_html(self, token: Any, span: tuple[int, int] | None) -> None:
         """Take a tag, or a token inside an element that is copied, such as <kbd>."""
@@ -256,6 +263,25 @@ def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
                 yield token
         elif not is_address:
             yield token
+
+
+def _joined_texts(tokens: Iterable[Any]) -> Iterator[Any]:
+    r"""The tokens, with a text and what follows it in one: an address may have \_ or &amp; in it.
+
+    An escaped bracket stays alone: with the text after it, it might be read as a footnote.
+    """
+    last = None
+    for token in tokens:
+        is_text = token.type in ("text", "text_special") and token.content != "["
+        if is_text and last is not None:
+            last.content += token.content
+            last.meta["has_escapes"] = True
+            continue
+        yield from [] if last is None else [last]
+        last = token if is_text else None
+        if not is_text:
+            yield token
+    yield from [] if last is None else [last]
 
 
 def parse_markdown(text: str) -> list[str | Block]:

@@ -8,8 +8,12 @@ from itertools import takewhile
 BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
 LETTER = re.compile(r"[^\W\d_]")
-# Text that stays as it is: addresses, and references to footnotes.
-FIXED = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']|\[\^[^\]\s]+\]:?")
+# Text that stays as it is: addresses, also of e-mail, and references to footnotes.
+FIXED = re.compile(
+    r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
+    r"|\[\^[^\]\s]+\]:?"
+)
 # Raised text that stays as it is: an exponent, or the number of a footnote.
 NUMBERS = re.compile(r"[\d+\u2212\u2013-]+|\[\d+\]|\(\d+\)|[*†‡]")
 # Marks within one another; deeper ones are atoms.

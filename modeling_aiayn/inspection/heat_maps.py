@@ -57,11 +57,13 @@ def _draw_maps(
     """Draw rows of maps with one colour scale."""
     names, families = labels_for(path, [*view.rows, *view.columns])
     rows, columns = names[: len(view.rows)], names[len(view.rows) :]
+    font_size = min(10.0, 60 * cell_size)
     gap = 0.35
+    width = max(cell_size * len(columns) + gap, 0.13 * font_size)  # at least that of the titles
     margin = 0.5 + 0.3 * cell_size * max(map(len, names))
     figure = Figure(
         figsize=(
-            max(len(choices[0]) * (cell_size * len(columns) + gap), 2.5) + margin + 1.2,
+            max(len(choices[0]) * width, 2.5) + margin + 1.2,
             max(len(choices) * (cell_size * len(rows) + gap), 1.5) + margin + 0.3,
         ),
         layout="constrained",
@@ -73,7 +75,6 @@ def _draw_maps(
         for axes, choice in zip(axes_row, choice_row, strict=True)
     ]
     highest = max(float(weights.max()) for _, _, weights in panels)
-    font_size = min(10.0, 60 * cell_size)
     for axes, title, weights in panels:
         image = axes.imshow(weights.numpy(), vmin=0, vmax=highest, cmap=COLOURS)
         axes.set_title(title, fontsize=min(10.0, font_size + 1))
