@@ -249,6 +249,20 @@ def test_flags_that_cannot_be_are_refused(run, tmp_path):
         assert (code, out) == (1, "") and message in err and err.count("\n") == 1
 
 
+def test_a_port_in_use_is_named_before_the_model_is_loaded(run, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.commands.app.make_page", None)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        code, out, err = run("app.py", "--port", port)
+    assert (code, out) == (1, "") and f"cannot listen on 127.0.0.1:{port} (" in err
+    assert err.count("\n") == 1
+
+
+def test_a_visitor_stores_no_files(url):
+    answer = httpx.post(f"{url}/gradio_api/upload", files={"files": ("a.txt", b"a" * 1000)})
+    assert answer.status_code == 413
+
+
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
     written = AppFlags(restore_case=True).prepare_sentence

@@ -19,10 +19,10 @@ import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
 
-from modeling_aiayn.commands.serve import open_port
+from modeling_aiayn.commands.server_flags import ServerFlags
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.app import Service, make_app
 from modeling_aiayn.serving.batching import Batcher, QueueFullError
@@ -353,10 +353,64 @@ def test_a_client_that_closes_its_connection_leaves_no_traceback():
     assert raised.value.status_code == 400
 
 
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
+    class Stalled:
+        async def stream(self):
+            yield b"{"
+            await asyncio.sleep(5)
+
+    monkeypatch.setattr("modeling_aiayn.serving.app.BODY_SECONDS", 0.01)
+    service = Service(None, "en", "de", 100, None, attention)
+    with pytest.raises(HTTPException, match="did not arrive within") as raised:
+        asyncio.run(service._body(Stalled()))
+    assert raised.value.status_code == 408
+
+
+def test_sentences_of_a_client_that_has_gone_are_not_translated():
+    """And they take nobody's place in the queue."""
+    release, translated = threading.Event(), []
+
+    def translate(sentences):
+        release.wait(5)
+        translated.extend(sentences)
+        return sentences
+
+    batcher = Batcher(translate, 1, 2, ThreadPoolExecutor(1))
+    service = Service(batcher, "en", "de", 100, lambda text: False, attention)
+
+    async def ask(texts, leaves_after):
+        body = json.dumps({"q": texts, "target": "de"}).encode()
+        messages = iter([{"type": "http.request", "body": body}])
+
+        async def receive():
+            if message := next(messages, None):
+                return message
+            await asyncio.sleep(leaves_after)
+            return {"type": "http.disconnect"}
+
+        return await service.translate(Request({"type": "http", "headers": []}, receive))
+
+    async def three_clients():
+        first = asyncio.ensure_future(ask(["a"], 9))
+        await asyncio.sleep(0.05)
+        with pytest.raises(HTTPException, match="The connection was closed"):
+            await ask(["b", "c"], 0.05)
+        third = asyncio.ensure_future(ask(["d", "e"], 9))
+        await asyncio.sleep(0.05)
+        release.set()
+        return [json.loads(each.body)["translatedText"] for each in (await first, await third)]
+
+    assert asyncio.run(three_clients()) == [["a"], ["d", "e"]]
+    assert translated == ["a", "d", "e"]
+
+
 def test_a_port_in_use_gives_an_error_of_one_line():
-    with open_port("127.0.0.1", 0) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(
-            OSError, match=rf"cannot listen on 127\.0\.0\.1:{port} \(.*another --port"
-        ):
-            open_port("127.0.0.1", port)
+        for host in ("127.0.0.1", "nohost.invalid"):
+            with pytest.raises(
+                OSError, match=rf"cannot listen on {host}:{port} \(.*another --port, or as --host"
+            ):
+                ServerFlags(host=host, port=port).open_port()
+    assert ServerFlags(port=80).address == "http://127.0.0.1:80"
+    assert ServerFlags(host="::1", port=80).address == "http://[::1]:80"

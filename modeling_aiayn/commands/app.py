@@ -100,11 +100,11 @@ def make_page(flags: AppFlags) -> Any:
 
 def listen(flags: AppFlags) -> None:
     """Show the page until it is stopped."""
+    flags.open_port().close()  # gradio's own error names things that a user does not have
     page = make_page(flags)
     from ..pages.parts import LAUNCH_OPTIONS
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is up
-    logger.info("Listening on http://%s:%d.", flags.host, flags.port)
+    logger.info("Listening on %s.", flags.address)
     page.queue(max_size=flags.max_waiting).launch(
         server_name=flags.host,
         server_port=flags.port,

@@ -74,6 +74,8 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     """
     protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    for client in ("httpx", "httpx2"):  # they log whole addresses, with signatures
+        logging.getLogger(client).setLevel(logging.WARNING)
     words = [*sys.argv, "--"]
     # --debug with a value is a flag of the library's training arguments.
     is_debugging = "--debug" in words and words[words.index("--debug") + 1].startswith("--")

@@ -4,11 +4,10 @@ aiayn serve --port 5000
 curl 127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
 
 Texts may have several sentences and lines. SIGTERM and Ctrl-C end the server after the requests
-that are under way.
+that are under way, or after a minute.
 """
 
 import logging
-import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +23,9 @@ from .source_flags import SourceFlags
 from .translator_flags import MODEL_OR_BUNDLED, TranslatorFlags
 
 logger = logging.getLogger(__name__)
+
+# A server that is told to end waits so long for the requests under way.
+SHUTDOWN_SECONDS = 60
 
 
 @dataclass(kw_only=True)
@@ -47,17 +49,6 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
         check_package("sentencex", "documents")
         for package in ("starlette", "uvicorn"):
             check_package(package, "server")
-
-
-def open_port(host: str, port: int) -> socket.socket:
-    """A socket that listens on a port; an OSError that names it if this is not possible."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise OSError(
-            f"The server cannot listen on {host}:{port} ({error.strerror}). Pass another --port."
-        ) from error
 
 
 def main() -> None:
@@ -92,9 +83,13 @@ def main() -> None:
         ("text", "html") if translator.models else ("text",),
     )
     config = uvicorn.Config(
-        make_app(service), log_level="warning", access_log=False, server_header=False
+        make_app(service),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    with open_port(flags.host, flags.port) as listener:
-        logger.info("Listening on http://%s:%d.", flags.host, flags.port)
+    with flags.open_port() as listener:
+        logger.info("Listening on %s.", flags.address)
         with suppress(KeyboardInterrupt):  # uvicorn has answered the last request
             uvicorn.Server(config).run(sockets=[listener])

@@ -1,5 +1,6 @@
 """Flags of servers: the address, and the length of a request."""
 
+import socket
 from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
@@ -24,3 +25,20 @@ class ServerFlags:
             raise ValueError(f"max_characters must be at least 1, got {self.max_characters}.")
         if not 0 < self.port <= MAX_PORT:
             raise ValueError(f"port must be in [1, {MAX_PORT}], got {self.port}.")
+
+    @property
+    def address(self) -> str:
+        """The address, as a browser takes it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def open_port(self) -> socket.socket:
+        """A socket that listens on the port; an OSError if this is not possible."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            raise OSError(
+                f"The server cannot listen on {self.host}:{self.port} ({error.strerror}). Pass "
+                "another --port, or as --host an address of this machine."
+            ) from error

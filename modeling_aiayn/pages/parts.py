@@ -27,6 +27,8 @@ LAUNCH_OPTIONS: dict[str, Any] = {
     "css": CSS,
     "ssr_mode": False,
     "footer_links": [],
+    # gradio would store files of visitors, though the pages have no uploads.
+    "max_file_size": 1,
 }
 
 

@@ -15,6 +15,8 @@ from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_le
 
 # Tokens that a visitor may ask a language model for.
 MAX_NEW_TOKENS = 500
+# A page with the attention of more tokens takes hundreds of megabytes.
+SHOWN_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class TextPage:
 
     def attention(self, text: str) -> str:
         """The attention inside a text, as an element of the page."""
-        maps = self.thread(text_attention_maps, self.model, self.tokenizer, text)
+        shown = min(SHOWN_TOKENS, self.model.config.max_position_embeddings)
+        maps = self.thread(text_attention_maps, self.model, self.tokenizer, text, shown)
         return attention_frame(maps)
 
 

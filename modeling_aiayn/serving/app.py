@@ -3,7 +3,8 @@
 Source: https://docs.libretranslate.com/api/operations/translate/.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +26,9 @@ from .batching import Batcher, QueueFullError
 BYTES_PER_CHARACTER = 12
 OTHER_BYTES = 10_000
 FORM = "application/x-www-form-urlencoded"
+# A body that takes longer to arrive is given up.
+BODY_SECONDS = 30
+CLOSED = "The connection was closed."
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,21 @@ class Service:
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
             raise HTTPException(413, text)
         try:
-            remaining = iter(await self.batcher(sentences))
-            translations = [
-                await self._joined(each, [next(remaining) for _ in each.sentences])
-                for each in split
-            ]
+            translations = await _while_connected(request, self._translated(split, sentences))
         except QueueFullError as error:
             text = "The server is busy. Try again in a moment."
             raise HTTPException(429, text, {"Retry-After": "1"}) from error
         is_list = isinstance(fields["q"], list)
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
+
+    async def _translated(
+        self, split: Sequence[SplitText | Document], sentences: Sequence[str]
+    ) -> list[str]:
+        """The translated texts; sentences are those of all of them."""
+        remaining = iter(await self.batcher(sentences))
+        return [
+            await self._joined(each, [next(remaining) for _ in each.sentences]) for each in split
+        ]
 
     def _split(self, text: str, kind: str) -> SplitText | Document:
         """Split a text or an HTML document into sentences."""
@@ -97,13 +106,18 @@ class Service:
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
         parts, size = [], 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise HTTPException(413, self._limit)
-                parts.append(part)
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise HTTPException(413, self._limit)
+                    parts.append(part)
+        except TimeoutError:
+            raise HTTPException(
+                408, f"The request did not arrive within {BODY_SECONDS} seconds."
+            ) from None
         except ClientDisconnect:  # nobody reads the answer
-            raise HTTPException(400, "The connection was closed.") from None
+            raise HTTPException(400, CLOSED) from None
         return b"".join(parts)
 
     @property
@@ -147,6 +161,26 @@ def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise HTTPException(400, 'The request must be a JSON object, as in {"q": "A text."}.')
     return fields
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, list[str]]) -> list[str]:
+    """The result of work, which is cancelled if the client goes; its body has been read."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():  # nobody reads the answer
+            raise HTTPException(400, CLOSED)
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:

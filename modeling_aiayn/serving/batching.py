@@ -57,6 +57,7 @@ class Batcher:
         finally:
             for future in futures:
                 future.cancel()  # of a request that has failed or whose client has gone
+            self._waiting = deque(each for each in self._waiting if not each[1].cancelled())
 
     async def run(self, function: Callable[[], str]) -> str:
         """Run a function that uses the model, between two batches.
