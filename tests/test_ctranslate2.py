@@ -1,5 +1,6 @@
 """Export to CTranslate2: the same scores and interface, and errors for unsupported models."""
 
+import json
 import re
 import sys
 
@@ -26,6 +27,7 @@ TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.",
 CONFIGS = {
     "paper": {},
     "pre_norm": {"norm_first": True, "attention_bias": True, "lm_head_bias": True},
+    "post_norm_and_final_norm": {"final_norm": True, "activation_function": "gelu_new"},
     "no_final_norm": {"norm_first": True, "final_norm": False, "activation_function": "silu"},
     "learned": {"position_type": "learned", "max_position_embeddings": 90, "position_offset": 3},
     "untied": {"tie_word_embeddings": False, "scale_embedding": False, "layer_norm_eps": 1e-2},
@@ -250,7 +252,6 @@ def test_report_counts_identical_translations():
             "needs head_dim = d_model / encoder_attention_heads, got head_dim=7, d_model=12",
         ),
         ({"activation_function": "mish"}, "needs an activation_function of gelu.*, got 'mish'"),
-        ({"final_norm": True}, "supports final_norm=True only with norm_first=True"),
     ],
     ids=str,
 )
@@ -277,9 +278,17 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
         export_ctranslate2(Translator(ends, tokenizer), tmp_path / "new", "float32")
     assert not (tmp_path / "new").exists()
     with pytest.raises(
-        FileNotFoundError, match=r"holds no CTranslate2 model\. Write one with: aiayn export"
+        FileNotFoundError, match=r"holds no CTranslate2 model: .*\. Write one with: aiayn export"
     ):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
+    export_ctranslate2(translator, tmp_path / "changed", "float32")
+    settings = json.loads((tmp_path / "changed" / "config.json").read_text())
+    settings["encoder_positions"] = "x"
+    (tmp_path / "changed" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        ValueError, match=r"changed: its config\.json must hold numbers of pos.*'x'"
+    ):
+        Translator.from_pretrained(tmp_path / "changed", engine="ctranslate2")
     with pytest.raises(FileNotFoundError, match="No such directory"):
         Translator.from_pretrained(tmp_path / "none", engine="ctranslate2")
     with pytest.raises(ValueError, match="engine must be torch or ctranslate2, got 'onnx'"):

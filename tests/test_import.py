@@ -428,8 +428,9 @@ def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
             {"input_ids": torch.ones(4, 5)},
             "input_ids must hold whole numbers, .* got torch.float32",
         ),
+        ({"input_ids": torch.ones(4, 5).bool()}, "whole numbers, .* got torch.bool"),
     ],
-    ids=["missing", "shape", "rows", "nan", "empty", "sources", "floats"],
+    ids=["missing", "shape", "rows", "nan", "empty", "sources", "floats", "booleans"],
 )
 def test_examples_are_checked(change, message):
     with pytest.raises(ValueError, match=message):

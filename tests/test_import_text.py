@@ -69,6 +69,7 @@ from modeling_aiayn.interop.opennmt import read_opennmt
 from modeling_aiayn.interop.pickled import read_checkpoint_file
 from modeling_aiayn.interop.torch_transformer import TorchNames, read_torch_transformer
 from modeling_aiayn.interop.vocabularies import (
+    OPENNMT_SPECIALS,
     moses_tokenizer,
     read_fairseq_dictionary,
     tokenizer_of_pieces,
@@ -507,10 +508,18 @@ def test_fsmt_folder_may_lack_sinusoids(fsmt_folder, tmp_path):
     assert import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5).is_within()
 
 
-def test_rejects_bpe_codes_of_version_0_1(tmp_path):
-    (tmp_path / "codes").write_text("t h\nth e</w>\n")
-    with pytest.raises(ValueError, match=r"must begin with '#version: 0\.2', got 't h'"):
+@pytest.mark.parametrize("text", ["t h\nth e</w>\n", "", "{}", "#version: 0.2\n"])
+def test_rejects_files_without_codes_of_version_0_2(tmp_path, text):
+    (tmp_path / "codes").write_text(text)
+    with pytest.raises(ValueError, match=r"must begin with '#version: 0\.2' and hold merges, got"):
         moses_tokenizer(["<s>"], tmp_path / "codes", "en")
+
+
+def test_a_mark_at_the_end_of_a_translation_is_removed():
+    """A translation may end in the middle of a word."""
+    tokenizer = tokenizer_of_pieces([*OPENNMT_SPECIALS.values(), "lo@@", "w"], OPENNMT_SPECIALS)
+    ids = [tokenizer(text).input_ids for text in ("w lo@@", "lo@@ w w")]
+    assert decode_lines(tokenizer, ids) == ["w lo", "low w"]
 
 
 def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path, run, monkeypatch):
@@ -669,6 +678,10 @@ def test_rejects_fields_that_are_inferred_from_the_weights():
             ValueError, match=f"{name} is inferred from the weights. Remove it from --config"
         ):
             read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {name: 3})
+    with pytest.raises(ValueError, match="attn_implementation belongs to the loading of a model"):
+        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"attn_implementation": "sdpa"})
+    with pytest.raises(ValueError, match=r"eos_token_id must be the id of a token, .* got \[\]"):
+        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"eos_token_id": []})
     with pytest.raises(ValueError, match=r"eos_token_id must be the id of a token, .* got None"):
         read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"eos_token_id": None})
 
@@ -952,6 +965,19 @@ def test_rejects_pickles_that_run_code(tmp_path, capsys):
     ):
         read_checkpoint_file(path)
     assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_of_opennmt_2_is_to_be_converted(tmp_path, monkeypatch):
+    """Its vocabulary is made of objects."""
+    fields = types.ModuleType("onmt.inputters.text_dataset")
+    fields.TextMultiField = type("TextMultiField", (), {"__module__": fields.__name__})
+    parents = ("onmt", "onmt.inputters")
+    for module in (*map(types.ModuleType, parents), fields):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    path = saved(tmp_path, opennmt_checkpoint() | {"vocab": {"src": fields.TextMultiField()}})
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"also holds onmt\..*convert it with its tools/convertv2"):
+        read_opennmt(path)
 
 
 def test_training_statistics_of_fairseq_are_ignored(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
 from ctranslate2.specs.transformer_spec import (
@@ -58,8 +59,6 @@ def check_exportable(config: AiaynConfig) -> None:
             "CTranslate2 needs an activation_function of "
             f"{', '.join(sorted(_SUPPORTED_ACTIVATIONS))}, got {config.activation_function!r}."
         )
-    if config.final_norm and not config.norm_first:
-        raise ValueError("CTranslate2 supports final_norm=True only with norm_first=True.")
 
 
 def export_ctranslate2(translator: Translator, folder: str | Path, quantization: str) -> None:
@@ -134,15 +133,18 @@ def _exclude_from_softmax(projection: nn.Linear, rules: DecodingRules) -> None:
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:
+    # A final norm has a place only in a specification of pre-norm.
     shared = {
-        "pre_norm": config.norm_first,
+        "pre_norm": config.norm_first or bool(config.final_norm),
         "no_final_norm": config.final_norm is False,
         "activation": _SUPPORTED_ACTIVATIONS.get(config.activation_function),
     }
-    return TransformerSpec(
+    spec = TransformerSpec(
         TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **shared),
         TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shared),
     )
+    spec.encoder.pre_norm = spec.decoder.pre_norm = np.int8(config.norm_first)
+    return spec
 
 
 def _vocabulary_list(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:

@@ -54,7 +54,8 @@ class Examples:
             raise ValueError("The examples' logits must be finite, and there must be some.")
         examples = cls(**given)
         for name in ("input_ids", "decoder_input_ids"):
-            if given[name].is_floating_point() or len(given[name]) != len(examples.logits):
+            is_whole = not given[name].is_floating_point() and given[name].dtype != torch.bool
+            if not is_whole or len(given[name]) != len(examples.logits):
                 raise ValueError(
                     f"{name} must hold whole numbers, with a row for each row of logits, got "
                     f"{given[name].dtype} of shape {tuple(given[name].shape)} for logits of shape "

@@ -96,6 +96,11 @@ def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> 
     for name in inferred:
         if name in fields:
             raise ValueError(f"{name} is inferred from the weights. Remove it from --config.")
+    if "attn_implementation" in fields:
+        raise ValueError(
+            "attn_implementation belongs to the loading of a model, not to its import. Remove it "
+            "from --config."
+        )
 
 
 def read_foreign(
@@ -117,10 +122,10 @@ def read_foreign(
             positions are not sinusoids that our model can compute.
     """
     fields = {**fields, **_vocabulary_fields(table, tensors)}
-    if fields.get("eos_token_id", 0) is None:
+    if (end := fields.get("eos_token_id", 0)) in (None, []):
         raise ValueError(
             f"{system}: eos_token_id must be the id of a token, because it ends sentences, got "
-            "None."
+            f"{end}."
         )
     sinusoids = None
     if positions is None:

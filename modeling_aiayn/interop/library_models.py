@@ -66,10 +66,11 @@ def fetch(repo_id: str) -> Path:
     """
     formats = ["*.safetensors", "pytorch_model*.bin"]
     hub = HfApi()
-    names = hub.list_repo_files(repo_id)
-    weights = next((each for each in formats if fnmatch.filter(names, each)), formats[0])
-    patterns = ["*.json", "*.spm", "*.txt", weights]
-    return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
+    with named_load_errors(repo_id):
+        names = hub.list_repo_files(repo_id)
+        weights = next((each for each in formats if fnmatch.filter(names, each)), formats[0])
+        patterns = ["*.json", "*.spm", "*.txt", weights]
+        return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
 
 
 def open_peer(

@@ -142,7 +142,7 @@ def check_opennmt_options(options: Mapping[str, Any]) -> None:
 def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     def dropout(name: str) -> float:
         """Return a rate; OpenNMT-py may have a list of them, one for each stage of training."""
-        value = options.get(name, 0.0)
+        value = options.get(name) or 0.0
         return float(value[0] if isinstance(value, list) else value)
 
     depths = {"encoder_layers": "enc_layers", "decoder_layers": "dec_layers"}

@@ -170,8 +170,9 @@ def _count_same_outputs(
     pad_token_id = ours.config.pad_token_id
     ids, mask = _padded_batch(batch, pad_token_id, "right")
     options = copy.deepcopy(ours.generation_config)
+    options.update(num_beams=beams, max_length=longest, do_sample=False, num_return_sequences=1)
     # Random weights may generate padding, which some classes skip.
-    options.update(num_beams=beams, max_length=longest, suppress_tokens=[pad_token_id])
+    options.suppress_tokens = [pad_token_id]
     options.use_cache = True  # FSMT generates other tokens without a cache
     mine = ours.generate(ids, attention_mask=mask, generation_config=options)
     theirs = reference.generate(ids, attention_mask=mask, generation_config=options)

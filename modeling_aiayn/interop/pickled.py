@@ -52,8 +52,7 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
         if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(
                 f"{path} must hold tensors and settings only, but it also holds {forbidden[1]}. "
-                "A pickle can run code, so this file is not read. Load it where it was trained "
-                "and save only the weights and settings again, under the same names."
+                f"A pickle can run code, so this file is not read. {_remedy(forbidden[1])}"
             ) from error
         raise OSError(f"{path} is damaged, or torch.save did not write it.") from error
     except PermissionError:
@@ -65,6 +64,16 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} must hold a dictionary of tensors, got {type(content).__name__}.")
     return dict(content)
+
+
+def _remedy(forbidden: str) -> str:
+    """What to do with a file that holds an object of a forbidden class."""
+    if forbidden.startswith(("onmt.", "torchtext.")):
+        return "It is older than OpenNMT-py 3: convert it with its tools/convertv2_v3.py."
+    return (
+        "Load it where it was trained and save only the weights and settings again, under the "
+        "same names."
+    )
 
 
 def tensors_in(state: Mapping[str, Any], where: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import FSMTTokenizer, PreTrainedTokenizerBase
 
 from ..corpus import read_lines
@@ -46,7 +46,7 @@ def tokenizer_of_pieces(
         [
             decoders.WordPiece(prefix="\0", cleanup=False),
             decoders.Fuse(),
-            decoders.Replace(f"{CONTINUED} ", ""),
+            decoders.Replace(Regex(f"{CONTINUED}( |$)"), ""),
         ]
     )
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -91,10 +91,14 @@ def moses_tokenizer(
     the file of merges that subword-nmt wrote, in version 0.2 of its format.
     """
     codes = list(read_lines(bpe_codes))
-    if codes and not codes[0].startswith("#version: 0.2") and len(codes[0].split()) == 2:
+    has_version = bool(codes) and codes[0].startswith("#version: 0.2")
+    pairs = codes[has_version:]
+    # Codes of fastBPE have no version, and a third column with counts.
+    if not pairs or len(pairs[0].split()) != 3 - has_version:
         raise ValueError(
-            f"{bpe_codes} must begin with '#version: 0.2', got {codes[0][:80]!r}. Older codes of "
-            "subword-nmt split words differently and are not supported."
+            f"{bpe_codes} must begin with '#version: 0.2' and hold merges, got "
+            f"{' '.join(codes)[:80]!r}. Older codes of subword-nmt split words differently and are "
+            "not supported."
         )
     # subword-nmt marks pieces that do not end a word; transformers marks pieces that do.
     vocabulary = {}

@@ -67,6 +67,12 @@ class CTranslate2Engine:
         self.source_positions, self.target_positions = (
             exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
         )
+        for positions in (self.source_positions, self.target_positions):
+            if positions is not None and type(positions) is not int:
+                raise ValueError(
+                    f"{folder}: its config.json must hold numbers of positions, got "
+                    f"{positions!r}. Export the model again."
+                )
         self.source_tokens, self.target_tokens = (
             _exported_tokens(Path(folder), side) for side in ("source", "target")
         )

@@ -128,11 +128,18 @@ def _check_supported(generation_config: GenerationConfig) -> None:
         "encoder_no_repeat_ngram_size": (None, 0),
         "min_length": (None, 0),
         "min_new_tokens": (None, 0),
+        "exponential_decay_length_penalty": (None,),
+        "guidance_scale": (None, 1),
+        "watermarking_config": (None,),
+        "stop_strings": (None,),
     }
+    # Imported models translate by their own settings: see `search_defaults`.
     if getattr(generation_config, "length_normalization", None) is None:
-        neutral["no_repeat_ngram_size"] = (None, 0)  # of imported models: see `search_defaults`
+        neutral["no_repeat_ngram_size"] = (None, 0)
+    else:
+        neutral["early_stopping"] = (None, False)
     for name, values in neutral.items():
-        value = getattr(generation_config, name)
+        value = getattr(generation_config, name, None)
         if value not in values:
             raise ValueError(
                 f"The generation config says {name}={value!r}, which Translator does not support. "
