@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -363,10 +363,21 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
 
 
 def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
-    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one."""
+    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one.
+
+    Raises:
+        OSError: A folder holds other weights as well.
+    """
     if not hub:
         weights = Path(path, INT8_WEIGHTS_NAME)
-        return weights if weights.is_file() else None
+        if not weights.is_file():
+            return None
+        for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
+            if Path(path, name).is_file():
+                raise OSError(
+                    f"{path} holds two models, in {INT8_WEIGHTS_NAME} and {name}. Delete one."
+                )
+        return weights
     return find_file(path, INT8_WEIGHTS_NAME, options)
 
 
@@ -393,11 +404,22 @@ def _load_int8(
 
 
 def _base_of_adapter(path: str | Path, **where: Any) -> str | None:
-    """The model that an adapter belongs to, or None if path holds a whole model."""
+    """The model that an adapter belongs to, or None if path holds a whole model.
+
+    Raises:
+        OSError: path holds both. transformers would load the adapter into the model.
+    """
     config = find_adapter_config_file(str(path), **where)
-    if config is None or (Path(config).parent / CONFIG_NAME).is_file():
+    if config is None:
         return None
-    return adapter_base(config)
+    folder = Path(config).parent
+    for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
+        if (folder / CONFIG_NAME).is_file() and (folder / name).is_file():
+            raise OSError(
+                f"{path} holds a model in {name} and an adapter. Move {ADAPTER_CONFIG_NAME} and "
+                f"{ADAPTER_SAFE_WEIGHTS_NAME} to a folder of their own, or delete them."
+            )
+    return None if (folder / CONFIG_NAME).is_file() else adapter_base(config)
 
 
 def adapter_base(config: str | Path) -> str:
@@ -500,28 +522,35 @@ def load_tokenizers(
 
 
 def load_target_tokenizer(
-    path: str | Path, config: AiaynConfig, **options: Any
+    path: str | Path, config: AiaynConfig, *, subfolder: str = "", **options: Any
 ) -> PreTrainedTokenizerBase | None:
     """Load the tokenizer of the target language; None if source and target share one.
+
+    subfolder is that of the model in a repository.
 
     Raises:
         OSError: The target has its own vocabulary and its tokenizer is missing, or the Hub could
             not be reached.
     """
-    folder = Path(path) / TARGET_TOKENIZER_FOLDER
-    is_there = config.decoder_vocab_size is not None or folder.is_dir()
+    folder = PurePosixPath(subfolder, TARGET_TOKENIZER_FOLDER)
+    is_there = config.decoder_vocab_size is not None or Path(path, folder).is_dir()
+    if Path(path).is_dir() and is_there and not Path(path, folder).is_dir():
+        raise FileNotFoundError(
+            f"{path} holds no tokenizer of the target language, which has a vocabulary of its "
+            f"own. Save it in {Path(path, folder)} with save_pretrained."
+        )
     if not is_there and not Path(path).is_dir():
         where = {name: value for name, value in options.items() if name != "trust_remote_code"}
         is_there = None is not cached_file(
             path,
             "tokenizer_config.json",
-            subfolder=TARGET_TOKENIZER_FOLDER,
+            subfolder=str(folder),
             _raise_exceptions_for_missing_entries=False,
             **where,
         )
     if not is_there:
         return None
-    return load_tokenizer(path, subfolder=TARGET_TOKENIZER_FOLDER, **options)
+    return load_tokenizer(path, subfolder=str(folder), **options)
 
 
 def load_tokenizer(path: str | Path, **options: Any) -> PreTrainedTokenizerBase:

@@ -21,11 +21,11 @@ from huggingface_hub import (
     close_session,
     get_session,
 )
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from .int8_weights import INT8_WEIGHTS_NAME
-from .loading import adapter_base, check_directory, check_weight_files
+from .loading import adapter_base, check_directory, check_weight_files, find_int8_weights
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
                 "weights and a tokenizer. aiayn train-translation writes all of them."
             )
     check_weight_files(folder)
+    find_int8_weights(folder, hub=False)
     check_base(folder)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
@@ -304,7 +305,9 @@ def deletions_of_earlier(
     return [
         CommitOperationDelete(path)
         for path in present
-        if path not in added and any(fnmatchcase(path, name) for name in names)
+        if path not in added
+        # "*" matches "/" too.
+        and any(path.count("/") == name.count("/") and fnmatchcase(path, name) for name in names)
     ]
 
 
@@ -347,6 +350,8 @@ def bounded_session(timeout: float, largest_upload: int) -> Iterator[None]:
         expiry.start()
         try:
             response = send(request, **options)
+        except OfflineModeIsEnabled:
+            raise
         except (http.TransportError, http.StreamError, OSError) as error:
             is_late = isinstance(error, http.TimeoutException) or is_expired.is_set()
             kind = "did not answer in time" if is_late else "was lost"

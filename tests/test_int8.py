@@ -113,6 +113,18 @@ def test_a_repository_of_int8_weights_is_translated_with(int8_folder, hub):
     assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
 
 
+@pytest.mark.parametrize("size", ["10GB", "1KB"])
+def test_a_folder_with_other_weights_beside_is_an_error(int8_folder, tmp_path, size):
+    """The weights in 8 bits would hide the newer ones."""
+    both = shutil.copytree(int8_folder, tmp_path / "both")
+    Translator.from_pretrained(both).model.save_pretrained(both, max_shard_size=size)
+    for use in (Translator.from_pretrained, files_to_publish):
+        with pytest.raises(
+            OSError, match=r"both holds two models, in model\.int8\.safetensors and"
+        ):
+            use(both)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_model_in_half_precision_gives_a_folder_that_opens(tokenizer, tmp_path, dtype):
     model = small_model(vocab_size=len(tokenizer)).to(getattr(torch, dtype))

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 from conftest import small_config, small_model
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -216,3 +216,20 @@ def test_saving_with_is_main_process_false_changes_no_file(tmp_path):
     second = small_model()
     second.save_pretrained(tmp_path, is_main_process=False)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_missing_tokenizer_of_the_target_is_named(tokenizer, tmp_path):
+    small_model(vocab_size=len(tokenizer), decoder_vocab_size=9).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(OSError, match=r"holds no tokenizer of the target language.*Save it in"):
+        Translator.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("size", ["10GB", "1KB"])
+def test_an_adapter_beside_a_whole_model_is_an_error(folder, size):
+    """transformers would load both into one model."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=size)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=3)).save_pretrained(folder)
+    with pytest.raises(OSError, match=r"holds a model in model.* and an adapter\. Move adapter"):
+        Translator.from_pretrained(folder)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, TOKEN, small_model
 from huggingface_hub import CommitOperationAdd
+from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.torch import load_file, save_file
 from test_hub import HUB_SET
 
@@ -123,7 +124,10 @@ def test_files_of_an_earlier_model_are_deleted_and_no_others(folder, hub, tmp_pa
     assert hub.repositories["me/dogs"]["main"][1] == expected
     # A Space holds its model in a folder.
     found = deletions_of_earlier(
-        ["README.md", "models/[x]/config.json", "models/[x]/model.int8.safetensors", "app.py"],
+        [
+            *("README.md", "models/[x]/config.json", "models/[x]/model.int8.safetensors", "app.py"),
+            "model-old/run-1-of-3.safetensors",  # of another model of the user's
+        ],
         [CommitOperationAdd(f"{place}README.md", b"") for place in ("", "models/[x]/")],
     )
     assert [each.path_in_repo for each in found] == [
@@ -520,3 +524,13 @@ def test_examples_without_a_space_are_refused(folder, run):
     flags = ("--model", folder, "--repo_id", "me/dogs", "--examples", "The dog sees.")
     code, _, err = run("push_to_hub.py", *flags)
     assert code == 1 and "--examples needs --space true." in err
+
+
+def test_a_push_without_a_network_is_not_repeated(folder, hub, monkeypatch):
+    def offline(self):
+        raise AssertionError(self)
+
+    monkeypatch.setattr("local_hub.Handler.create", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OfflineModeIsEnabled, match="offline mode is enabled"):
+        publish(folder, "me/dogs")

@@ -956,6 +956,12 @@ def test_only_translation_models_are_reloaded_to_translate(run, tmp_path):
     assert "saved as AiaynForConditionalGeneration, got AiaynForSequenceClassification" in err
 
 
+def test_a_folder_without_code_is_not_reloaded(run):
+    folder = ROOT / "modeling_aiayn" / "checkpoints" / "aiayn-en-de"
+    code, out, err = run("check_reload.py", "--model", folder, "--text", "We see.")
+    assert (code, out) == (1, "") and "holds no code, so only this package can load it" in err
+
+
 def test_a_stopped_translation_continues_after_its_whole_lines(run, model_folder, tmp_path):
     texts = [f"The dog sees {count} cats." for count in range(5)]
     (tmp_path / "texts").write_text("\n".join([*texts, ""]))

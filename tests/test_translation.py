@@ -634,6 +634,9 @@ def test_renormalized_probabilities_exclude_suppressed_ids(num_beams, tokenizer)
         ("encoder_no_repeat_ngram_size", 2),
         ("min_length", 5),
         ("min_new_tokens", 5),
+        ("exponential_decay_length_penalty", (2, 2.0)),
+        ("guidance_scale", 1.5),
+        ("stop_strings", ["."]),
     ],
 )
 def test_rejects_generation_settings_that_translator_lacks(name, value, tokenizer):
@@ -641,6 +644,43 @@ def test_rejects_generation_settings_that_translator_lacks(name, value, tokenize
     setattr(model.generation_config, name, value)
     with pytest.raises(ValueError, match=f"says {name}=.*, which Translator does not support"):
         Translator(model, tokenizer)(["We see."])
+
+
+def test_a_search_that_stops_early_is_rejected_for_an_imported_model(tokenizer):
+    """It translates by its own settings."""
+    model = small_model(vocab_size=len(tokenizer))
+    model.generation_config.early_stopping = True
+    assert Translator(model, tokenizer)(["We see."])
+    model.generation_config.length_normalization = "power"
+    with pytest.raises(ValueError, match=r"says early_stopping=True, which Translator does not"):
+        Translator(model, tokenizer)(["We see."])
+
+
+def test_a_name_that_is_no_dtype_is_rejected(folder):
+    with pytest.raises(ValueError, match=r"dtype must be one of auto, float32, .*, got 'bf16'"):
+        Translator.from_pretrained(folder, dtype="bf16")
+
+
+@pytest.mark.parametrize("sizes", [{}, {"decoder_vocab_size": 9}], ids=["one", "two"])
+def test_a_model_in_a_subfolder_has_its_own_tokenizers(tokenizer, tmp_path, hub, sizes):
+    other = train_word_tokenizer(["one two three four five"] * 2)
+    model = small_model(vocab_size=len(tokenizer), **sizes)
+    for folder, source in ((tmp_path, other), (tmp_path / "de", tokenizer)):
+        model.save_pretrained(folder)
+        source.save_pretrained(folder)
+    if sizes:
+        other.save_pretrained(tmp_path / "de" / "target_tokenizer")
+    files = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    hub.repositories["me/several"] = {"main": ("0" * 40, files)}
+    for path, is_hub in ((tmp_path, False), ("me/several", True)):
+        found = Translator.from_pretrained(path, hub=is_hub, subfolder="de")
+        assert found.source_tokenizer.get_vocab() == tokenizer.get_vocab()
+        target = other if sizes else tokenizer
+        assert found.target_tokenizer.get_vocab() == target.get_vocab()
 
 
 def test_scoring_rejects_nan(tokenizer):

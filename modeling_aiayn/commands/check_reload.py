@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..loading import check_directory
+from ..loading import check_directory, load_config
 from .command_line import parse_arguments
 from .saved_model import check_head
 
@@ -32,6 +32,11 @@ def main() -> None:
     (flags,) = parse_arguments(__doc__, ReloadFlags)
     check_directory(flags.model)
     check_head(flags.model, "AiaynForConditionalGeneration")
+    if not getattr(load_config(flags.model), "auto_map", None):
+        raise ValueError(
+            f"{flags.model} holds no code, so only this package can load it. Folders of `aiayn "
+            "quantize` and the bundled models are of this kind."
+        )
     program = Path(__file__).with_name("reload_without_package.py")
     # -P: the folder of the program must not be searched for imports.
     command = [sys.executable, "-P", str(program), flags.model, *flags.text]

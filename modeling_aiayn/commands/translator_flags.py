@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from transformers.hf_argparser import HfArg
 
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
-from ..translation.translator import Translator
+from ..translation.translator import DTYPES, Translator
 from .saved_model import DEVICE_HELP, default_device
 
 # Help of --model where the bundled model is the default.
@@ -14,7 +14,6 @@ MODEL_OR_BUNDLED = (
     "Folder of a trained model, or a bundled model: aiayn-en-de (the default) or aiayn-de-en. With "
     "--hub, a repository. Several models with the same vocabulary form an ensemble."
 )
-DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
 @dataclass

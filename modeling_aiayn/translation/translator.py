@@ -49,6 +49,8 @@ from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
 EXPORT_HINT = "Write one with: aiayn export-ctranslate2."
+# Names of dtypes: auto is that of the saved weights.
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 logger = logging.getLogger(__name__)
 
@@ -199,11 +201,14 @@ class Translator:
         model_options: dict[str, Any],
     ) -> Self:
         is_int8 = dtype in ("int8", torch.int8)
+        _check_dtype(dtype)
         if dtype is not None:
             model_options["dtype"] = torch.float32 if is_int8 else dtype
         options = {"trust_remote_code": False, "local_files_only": not hub}
-        paths = paths if hub else [find_model(each) for each in paths]
         model_options = options | model_options
+        if not hub:
+            subfolder = model_options.pop("subfolder", "")
+            paths = [Path(find_model(each), subfolder) for each in paths]
         languages = _common_languages(paths, hub, model_options)
         models = [load_model(each, hub, **model_options) for each in paths]
         if device is not None:
@@ -212,7 +217,7 @@ class Translator:
             is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
         models = [convert_for_cpu(model) for model in models]
         for name in LOCATION_OPTIONS:
-            if name in model_options and name != "subfolder":
+            if name in model_options:
                 options[name] = model_options[name]
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
         target_ids = None
@@ -229,8 +234,11 @@ class Translator:
         from .ctranslate2_engine import CTranslate2Engine
 
         check_directory(folder, EXPORT_HINT)
-        if not (folder / SOURCE_TOKENIZER_FOLDER).is_dir():
-            raise FileNotFoundError(f"{folder} holds no CTranslate2 model. {EXPORT_HINT}")
+        for name in (SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER):
+            if not (folder / name).is_dir():
+                raise FileNotFoundError(
+                    f"{folder} holds no CTranslate2 model: there is no {name} in it. {EXPORT_HINT}"
+                )
         options = {"trust_remote_code": False, "local_files_only": True}
         source, target = (
             load_tokenizer(folder / name, **options)
@@ -510,6 +518,13 @@ class Translator:
             Translation(source, text, each.score, each.log_probability, each.token_ids)
             for text, each in zip(texts, hypotheses, strict=True)
         ]
+
+
+def _check_dtype(dtype: str | torch.dtype | None) -> None:
+    if not isinstance(dtype, str) or dtype == "auto":
+        return
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
 
 
 def _common_languages(
