@@ -362,22 +362,25 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
     return _merge_adapter(model, path, **where)
 
 
-def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
-    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one.
+def check_one_model(folder: str | Path) -> None:
+    """Check that a folder with weights in 8 bits has no others, which these would hide.
 
     Raises:
-        OSError: A folder holds other weights as well.
+        OSError: It has.
     """
+    for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
+        if Path(folder, name).is_file() and Path(folder, INT8_WEIGHTS_NAME).is_file():
+            raise OSError(
+                f"{folder} holds two models, in {INT8_WEIGHTS_NAME} and {name}. Delete one."
+            )
+
+
+def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
+    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one."""
     if not hub:
+        check_one_model(path)
         weights = Path(path, INT8_WEIGHTS_NAME)
-        if not weights.is_file():
-            return None
-        for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
-            if Path(path, name).is_file():
-                raise OSError(
-                    f"{path} holds two models, in {INT8_WEIGHTS_NAME} and {name}. Delete one."
-                )
-        return weights
+        return weights if weights.is_file() else None
     return find_file(path, INT8_WEIGHTS_NAME, options)
 
 

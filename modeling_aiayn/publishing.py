@@ -25,7 +25,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from .int8_weights import INT8_WEIGHTS_NAME
-from .loading import adapter_base, check_directory, check_weight_files, find_int8_weights
+from .loading import adapter_base, check_directory, check_one_model, check_weight_files
 from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
                 "weights and a tokenizer. aiayn train-translation writes all of them."
             )
     check_weight_files(folder)
-    find_int8_weights(folder, hub=False)
+    check_one_model(folder)
     check_base(folder)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise ValueError(f"{folder} has no vocabulary: none of {', '.join(VOCABULARIES)}.")
