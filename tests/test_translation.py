@@ -359,7 +359,7 @@ def test_rejects_a_model_whose_weights_are_offloaded(folder, tokenizer, tmp_path
         Translator(model, tokenizer)(["We see."])
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is:DeprecationWarning")
 def test_a_compiled_model_translates_as_the_model_itself(folder, tokenizer, translator):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert Translator(torch.compile(model), tokenizer)(TEXTS) == translator(TEXTS)
