@@ -42,7 +42,8 @@ inputs = tokenizer(texts, padding=True, return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```
 
-Bugs 5 and 10 lower the validation loss that `make demo` prints.
+Bugs 5 and 10 show when `make demo` trains a model: the validation loss falls, and the BLEU stays
+at 0. Without a bug, it is about 48 after 300 updates and 99 at the end.
 """
 
 

@@ -28,10 +28,10 @@ def conflict(python: str, system: str) -> str:
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary", ":all:"]
     command += ["--python-version", python, "--python-platform", system]
     command += ["--constraint", "constraints.txt", "--extra", "dev", "pyproject.toml"]
-    # The oldest macOS for which torch has wheels.
     done = subprocess.run(
         command,
         cwd=ROOT,
+        # The oldest macOS for which torch has wheels.
         env=os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"},
         capture_output=True,
         text=True,
