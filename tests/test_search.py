@@ -371,11 +371,10 @@ def test_draws_follow_temperature_top_k_and_top_p():
             SearchOptions(do_sample=True, nbest=draws, **options),
             chances,
         )
-        assert all(
-            each.log_probability == pytest.approx(math.log([0.4, 0.1, 0.3, 0.2][each.token]))
-            for each in drawn
-        )
-        return [sum(each.token == token for each in drawn) / draws for token in range(4)]
+        assert drawn.parents == list(range(draws))
+        expected = [math.log([0.4, 0.1, 0.3, 0.2][token]) for token in drawn.tokens]
+        assert drawn.log_probabilities == pytest.approx(expected)
+        return [drawn.tokens.count(token) / draws for token in range(4)]
 
     assert shares() == pytest.approx([0.4, 0.1, 0.3, 0.2], abs=1e-3)
     assert shares(temperature=0.5) == pytest.approx([16 / 30, 1 / 30, 9 / 30, 4 / 30], abs=1e-3)
@@ -397,14 +396,12 @@ def test_candidates_are_the_best_of_all_hypotheses():
     torch.testing.assert_close(before[..., None] + logits, scores)  # overwritten in place
     for sentence in range(2):
         best, index = scores[sentence].flatten().topk(5)
-        expected = [(i // 7, i % 7) for i in index.tolist()]
-        assert [(each.parent, each.token) for each in found[sentence][:5]] == expected
-        torch.testing.assert_close(
-            torch.tensor([each.log_probability for each in found[sentence][:5]]), best
-        )
-    wanted = [(each.parent, each.token) for each in found[0][5:]]
-    assert wanted == [(0, 5), *((k, int(scores[0, k].argmax())) for k in range(2))]
-    assert len(found[1]) == 5
+        assert found[sentence].parents[:5] == (index // 7).tolist()
+        assert found[sentence].tokens[:5] == (index % 7).tolist()
+        torch.testing.assert_close(torch.tensor(found[sentence].log_probabilities[:5]), best)
+    wanted = zip(found[0].parents[5:], found[0].tokens[5:], strict=True)
+    assert [*wanted] == [(0, 5), *((k, int(scores[0, k].argmax())) for k in range(2))]
+    assert len(found[1].tokens) == 5
 
 
 @pytest.mark.parametrize("vocab_size", [7, 300, 2 * 5 * CHUNK, 3000, 5001])

@@ -66,15 +66,44 @@ class Restrictions:
         return scores
 
 
-class Candidate(NamedTuple):
-    """A continuation of the hypothesis at index parent by an id.
+class Candidates(NamedTuple):
+    """Continuations of a sentence's hypotheses, in columns: a step makes many, and lists are cheap.
 
-    The log-probability is that of both together, in nats.
+    Args:
+        log_probabilities: Of each continuation together with its hypothesis, in nats.
+        parents: Index of the hypothesis that each one continues.
+        tokens: The id that each one adds.
     """
 
-    log_probability: float
-    parent: int
-    token: int
+    log_probabilities: list[float]
+    parents: list[int]
+    tokens: list[int]
+
+    def pick(self, indices: Sequence[int]) -> "Candidates":
+        """The candidates at some indices, in their order."""
+        log_probabilities, parents, tokens = self
+        return Candidates(
+            [log_probabilities[n] for n in indices],
+            [parents[n] for n in indices],
+            [tokens[n] for n in indices],
+        )
+
+    def ranked(self) -> "Candidates":
+        """Each candidate once, best first."""
+        rows = sorted(set(zip(*self, strict=True)), key=lambda row: -row[0])
+        return Candidates(
+            [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        )
+
+    def first(self, count: int) -> "Candidates":
+        """The first candidates."""
+        return Candidates(self[0][:count], self[1][:count], self[2][:count])
+
+    def possible(self) -> "Candidates":
+        """Without candidates of probability 0, which stand last."""
+        if self.log_probabilities[-1] > -math.inf:
+            return self
+        return self.first(self.log_probabilities.index(-math.inf))
 
 
 def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -98,7 +127,7 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def best_candidates(
     logits: Tensor, log_probabilities: Tensor, restrictions: Restrictions, count: int
-) -> list[list[Candidate]]:
+) -> list[Candidates]:
     """The likeliest continuations of each sentence's hypotheses; one transfer to the host.
 
     Args:
@@ -123,7 +152,7 @@ def best_candidates(
     for sentence in restrictions.one_for_each:
         firsts = zip(scores[sentence, :, 0].tolist(), tokens[sentence, :, 0].tolist(), strict=True)
         required.setdefault(sentence, []).extend(
-            Candidate(score, parent, token)
+            (score, parent, token)
             for parent, (score, token) in enumerate(firsts)
             if score > -torch.inf
         )
@@ -134,13 +163,15 @@ def best_candidates(
     packed = torch.stack((best, parents, picked)).cpu()  # [3, N, count]
     ranked = packed[0].tolist()
     # topk ranks NaN first.
-    check_no_nan(first for first, *_ in ranked)
-    rows = zip(ranked, *packed[1:].long().tolist(), strict=True)
-    return [
-        [each for each in map(Candidate, *row) if each.log_probability > -torch.inf]
-        + required.get(sentence, [])
-        for sentence, row in enumerate(rows)
-    ]
+    check_no_nan(row[0] for row in ranked)
+    columns = zip(ranked, *packed[1:].long().tolist(), strict=True)
+    candidates = [Candidates(*each).possible() for each in columns]
+    for sentence, rows in required.items():
+        for score, parent, token in rows:
+            candidates[sentence].log_probabilities.append(score)
+            candidates[sentence].parents.append(parent)
+            candidates[sentence].tokens.append(token)
+    return candidates
 
 
 def check_no_nan(scores: Iterable[float]) -> None:
@@ -154,14 +185,17 @@ def check_no_nan(scores: Iterable[float]) -> None:
 
 def _required_candidates(
     required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
-) -> dict[int, list[Candidate]]:
-    """Candidates by sentence; required holds sentence, hypothesis and id of each."""
-    candidates: dict[int, list[Candidate]] = {}
+) -> dict[int, list[tuple[float, int, int]]]:
+    """Log-probability, hypothesis and id of candidates, by sentence.
+
+    required holds sentence, hypothesis and id of each.
+    """
+    candidates: dict[int, list[tuple[float, int, int]]] = {}
     if required:
         sentences, parents, tokens = torch.tensor(required, device=steps.device).T
         scores = log_probabilities[sentences, parents] + steps[sentences, parents, tokens]
         for (sentence, parent, token), score in zip(required, scores.tolist(), strict=True):
-            candidates.setdefault(sentence, []).append(Candidate(score, parent, token))
+            candidates.setdefault(sentence, []).append((score, parent, token))
     return candidates
 
 
@@ -171,7 +205,7 @@ def drawn_candidates(
     restrictions: Restrictions,
     options: SearchOptions,
     draws: Sequence[Sequence[float]],
-) -> list[list[Candidate]]:
+) -> list[Candidates]:
     """One random continuation of each hypothesis.
 
     Args:
@@ -203,12 +237,10 @@ def drawn_candidates(
     drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1).clamp_min(0)
     scores = (log_probabilities[..., None] + values.gather(-1, drawn))[..., 0]
     picked = tokens.gather(-1, drawn)[..., 0]
-    packed = torch.stack((scores, picked)).tolist()  # [2, N, k]
-    check_no_nan(score for row in packed[0] for score in row)
+    rows = scores.tolist()
+    check_no_nan(score for row in rows for score in row)
+    parents = range(scores.size(1))
     return [
-        [
-            Candidate(score, parent, int(token))
-            for parent, (score, token) in enumerate(zip(*row, strict=True))
-        ]
-        for row in zip(*packed, strict=True)
+        Candidates(row, list(parents), tokens)
+        for row, tokens in zip(rows, picked.tolist(), strict=True)
     ]

@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from .candidates import Candidate
+from .candidates import Candidates
 from .options import SearchOptions
 
 
 class Hypothesis(NamedTuple):
-    """A translation, finished or not.
+    """A finished translation.
 
     Args:
-        token_ids: Its ids; the last id of a finished one is `</s>`.
+        token_ids: Its ids; the last is `</s>`.
         log_probability: Sum over its tokens, in nats.
-        score: The `normalized_score` of a finished one.
-        parent: Index of the hypothesis of the step before that an unfinished one continues.
+        score: Its `normalized_score`.
     """
 
     token_ids: tuple[int, ...]
     log_probability: float
-    score: float = float("-inf")
-    parent: int = 0
+    score: float
 
 
 def length_divisor(length: int, alpha: float, normalization: str) -> float:
@@ -53,8 +51,10 @@ class SentenceSearch:
         options: How to search.
         eos_token_ids: Ids that end a translation.
         max_length: Maximum number of tokens; the last must be one of eos_token_ids.
+        start_token_id: What the first step continues.
         prefix: The first ids of the translation.
-        running: Unfinished hypotheses, best first; none once the search is done.
+        running: Unfinished hypotheses, best first, by their last ids; none once the search is done.
+        steps: The running hypotheses after each step.
         finished: Finished hypotheses, best first.
     """
 
@@ -64,19 +64,32 @@ class SentenceSearch:
     options: SearchOptions
     eos_token_ids: frozenset[int]
     max_length: int
+    start_token_id: int
     prefix: Sequence[int] = ()
-    running: list[Hypothesis] = field(default_factory=lambda: [Hypothesis((), 0.0)])
-    finished: list[Hypothesis] = field(default_factory=list)
+    running: Candidates = field(init=False)
+    steps: list[Candidates] = field(init=False, default_factory=list)
+    finished: list[Hypothesis] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.running = Candidates([0.0], [0], [self.start_token_id])
 
     @property
     def is_done(self) -> bool:
         """Whether no hypothesis is left to continue."""
-        return not self.running
+        return not self.running.tokens
 
     @property
     def length(self) -> int:
         """Tokens of each running hypothesis."""
-        return len(self.running[0].token_ids)
+        return len(self.steps)
+
+    def token_ids(self, hypothesis: int) -> tuple[int, ...]:
+        """The ids of the running hypothesis at an index, collected from its last to its first."""
+        ids = []
+        for step in reversed(self.steps):
+            ids.append(step.tokens[hypothesis])
+            hypothesis = step.parents[hypothesis]
+        return tuple(reversed(ids))
 
     def forced_tokens(self) -> list[int] | None:
         """The only ids that may come next: the prefix's, or an end. None: any id may come."""
@@ -92,61 +105,56 @@ class SentenceSearch:
 
     def banned_tokens(self) -> list[tuple[int, int]]:
         """Hypothesis index and id of each banned continuation; forced ids are never banned."""
-        if self.forced_tokens() is not None:
+        size, is_short = self.options.no_repeat_ngram_size, self.length < self.options.min_length
+        if not (size or is_short) or self.forced_tokens() is not None:
             return []
-        size = self.options.no_repeat_ngram_size
-        ends = []
-        if self.length < self.options.min_length:
-            ends = [(k, token) for k in range(len(self.running)) for token in self.eos_token_ids]
+        hypotheses = range(len(self.running.tokens))
+        ends = [(k, token) for k in hypotheses if is_short for token in self.eos_token_ids]
         if size == 0:
             return ends
         return ends + [
-            (k, token)
-            for k, hypothesis in enumerate(self.running)
-            for token in repeating_tokens(hypothesis.token_ids, size)
+            (k, token) for k in hypotheses for token in repeating_tokens(self.token_ids(k), size)
         ]
 
     def draws(self) -> list[float]:
         """A random number in [0, 1) for each hypothesis that samples; beam search needs none."""
         return []
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+    def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
         """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
-        width = self.options.width
-        living = []
-        for rank, candidate in enumerate(candidates):
-            if candidate.token not in self.eos_token_ids:
-                living.append(candidate)
-            elif rank < width:
-                self._finish(candidate, coverage[candidate.parent])
-        self._set_running(living[:width])
+        width, tokens = self.options.width, candidates.tokens
+        if self.eos_token_ids.isdisjoint(tokens):  # at most steps, so it must be fast
+            self._continue(candidates.first(width))
+        else:
+            for rank, token in enumerate(tokens[:width]):
+                if token in self.eos_token_ids:
+                    self._finish(candidates, rank, coverage)
+            living = [n for n, token in enumerate(tokens) if token not in self.eos_token_ids]
+            self._continue(candidates.pick(living[:width]))
+        self._stop_if_best()
 
-    def _set_running(self, living: Sequence[Candidate]) -> None:
-        """Make candidates the running hypotheses, unless none could still improve the result."""
-        self.running = [self._continued(candidate) for candidate in living]
-        if self.running and self._cannot_improve():
-            self.running = []
+    def _continue(self, living: Candidates) -> None:
+        """Make candidates the running hypotheses."""
+        self.running = living
+        self.steps.append(living)
 
-    def _finish(self, candidate: Candidate, coverage: float) -> None:
-        """Add a finished hypothesis, and keep the best ones."""
-        ended = self._continued(candidate)
-        score = normalized_score(
-            ended.log_probability, len(ended.token_ids), self.options, coverage
-        )
-        self.finished.append(Hypothesis(ended.token_ids, ended.log_probability, score))
+    def _stop_if_best(self) -> None:
+        """End the search if no running hypothesis could still improve the result."""
+        if self.is_done or len(self.finished) < self.options.width:
+            return
+        best = self.running.log_probabilities[0]
+        possible = normalized_score(best, self.length, self.options)
+        if possible <= self.finished[-1].score:
+            self.running = Candidates([], [], [])
+
+    def _finish(self, candidates: Candidates, index: int, coverage: Sequence[float]) -> None:
+        """Add a candidate to the finished hypotheses, and keep the best ones."""
+        log_probability, parent = candidates.log_probabilities[index], candidates.parents[index]
+        token_ids = (*self.token_ids(parent), candidates.tokens[index])
+        score = normalized_score(log_probability, len(token_ids), self.options, coverage[parent])
+        self.finished.append(Hypothesis(token_ids, log_probability, score))
         self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self.options.width :]
-
-    def _continued(self, candidate: Candidate) -> Hypothesis:
-        token_ids = (*self.running[candidate.parent].token_ids, candidate.token)
-        return Hypothesis(token_ids, candidate.log_probability, parent=candidate.parent)
-
-    def _cannot_improve(self) -> bool:
-        if len(self.finished) < self.options.width:
-            return False
-        best = self.running[0]
-        possible = normalized_score(best.log_probability, self.length, self.options)
-        return possible <= self.finished[-1].score
 
 
 @dataclass
@@ -156,27 +164,28 @@ class SentenceSampling(SentenceSearch):
     seed: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.random = random.Random(self.seed)
-        self.running = self.running * self.options.width
+        self.running = self.running.pick([0] * self.options.width)
 
     def draws(self) -> list[float]:
         """A random number in [0, 1) for each hypothesis."""
         return [self.random.random() for _ in range(self.options.width)]
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+    def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
         """Continue each hypothesis by its candidate; candidates behind them are ignored.
 
         A hypothesis of which all next tokens are forbidden is dropped.
         """
         living = []
-        for candidate in candidates[: len(self.running)]:
-            if candidate.log_probability == -math.inf:
+        for index in range(len(self.running.tokens)):
+            if candidates.log_probabilities[index] == -math.inf:
                 continue
-            if candidate.token in self.eos_token_ids:
-                self._finish(candidate, coverage[candidate.parent])
+            if candidates.tokens[index] in self.eos_token_ids:
+                self._finish(candidates, index, coverage)
             else:
-                living.append(candidate)
-        self.running = [self._continued(candidate) for candidate in living]
+                living.append(index)
+        self._continue(candidates.pick(living))
 
 
 def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
-from .candidates import Candidate
+from .candidates import Candidates
 from .hypotheses import SentenceSearch
 
 
@@ -61,6 +61,7 @@ class ConstrainedSearch(SentenceSearch):
     progress: list[Progress] = field(init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.progress = [Progress.of((), self.phrases, frozenset())]
 
     def required_tokens(self) -> list[tuple[int, int]]:
@@ -73,26 +74,31 @@ class ConstrainedSearch(SentenceSearch):
             for token in {self.phrases[index][size] for index, size in progress.begun.items()}
         ]
 
-    def advance(self, candidates: list[Candidate], coverage: Sequence[float]) -> None:
+    def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
         """Continue the hypotheses by a step; candidates may have any order, and occur twice."""
-        banks: dict[int, list[tuple[Candidate, Progress]]] = {}
-        for candidate in sorted(set(candidates), key=lambda found: -found.log_probability):
-            before = self.progress[candidate.parent]
-            if candidate.token not in self.eos_token_ids:
-                token_ids = (*self.running[candidate.parent].token_ids, candidate.token)
+        banks: dict[int, list[tuple[int, Progress]]] = {}
+        ranked = candidates.ranked()
+        for rank, (parent, token) in enumerate(zip(ranked.parents, ranked.tokens, strict=True)):
+            before = self.progress[parent]
+            if token not in self.eos_token_ids:
+                token_ids = (*self.token_ids(parent), token)
                 after = Progress.of(token_ids, self.phrases, before.met)
-                banks.setdefault(self._count_tokens(after), []).append((candidate, after))
+                banks.setdefault(self._count_tokens(after), []).append((rank, after))
             elif len(before.met) == len(self.phrases):
-                self._finish(candidate, coverage[candidate.parent])
+                self._finish(ranked, rank, coverage)
         living = self._allocate_beams(banks)
         self.progress = [progress for _, progress in living]
-        self._set_running([candidate for candidate, _ in living])
+        self._continue(ranked.pick([rank for rank, _ in living]))
+        self._stop_if_best()
 
     def _allocate_beams(
-        self, banks: dict[int, list[tuple[Candidate, Progress]]]
-    ) -> list[tuple[Candidate, Progress]]:
-        """Give the beams to the banks in turn, first to the bank with the most phrase tokens."""
-        living: list[tuple[Candidate, Progress]] = []
+        self, banks: dict[int, list[tuple[int, Progress]]]
+    ) -> list[tuple[int, Progress]]:
+        """Give the beams to the banks in turn, first to the bank with the most phrase tokens.
+
+        Banks hold the ranks of their candidates, and so does the result, best first.
+        """
+        living: list[tuple[int, Progress]] = []
         queues = [iter(banks[count]) for count in sorted(banks, reverse=True)]
         while queues and len(living) < self.options.width:
             for queue in list(queues):
@@ -101,8 +107,7 @@ class ConstrainedSearch(SentenceSearch):
                     queues.remove(queue)
                 else:
                     living.append(best)
-        living = living[: self.options.width]
-        return sorted(living, key=lambda each: -each[0].log_probability)
+        return sorted(living[: self.options.width], key=lambda each: each[0])
 
     def _count_tokens(self, progress: Progress) -> int:
         """Phrase tokens of a hypothesis, with those of the phrase that is furthest begun."""

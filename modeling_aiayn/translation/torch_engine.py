@@ -160,7 +160,8 @@ class TorchEngine:
 
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
-        shared = (options, self.rules.eos_token_ids, limit, sentence.prefix)
+        start = self.models[0].config.decoder_start_token_id
+        shared = (options, self.rules.eos_token_ids, limit, start, sentence.prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
         if sentence.phrases:
@@ -189,8 +190,7 @@ class TorchEngine:
         if columns is not None:
             ids = list(columns)
             candidates = [
-                [each._replace(token=ids[each.token]) for each in per_sentence]
-                for per_sentence in candidates
+                each._replace(tokens=[ids[column] for column in each.tokens]) for each in candidates
             ]
         coverage = decoder.coverage_scores()
         for search, best, covered in zip(searches, candidates, coverage, strict=True):
@@ -202,20 +202,21 @@ class TorchEngine:
 
         k is the largest number of hypotheses of a sentence; missing ones have probability 0.
         """
-        width = max(len(search.running) for search in searches)
-        start = self.models[0].config.decoder_start_token_id
-        rows: list[tuple[float, int, int]] = []
+        width = max(len(search.running.tokens) for search in searches)
+        scores: list[float] = []
+        parents: list[int] = []
+        tokens: list[int] = []
         for search in searches:
-            rows += [
-                (each.log_probability, each.parent, each.token_ids[-1] if each.token_ids else start)
-                for each in search.running
-            ]
-            rows += [(-torch.inf, 0, 0)] * (width - len(search.running))
-        scores, parents, tokens = (
-            torch.tensor(column, device=self.device).view(-1, width)
-            for column in zip(*rows, strict=True)
+            running = search.running
+            missing = width - len(running.tokens)
+            scores += [*running.log_probabilities, *[-math.inf] * missing]
+            parents += [*running.parents, *[0] * missing]
+            tokens += [*running.tokens, *[0] * missing]
+        return (
+            torch.tensor(tokens, device=self.device).view(-1, width),
+            torch.tensor(parents, device=self.device).view(-1, width),
+            torch.tensor(scores, device=self.device).view(-1, width),
         )
-        return tokens, parents, scores
 
     def _restrictions(self, searches: Sequence[SentenceSearch]) -> Restrictions:
         restrictions = Restrictions({}, [], [], [], self.rules.suppressed_token_ids)
