@@ -200,7 +200,8 @@ def test_a_truncated_file_is_rejected(int8_folder, tmp_path):
 
 
 def test_int8_needs_a_model_in_float32():
-    with pytest.raises(ValueError, match="int8 needs a model in float32 on a CPU, got bfloat16"):
+    message = r"float32 on a CPU, got bfloat16 on cpu\. Load it with dtype='int8' and device='cpu'"
+    with pytest.raises(ValueError, match=message):
         TorchEngine([small_model().to(torch.bfloat16)], int8=True)
 
 

@@ -74,8 +74,9 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     """
     protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    for client in ("httpx", "httpx2"):  # they log whole addresses, with signatures
-        logging.getLogger(client).setLevel(logging.WARNING)
+    # Clients log whole addresses, with signatures, and datasets the frameworks that it finds.
+    for library in ("httpx", "httpx2", "datasets"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     words = [*sys.argv, "--"]
     # --debug with a value is a flag of the library's training arguments.
     is_debugging = "--debug" in words and words[words.index("--debug") + 1].startswith("--")

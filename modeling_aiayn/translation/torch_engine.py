@@ -67,7 +67,8 @@ class TorchEngine:
             if int8 and (model.device.type, model.dtype) != ("cpu", torch.float32):
                 raise ValueError(
                     "int8 needs a model in float32 on a CPU, got "
-                    f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}."
+                    f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}. Load "
+                    "it with dtype='int8' and device='cpu', or on a GPU with dtype='bfloat16'."
                 )
         sizes = {model.lm_head.out_features for model in self.models}
         if not sizes:
