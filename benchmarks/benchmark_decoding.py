@@ -54,6 +54,10 @@ class BenchmarkArguments:
         "source id. 0: no shortlist.",
     )
     model: str | None = HfArg(default=None, help="Trained model to translate the file with.")
+    device: str = HfArg(
+        default="cpu",
+        help="cuda: without CTranslate2 and --model; give --dtypes float32 bfloat16.",
+    )
 
 
 def main() -> None:
@@ -64,14 +68,16 @@ def main() -> None:
     train = read_pairs(arguments.train_file, *languages)
     tokenizer = train_bpe_tokenizer([*train["source"], *train["target"]], arguments.vocab_size)
     config = AiaynConfig.from_preset(arguments.preset, vocab_size=len(tokenizer))
-    contenders = decoding_contenders(config, tokenizer, arguments.dtypes, arguments.shortlisted)
+    contenders = decoding_contenders(
+        config, tokenizer, arguments.dtypes, arguments.shortlisted, arguments.device
+    )
     sources = [tokenizer(text).input_ids for text in texts]
     for batch_size in arguments.batches:
         for num_beams in arguments.beams:
             measure(contenders, sources, batch_size, num_beams, arguments.rounds)
             sys.stdout.write(f"\nbatch {batch_size}, beam {num_beams}\n")
             sys.stdout.write(f"{decoding_table(contenders, batch_size)}\n")
-            for dtype in arguments.dtypes:
+            for dtype in arguments.dtypes if arguments.device == "cpu" else ():
                 model = random_model(AiaynForConditionalGeneration, config, dtype)
                 sys.stdout.write(f"{floor_line(model, dtype, batch_size, num_beams)}\n")
     for contender in contenders:

@@ -53,17 +53,20 @@ class DecodingContender:
     seconds: list[float] = field(default_factory=list)
 
 
-def random_model(make_model: Callable[[AiaynConfig], Any], config: AiaynConfig, dtype: str) -> Any:
+def random_model(
+    make_model: Callable[[AiaynConfig], Any], config: AiaynConfig, dtype: str, device: str = "cpu"
+) -> Any:
     """A model with the same random weights in every process, as Translator would load it.
 
     Args:
         make_model: Makes our model or a peer.
         config: Sizes.
         dtype: Name of a torch dtype, or "int8", whose products are made of float32.
+        device: Where it computes.
     """
     torch.manual_seed(0)
-    model = make_model(config).eval()
-    return convert_for_cpu(model.to(torch.float32 if dtype == "int8" else getattr(torch, dtype)))
+    weights = torch.float32 if dtype == "int8" else getattr(torch, dtype)
+    return convert_for_cpu(make_model(config).eval().to(device, weights))
 
 
 def random_shortlist(vocab_size: int, per_id: int) -> Shortlist:
@@ -73,15 +76,16 @@ def random_shortlist(vocab_size: int, per_id: int) -> Shortlist:
     return Shortlist(torch.arange(vocab_size + 1) * per_id, ids, torch.arange(100), ())
 
 
-def engine_decode(config: AiaynConfig, dtype: str, shortlisted: int = 0) -> Decode:
+def engine_decode(config: AiaynConfig, dtype: str, device: str, shortlisted: int = 0) -> Decode:
     """Decode by our engine.
 
     Args:
         config: Sizes.
         dtype: As for `random_model`.
+        device: Where it computes.
         shortlisted: Target ids for each source id, by a random shortlist; 0: no shortlist.
     """
-    model = random_model(AiaynForConditionalGeneration, config, dtype)
+    model = random_model(AiaynForConditionalGeneration, config, dtype, device)
     shortlist = random_shortlist(config.vocab_size, shortlisted) if shortlisted else None
     engine = TorchEngine([model], int8=dtype == "int8", shortlist=shortlist)
 
@@ -102,10 +106,11 @@ def generate_decode(
     make_model: Callable[[AiaynConfig], Any],
     config: AiaynConfig,
     dtype: str,
+    device: str,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Decode:
     """Decode by the library's generate(); the first arguments are those of `random_model`."""
-    model = random_model(make_model, config, dtype)
+    model = random_model(make_model, config, dtype, device)
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         batch = tokenizer.pad({"input_ids": list(sources)}, return_tensors="pt")
@@ -145,6 +150,7 @@ def decoding_contenders(
     tokenizer: PreTrainedTokenizerBase,
     dtypes: Sequence[str],
     shortlisted: int = 0,
+    device: str = "cpu",
 ) -> list[DecodingContender]:
     """Our engine, our generate(), Marian's, and CTranslate2 on our weights; ours first.
 
@@ -155,6 +161,7 @@ def decoding_contenders(
             only our engine: generate() has no such products. So has "float16": generate() computes
             such weights in float32 on a CPU.
         shortlisted: As for `engine_decode`; with a shortlist, our engine runs with it and without.
+        device: Where models compute. CTranslate2 takes part on a CPU only.
     """
     generating = {
         "our generate()": AiaynForConditionalGeneration,
@@ -162,18 +169,18 @@ def decoding_contenders(
     }
     jobs: dict[str, Callable[[], Decode]] = {}
     for dtype in dtypes:
-        jobs[f"Translator {dtype}"] = partial(engine_decode, config, dtype)
+        jobs[f"Translator {dtype}"] = partial(engine_decode, config, dtype, device)
         if shortlisted:
-            job = partial(engine_decode, config, dtype, shortlisted)
+            job = partial(engine_decode, config, dtype, device, shortlisted)
             jobs[f"Translator {dtype}, shortlist"] = job
         if dtype not in ("int8", "float16"):
             for name, make_model in generating.items():
-                job = partial(generate_decode, make_model, config, dtype, tokenizer)
+                job = partial(generate_decode, make_model, config, dtype, device, tokenizer)
                 jobs[f"{name} {dtype}"] = job
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(AiaynForConditionalGeneration, config, "float32")
         export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
-        for compute_type in ("float32", "int8"):
+        for compute_type in ("float32", "int8") if device == "cpu" else ():
             job = partial(ctranslate2_decode, f"{folder}/model", tokenizer, compute_type)
             jobs[f"CTranslate2 {compute_type}"] = job
         processes = {name: OwnProcess(job) for name, job in jobs.items()}
