@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -27,6 +28,10 @@ SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
+# All blanks of Unicode but the plain one: tab, line ends, the non-breaking space, ...
+BLANKS = [each for each in map(chr, range(0x3001)) if each.isspace() and each != " "]
+# Categories of characters without a sign of their own: controls, formats and separators.
+INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 # The first character of a word of the text that is spelt like a special token.
@@ -193,6 +198,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def clean_text(text: str) -> str:
     """Strip a text, and replace lone surrogates, which no encoding can represent."""
     return replace_surrogates(text.strip())
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to see: only blanks and characters that control the others."""
+    return all(unicodedata.category(each) in INVISIBLE for each in text)
 
 
 def replace_surrogates(text: str) -> str:

@@ -172,7 +172,7 @@ def test_model_is_restored_after_an_error(translator, monkeypatch):
     model = translator.model
     model.set_attn_implementation("sdpa")
     model.train()
-    translator.source_tokenizer = lambda text: type("Ids", (), {"input_ids": [10**6]})
+    monkeypatch.setattr(translator, "_source_ids", lambda text: [10**6])
     with pytest.raises(ValueError, match="1000000"):
         attention_maps(translator, SOURCE, TARGET)
     assert model.training and model.config._attn_implementation == "sdpa"

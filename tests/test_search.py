@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import small_model
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from modeling_aiayn.translation.beam_decoder import BeamDecoder, coverage_score
 from modeling_aiayn.translation.candidates import (
     CHUNK,
+    Candidates,
     Restrictions,
     best_candidates,
     drawn_candidates,
@@ -21,7 +23,7 @@ from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import CHECK_STEPS, FIRST_STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.required_phrases import Progress
+from modeling_aiayn.translation.required_phrases import ConstrainedSearch, Progress
 from modeling_aiayn.translation.torch_engine import TorchEngine
 
 EOS = 2
@@ -345,6 +347,38 @@ def test_samples_are_repeatable_and_independent_of_the_batch():
     for each in together[4]:
         (forced,) = engine.score([sources[4]], [each.token_ids])
         assert each.log_probability == pytest.approx(forced, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("do_sample", "false", "bool"),
+        ("num_beams", 2.5, "int"),
+        ("num_beams", True, "int"),
+        ("num_beams", "4", "int"),
+        ("length_penalty", None, "float"),
+        ("max_length_offset", 2.5, "int"),
+        ("length_normalization", 1, "str"),
+    ],
+)
+def test_an_option_of_another_type_is_rejected(name, value, kind):
+    with pytest.raises(ValueError, match=f"{name} must be of type {kind}, got {value!r}"):
+        SearchOptions(**{name: value})
+
+
+def test_numbers_of_numpy_are_options():
+    options = SearchOptions(num_beams=np.int64(2), length_penalty=np.float32(0.5))
+    assert (options.num_beams, options.length_penalty) == (2, 0.5)
+
+
+def test_equally_likely_hypotheses_keep_the_order_of_their_phrases():
+    """The one with the most tokens of phrases is first, as beams are given."""
+    search = ConstrainedSearch(
+        SearchOptions(num_beams=3), frozenset([2]), 9, 0, phrases=[[7, 8, 9]]
+    )
+    tied = Candidates([-1.0] * 4, [0] * 4, [5, 6, 7, 4])
+    search.advance(tied, [0.0])
+    assert search.running.tokens[0] == 7
 
 
 def test_a_sample_whose_next_tokens_are_all_forbidden_is_no_translation():

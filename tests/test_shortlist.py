@@ -33,9 +33,7 @@ def shortlist_of(offered, always=()):
 
 def searched(engine, options, **given):
     sentences = [SourceSentence(ids, number=number, **given) for number, ids in enumerate(SOURCES)]
-    return [
-        [best._replace(parent=0) for best in each] for each in engine.search(sentences, options)
-    ]
+    return engine.search(sentences, options)
 
 
 SEARCHES = [

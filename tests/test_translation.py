@@ -19,7 +19,11 @@ from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.loading import load_model
-from modeling_aiayn.tokenization import decode_lines, train_word_tokenizer
+from modeling_aiayn.tokenization import (
+    decode_lines,
+    train_bpe_tokenizer,
+    train_word_tokenizer,
+)
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
@@ -183,6 +187,38 @@ def test_scoring_a_translation_gives_its_score(translator):
     assert [each.source for each in scored] == texts
     with pytest.raises(ValueError, match="got 3 texts and 1 targets"):
         translator.score(texts, ["a"])
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        translator.score(texts, texts, batch_size=0)
+    for given, name in ((["a", 1], "Text"), (["a", None], "Target")):
+        other = ["a", "b"]
+        pair = (given, other) if name == "Text" else (other, given)
+        with pytest.raises(ValueError, match=f"{name}s must be str, got {type(given[1]).__name__}"):
+            translator.score(*pair)
+    again = translator.score(iter(texts), iter([each.text for each in found]), options)
+    assert again == scored
+
+
+def test_blanks_are_read_as_plain_ones_unless_longer_tokens_have_them(translator):
+    plain = translator(["A man sleeps in the sun."])
+    for blank in ("\u00a0", "\u202f", "\t", "\n", "\u3000"):
+        assert translator([f"A man{blank}sleeps in the sun."]) == plain
+    (best,) = next(iter(translator.stream(["A man\u00a0sleeps in the sun."])))
+    assert best.source == "A man\u00a0sleeps in the sun."
+    tokenizer = train_bpe_tokenizer(["12\u00a0Uhr, 7\u00a0Uhr, 5\u00a0Uhr, 10 km"] * 9, 400)
+    own = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    assert own.source_text(" 9\u00a0Uhr\t10\u00a0km\n") == "9\u00a0Uhr 10 km"
+
+
+def test_a_text_of_invisible_characters_is_empty(translator):
+    texts = ["\u200b", "\ufeff \u2060", "\u00a0\u00ad", "\x07"]
+    assert translator(texts) == [""] * len(texts)
+
+
+def test_an_option_of_generate_is_named(translator):
+    with pytest.raises(
+        ValueError, match=r"has no option num_return_sequences\. It has num_beams, "
+    ):
+        translator(["a"], num_return_sequences=2)
 
 
 def test_a_translator_follows_a_model_that_is_trained_further(tokenizer):

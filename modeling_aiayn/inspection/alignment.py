@@ -44,7 +44,7 @@ def maps_with_words(
 
     Without words of the target, its words are separated by spaces. Words must be in their sentence.
     """
-    source = clean_text(source)
+    source = translator.source_text(source)
     maps = attention_maps(translator, source, target)
     of_source = words_of_tokens(translator.source_tokenizer, source, words[0], len(maps.source))
     source_tokens = Tokens(maps.source.tokens, of_source, list(words[0]))

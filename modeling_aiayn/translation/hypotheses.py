@@ -54,7 +54,9 @@ class SentenceSearch:
         start_token_id: What the first step continues.
         prefix: The first ids of the translation.
         running: Unfinished hypotheses, best first, by their last ids; none once the search is done.
-        steps: The running hypotheses after each step.
+        ancestors: The running hypotheses after each step, one step behind the other. Only their
+            parents and tokens are needed.
+        starts: Where each step begins in `ancestors`.
         finished: Finished hypotheses, best first.
     """
 
@@ -67,7 +69,9 @@ class SentenceSearch:
     start_token_id: int
     prefix: Sequence[int] = ()
     running: Candidates = field(init=False)
-    steps: list[Candidates] = field(init=False, default_factory=list)
+    # Flat lists: Python's garbage collector would visit a list for each step again and again.
+    ancestors: tuple[list[int], list[int]] = field(init=False, default_factory=lambda: ([], []))
+    starts: list[int] = field(init=False, default_factory=list)
     finished: list[Hypothesis] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,14 +85,15 @@ class SentenceSearch:
     @property
     def length(self) -> int:
         """Tokens of each running hypothesis."""
-        return len(self.steps)
+        return len(self.starts)
 
     def token_ids(self, hypothesis: int) -> tuple[int, ...]:
         """The ids of the running hypothesis at an index, collected from its last to its first."""
+        parents, tokens = self.ancestors
         ids = []
-        for step in reversed(self.steps):
-            ids.append(step.tokens[hypothesis])
-            hypothesis = step.parents[hypothesis]
+        for start in reversed(self.starts):
+            ids.append(tokens[start + hypothesis])
+            hypothesis = parents[start + hypothesis]
         return tuple(reversed(ids))
 
     def forced_tokens(self) -> list[int] | None:
@@ -123,7 +128,7 @@ class SentenceSearch:
     def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
         """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
         width, tokens = self.options.width, candidates.tokens
-        if self.eos_token_ids.isdisjoint(tokens):  # at most steps, so it must be fast
+        if self.eos_token_ids.isdisjoint(tokens):  # as at most steps, which must be fast
             self._continue(candidates.first(width))
         else:
             for rank, token in enumerate(tokens[:width]):
@@ -136,7 +141,10 @@ class SentenceSearch:
     def _continue(self, living: Candidates) -> None:
         """Make candidates the running hypotheses."""
         self.running = living
-        self.steps.append(living)
+        parents, tokens = self.ancestors
+        self.starts.append(len(tokens))
+        parents += living.parents
+        tokens += living.tokens
 
     def _stop_if_best(self) -> None:
         """End the search if no running hypothesis could still improve the result."""

@@ -1,7 +1,8 @@
 """Options of a search for translations."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 from transformers import GenerationConfig
@@ -9,6 +10,8 @@ from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
 MAX_LENGTH_OFFSET = 100_000
+# What an option of a type may be; numpy's numbers too.
+ABSTRACT: dict[type, type] = {int: Integral, float: Real}
 # Time and memory grow with most of these. The upper bounds are far above what is of use.
 RANGES: dict[str, tuple[float, float]] = {
     "num_beams": (1, 1000),
@@ -45,7 +48,8 @@ class SearchOptions:
     Lengths are in target tokens and include `</s>`, except min_length, which does not.
 
     Raises:
-        ValueError: A value is out of its range, or two options exclude each other.
+        ValueError: A value has another type or is out of its range, or two options exclude each
+            other.
     """
 
     num_beams: int = HfArg(default=4, help="Number of beams; 1 means greedy search.")
@@ -91,6 +95,7 @@ class SearchOptions:
     search_seed: int = HfArg(default=0, help="Sampling: random seed.")
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, (minimum, maximum) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not minimum <= value <= maximum:
@@ -102,6 +107,16 @@ class SearchOptions:
                 f"{self.length_normalization!r}."
             )
         self._check_sampling()
+
+    def _check_types(self) -> None:
+        for each in fields(SearchOptions):
+            value, default = getattr(self, each.name), each.default
+            kind = int if default is None else type(default)
+            is_fit = isinstance(value, ABSTRACT.get(kind, kind)) and (
+                kind is bool or not isinstance(value, bool)
+            )
+            if not is_fit and not (default is None and value is None):
+                raise ValueError(f"{each.name} must be of type {kind.__name__}, got {value!r}.")
 
     def _check_sampling(self) -> None:
         if not 0 < self.temperature < math.inf:

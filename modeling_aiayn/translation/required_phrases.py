@@ -78,15 +78,16 @@ class ConstrainedSearch(SentenceSearch):
         """Continue the hypotheses by a step; candidates may have any order, and occur twice."""
         banks: dict[int, list[tuple[int, Progress]]] = {}
         ranked = candidates.ranked()
+        token_ids = [self.token_ids(k) for k in range(len(self.running.tokens))]
         for rank, (parent, token) in enumerate(zip(ranked.parents, ranked.tokens, strict=True)):
             before = self.progress[parent]
             if token not in self.eos_token_ids:
-                token_ids = (*self.token_ids(parent), token)
-                after = Progress.of(token_ids, self.phrases, before.met)
+                after = Progress.of((*token_ids[parent], token), self.phrases, before.met)
                 banks.setdefault(self._count_tokens(after), []).append((rank, after))
             elif len(before.met) == len(self.phrases):
                 self._finish(ranked, rank, coverage)
         living = self._allocate_beams(banks)
+        living.sort(key=lambda each: -ranked.log_probabilities[each[0]])
         self.progress = [progress for _, progress in living]
         self._continue(ranked.pick([rank for rank, _ in living]))
         self._stop_if_best()
@@ -96,7 +97,7 @@ class ConstrainedSearch(SentenceSearch):
     ) -> list[tuple[int, Progress]]:
         """Give the beams to the banks in turn, first to the bank with the most phrase tokens.
 
-        Banks hold the ranks of their candidates, and so does the result, best first.
+        Banks hold the ranks of their candidates, and so does the result.
         """
         living: list[tuple[int, Progress]] = []
         queues = [iter(banks[count]) for count in sorted(banks, reverse=True)]
@@ -107,7 +108,7 @@ class ConstrainedSearch(SentenceSearch):
                     queues.remove(queue)
                 else:
                     living.append(best)
-        return sorted(living[: self.options.width], key=lambda each: each[0])
+        return living[: self.options.width]
 
     def _count_tokens(self, progress: Progress) -> int:
         """Phrase tokens of a hypothesis, with those of the phrase that is furthest begun."""

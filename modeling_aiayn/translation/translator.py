@@ -1,8 +1,9 @@
 """Section 6.1: translating text."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,11 +25,14 @@ from ..loading import (
 )
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import (
+    BLANKS,
     SOURCE_TOKENIZER_FOLDER,
     TARGET_TOKENIZER_FOLDER,
     clean_text,
     decode_lines,
+    is_blank,
     named_tokenizer_errors,
+    replace_surrogates,
     vocabulary_sha256,
 )
 from .engine import Engine, SourceSentence
@@ -262,7 +266,17 @@ class Translator:
         return self.models[0]
 
     def search_options(self, **given: Any) -> SearchOptions:
-        """Add defaults to search options: an imported model's own, else those of SearchOptions."""
+        """Add defaults to search options: an imported model's own, else those of SearchOptions.
+
+        Raises:
+            ValueError: An option is unknown, or as for SearchOptions.
+        """
+        names = [each.name for each in fields(SearchOptions)]
+        if unknown := sorted(given.keys() - {*names}):
+            raise ValueError(
+                f"Translator has no option {', '.join(unknown)}. It has {', '.join(names)}. For "
+                "those of generate(), call model.generate()."
+            )
         return SearchOptions(**{**self.engine.search_defaults, **given})
 
     def __call__(
@@ -340,13 +354,9 @@ class Translator:
         self.engine.check_options(options, phrases is not None)
         for column in (texts, prefixes, phrases):
             check_several(column)
-        for name, size in (
-            ("batch_size", batch_size),
-            ("max_tokens_per_batch", max_tokens_per_batch),
-            ("pool_size", pool_size),
-        ):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}.")
+        _check_sizes(
+            batch_size=batch_size, max_tokens_per_batch=max_tokens_per_batch, pool_size=pool_size
+        )
         given = source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
         return (
@@ -372,7 +382,7 @@ class Translator:
         filled = [
             index
             for index, given in enumerate(pool)
-            if given.text.strip() and self._has_room_for_phrases(sentences[index])
+            if not is_blank(given.text) and self._has_room_for_phrases(sentences[index])
         ]
         if len(filled) < len(pool):
             report(len(pool) - len(filled), 0)
@@ -395,8 +405,8 @@ class Translator:
 
     def score(
         self,
-        texts: Sequence[str],
-        targets: Sequence[str],
+        texts: Iterable[str],
+        targets: Iterable[str],
         options: SearchOptions | None = None,
         *,
         batch_size: int = BATCH_SIZE,
@@ -414,9 +424,20 @@ class Translator:
 
         Returns:
             The translations with their scores, in the order of the texts.
+
+        Raises:
+            ValueError: A text or target is not a str, their numbers differ, or a size is below 1.
         """
         check_several(texts)
         check_several(targets)
+        _check_sizes(batch_size=batch_size, max_tokens_per_batch=max_tokens_per_batch)
+        texts, targets = list(texts), list(targets)
+        for name, text in [
+            *(("Text", each) for each in texts),
+            *(("Target", each) for each in targets),
+        ]:
+            if not isinstance(text, str):
+                raise ValueError(f"{name}s must be str, got {type(text).__name__}.")
         if len(texts) != len(targets):
             raise ValueError(
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
@@ -454,8 +475,27 @@ class Translator:
 
     def _source_ids(self, text: str) -> list[int]:
         with named_tokenizer_errors(self.source_tokenizer):
-            ids: list[int] = self.source_tokenizer(clean_text(text)).input_ids
+            ids: list[int] = self.source_tokenizer(self.source_text(text)).input_ids
         return ids
+
+    def source_text(self, text: str) -> str:
+        """A sentence as its tokenizer gets it: stripped, and with plain blanks.
+
+        A blank stays where it is a part of a longer token: models of French may know the one before
+        question marks.
+        """
+        return self._blanks.sub(lambda found: found[1] or " ", clean_text(text))
+
+    @cached_property
+    def _blanks(self) -> re.Pattern[str]:
+        """Finds blanks, and as its group 1 tokens with a blank.
+
+        A blank that is a token alone, or is written as bytes, was too rare for a model to learn it.
+        """
+        blanks = f"[{''.join(BLANKS)}]"
+        tokens = (each for each in self.source_tokenizer.get_vocab() if len(each) > 1)
+        known = [re.escape(token) for token in tokens if re.search(blanks, token)]
+        return re.compile(f"({'|'.join(known) or '(?!)'})|{blanks}")
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
@@ -470,13 +510,13 @@ class Translator:
 
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
-        texts = [clean_text(given.text) for given in pool]
+        texts = [self.source_text(given.text) for given in pool]
         with named_tokenizer_errors(self.source_tokenizer):
             encoded_texts = self.source_tokenizer(texts).input_ids
         sentences = []
-        for given, text, ids in zip(pool, texts, encoded_texts, strict=True):
+        for given, ids in zip(pool, encoded_texts, strict=True):
             name = f"Sentence {given.number + 1}"
-            if given.text.strip() != text:
+            if replace_surrogates(given.text) != given.text:
                 logger.warning("%s: replaced invalid Unicode with U+FFFD.", name)
             # Leave room for the end.
             room = self.max_target_tokens - 1
@@ -520,10 +560,16 @@ class Translator:
         ]
 
 
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}.")
+
+
 def _check_dtype(dtype: str | torch.dtype | None) -> None:
     if not isinstance(dtype, str) or dtype == "auto":
         return
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+    if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
 
 
