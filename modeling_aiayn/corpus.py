@@ -361,19 +361,19 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
     return _pairs(pairs if source == "en" else [(german, english) for english, german in pairs])
 
 
-def warn_of_overlap(train: Dataset, held_out: Mapping[str, Dataset]) -> None:
-    """Log how many held-out source sentences are in the training data."""
-    sources = {name: set(pairs["source"]) for name, pairs in held_out.items()}
+def warn_of_overlap(
+    train: Dataset, held_out: Mapping[str, Dataset], column: str = "source"
+) -> None:
+    """Log how many held-out texts are in the training data; column holds them."""
+    sources = {name: set(examples[column]) for name, examples in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
     for batch in train.iter(BATCH_SIZE):
         for name, repeated in shared.items():
-            repeated |= sources[name].intersection(batch["source"])
+            repeated |= sources[name].intersection(batch[column])
     for name, repeated in shared.items():
-        if count := sum(source in repeated for source in held_out[name]["source"]):
+        if count := sum(text in repeated for text in held_out[name][column]):
             total = len(held_out[name])
-            logger.warning(
-                "%s: %d of %d source sentences are in the training data.", name, count, total
-            )
+            logger.warning("%s: %d of %d %ss are in the training data.", name, count, total, column)
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Dataset:

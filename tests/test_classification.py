@@ -119,13 +119,14 @@ def test_validation_texts_are_drawn_from_each_class(tmp_path):
     assert other["validation"]["text"] != splits["validation"]["text"]
 
 
-def test_classes_have_the_same_numbers_in_each_split(tmp_path):
+def test_classes_have_the_same_numbers_in_each_split(tmp_path, caplog):
     (tmp_path / "train.tsv").write_text("10\ta\n9\tb\nx\tc\n")
     (tmp_path / "test.tsv").write_text("x\tc\n9\tb\n")
     paths = {name: str(tmp_path / "test.tsv") for name in ("validation_file", "test_file")}
     splits = load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)
     assert splits["train"].features["label"].names == ["9", "10", "x"]
     assert list(splits["test"]["label"]) == [2, 0]
+    assert "test: 2 of 2 texts are in the training data." in caplog.messages
     (tmp_path / "test.tsv").write_text("y\tc\n")
     with pytest.raises(ValueError, match="the class 'y' is not in the training texts"):
         load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)

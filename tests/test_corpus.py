@@ -208,7 +208,7 @@ def test_overlap_with_held_out_pairs_is_counted(caplog):
     held_out = Dataset.from_dict({"source": ["b", "c"], "target": ["z", "w"]})
     with caplog.at_level(logging.WARNING):
         warn_of_overlap(train, {"test": held_out})
-    assert "test: 1 of 2 source sentences are in the training data" in caplog.text
+    assert "test: 1 of 2 sources are in the training data" in caplog.text
 
 
 def test_embedded_pairs_exist_in_both_directions():

@@ -49,6 +49,13 @@ def test_a_recipe_keeps_pairs_for_which_its_model_has_positions(monkeypatch, tmp
     check_max_length(data, build_config(model))
 
 
+def test_a_recipe_in_another_encoding_is_named(tmp_path):
+    recipe = tmp_path / "latin.yaml"
+    recipe.write_bytes(b"# caf\xe9\nmax_steps: 2\n")
+    with pytest.raises(ValueError, match=r"latin\.yaml: not UTF-8\. Save the recipe as UTF-8"):
+        read_recipe(recipe)
+
+
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_gives_a_configuration(path):
     recipe = read_recipe(path)

@@ -843,6 +843,17 @@ def test_a_checkpoint_of_another_run_is_rejected(run, cut, options, message):
         run("cut", **options)
 
 
+@pytest.mark.parametrize("names", [("linear", "reduce_lr_on_plateau"), ("greedy", "linear")])
+def test_a_schedule_with_another_kind_of_state_is_rejected(run, names):
+    before, after = (
+        {"lr_scheduler_type": name, "learning_rate": 0.1, "eval_strategy": "steps", "eval_steps": 2}
+        for name in names
+    )
+    run("run", at=5, **before)
+    with pytest.raises(ValueError, match=f"was '{names[0]}' .* is '{names[1]}' now: the state of"):
+        run("run", **after)
+
+
 def test_another_metric_is_rejected_once_scores_were_compared(run, tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 2, "predict_with_generate": True}
     run("run", at=5, metric_for_best_model="loss", **options)
@@ -1186,6 +1197,8 @@ def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
     for function in (Run, lambda args: claim_folder(args.output_dir)):
         with pytest.raises(NotADirectoryError, match="output_dir is not a directory"):
             function(arguments(tmp_path / "file"))
+    with pytest.raises(ValueError, match="output_dir is empty"):
+        claim_folder("")
 
 
 def test_evaluations_do_not_change_what_a_model_learns(run):

@@ -49,7 +49,7 @@ from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
-from modeling_aiayn.training.preconditions import check_trained_dtype
+from modeling_aiayn.training.preconditions import check_trained_dtype, warn_of_slow_training
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
@@ -616,6 +616,14 @@ def test_the_order_has_a_seed_of_its_own(tmp_path, encoded, tokenizer):
     ("options", "message"),
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
+        ({"label_names": ["foo"]}, r"label_names is not supported, got \['foo'\]"),
+        ({"enable_jit_checkpoint": True}, "a run saves a checkpoint on SIGTERM anyway"),
+        ({"accelerator_config": {"foo": 1}}, "invalid value: .* argument 'foo'"),
+        ({"max_steps": 0}, "at least one update: .* got 0 and"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "at least one update: .* got -1 and 0"),
+        ({"generation_num_beams": 0}, "generation_num_beams must be at least 1, got 0"),
+        ({"generation_max_length": 1}, "generation_max_length must be at least 2, .* got 1"),
+        ({"per_device_eval_batch_size": 0}, "per_device_eval_batch_size must be at least 1, got 0"),
         ({"lr_scheduler_kwargs": {"num_cycles": 2}}, r"noam has no lr_scheduler_kwargs, got \{"),
         (
             {"max_tokens_per_batch": 99, "train_sampling_strategy": "random"},
@@ -627,6 +635,20 @@ def test_the_order_has_a_seed_of_its_own(tmp_path, encoded, tokenizer):
 def test_flags_that_would_do_nothing_or_harm_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         arguments(tmp_path, **options)
+
+
+def test_a_run_without_a_whole_batch_is_refused(tmp_path, encoded, tokenizer):
+    options = {"per_device_train_batch_size": 10_000, "dataloader_drop_last": True}
+    trainer = make_trainer(tmp_path, encoded, tokenizer, max_tokens_per_batch=None, **options)
+    with pytest.raises(ValueError, match=r"leaves no batch of the \d+ training examples"):
+        trainer.train()
+
+
+def test_fp16_on_a_cpu_is_named_as_without_effect(tmp_path, caplog):
+    warn_of_slow_training(arguments(tmp_path, use_cpu=True))
+    assert not caplog.messages
+    warn_of_slow_training(arguments(tmp_path, use_cpu=True, fp16=True))
+    assert caplog.messages == ["fp16 has no effect on a CPU: the run trains in float32."]
 
 
 def test_vocabularies_and_model_fit_each_other(dataset):

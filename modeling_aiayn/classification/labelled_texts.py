@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ..corpus import read_json_lines, read_lines
+from ..corpus import read_json_lines, read_lines, warn_of_overlap
 from ..training.ignored_flags import reject_ignored
 
 logger = logging.getLogger(__name__)
@@ -159,6 +159,8 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
         )
         splits["train"], splits["validation"] = parts["train"], parts["test"]
         _check_drawn(splits, data.validation_share)
+    held_out = {split: dataset for split, dataset in splits.items() if split != "train"}
+    warn_of_overlap(splits["train"], held_out, "text")
     return DatasetDict(splits)
 
 

@@ -44,9 +44,13 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """Read the entries of a recipe.
 
     Raises:
-        ValueError: It is no mapping, or `required` is no list of names.
+        ValueError: It is not UTF-8 or no mapping, or `required` is no list of names.
     """
-    recipe = parse_yaml(path.read_text("utf-8"), str(path))
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8. Save the recipe as UTF-8.") from error
+    recipe = parse_yaml(text, str(path))
     if not isinstance(recipe, dict):
         raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
     names = recipe.get(REQUIRED, [])

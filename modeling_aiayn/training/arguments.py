@@ -17,6 +17,11 @@ MUON = "muon"
 WITHOUT_OPTIM_ARGS = (MUON, "adamw_torch", "adamw_torch_fused", "adafactor")
 # Schedules of transformers that follow the score of metric_for_best_model.
 PLATEAU_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
+# Flags that are at least 1 where they are given.
+COUNTS = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
+    *("pad_to_multiple_of", "generation_num_beams"),
+)
 # With noam, learning_rate multiplies equation 3; the paper has no such factor.
 NOAM_FACTOR = 1.0
 
@@ -120,7 +125,10 @@ class RunArguments(Seq2SeqTrainingArguments):
         # transformers rejects names of optimizers that it does not know.
         is_muon = self.optim == MUON
         self.optim = Seq2SeqTrainingArguments.optim if is_muon else self.optim
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except TypeError as error:  # of a mapping with an unknown key
+            raise ValueError(f"A training argument has an invalid value: {error}.") from error
         self.optim = MUON if is_muon else self.optim
         if self.lr_scheduler_type in PLATEAU_SCHEDULES:  # torch expects a loss
             given: Any = self.lr_scheduler_kwargs  # type: ignore[has-type]
@@ -151,6 +159,16 @@ class RunArguments(Seq2SeqTrainingArguments):
                 f"optim={str(self.optim)!r} has no optim_args, got {self.optim_args!r}. Adam's "
                 "options are adam_beta1, adam_beta2 and adam_epsilon."
             )
+        if self.label_names not in (None, ["labels"]):
+            raise ValueError(
+                f"label_names is not supported, got {self.label_names}: the labels of our models "
+                "are always named labels. Leave it out."
+            )
+        if self.enable_jit_checkpoint:
+            raise ValueError(
+                "enable_jit_checkpoint is not supported: a run saves a checkpoint on SIGTERM "
+                "anyway. Leave it out."
+            )
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size is not supported: a resumed run could get other batches. "
@@ -159,9 +177,18 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
 
     def _check_numbers(self) -> None:
-        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+        for name in COUNTS:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if self.generation_max_length is not None and self.generation_max_length < 2:
             raise ValueError(
-                f"pad_to_multiple_of must be at least 1, got {self.pad_to_multiple_of}."
+                "generation_max_length must be at least 2, a token and the start token, got "
+                f"{self.generation_max_length}."
+            )
+        if self.max_steps == 0 or (self.max_steps < 0 and self.num_train_epochs <= 0):
+            raise ValueError(
+                "A run needs at least one update: max_steps or num_train_epochs must be greater "
+                f"than 0, got {self.max_steps} and {self.num_train_epochs}."
             )
         if not 0 <= self.label_smoothing_factor <= 1:
             raise ValueError(
@@ -169,11 +196,6 @@ class RunArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}.")
-        if self.gradient_accumulation_steps < 1:
-            raise ValueError(
-                "gradient_accumulation_steps must be at least 1, got "
-                f"{self.gradient_accumulation_steps}."
-            )
         if not 0 <= self.r_drop < math.inf:
             raise ValueError(f"r_drop must be a number of at least 0, got {self.r_drop}.")
 

@@ -105,6 +105,15 @@ def check_has_examples(dataset: Any) -> None:
         raise ValueError("The training data has no examples. Check the files and --max_length.")
 
 
+def check_has_batches(loader: DataLoader[Any]) -> None:
+    """Raise a ValueError if a loader of training batches is empty; streams have no length."""
+    if hasattr(loader.dataset, "__len__") and not len(loader):
+        raise ValueError(
+            f"dataloader_drop_last leaves no batch of the {len(loader.dataset)} training examples. "
+            "Leave it out, or give a smaller per_device_train_batch_size."
+        )
+
+
 def token_batch_loader(
     dataset: Dataset | ResegmentedExamples,
     args: TrainingArguments,

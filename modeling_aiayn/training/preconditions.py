@@ -28,7 +28,9 @@ def check_trained_dtype(model: nn.Module) -> None:
 
 
 def warn_of_slow_training(args: TrainingArguments) -> None:
-    """Warn if bf16 is asked for on a CPU that has no instructions for it."""
+    """Warn if a CPU has no instructions for bf16, or ignores fp16."""
+    if args.fp16 and args.device.type == "cpu":
+        logger.warning("fp16 has no effect on a CPU: the run trains in float32.")
     if args.bf16 and not has_bfloat16_instructions(args.device.type):
         logger.warning(
             "This CPU has no fast products in bfloat16: with bf16, training is many times slower "

@@ -154,6 +154,8 @@ def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
 
 def check_not_a_file(output_dir: str | Path) -> None:
     """Check that output_dir is a folder, or can become one."""
+    if not str(output_dir):
+        raise ValueError("output_dir is empty. Give the folder of the run.")
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise NotADirectoryError(
             f"output_dir is not a directory: {output_dir}. Give another --output_dir."
@@ -162,10 +164,10 @@ def check_not_a_file(output_dir: str | Path) -> None:
 
 def claim_folder(output_dir: str | Path) -> None:
     """Lock output_dir until this process ends, and delete checkpoints that were left unfinished."""
+    check_not_a_file(output_dir)
     folder = Path(output_dir).resolve()
     if folder in _held:
         return
-    check_not_a_file(output_dir)
     pid_file = folder / PID_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)

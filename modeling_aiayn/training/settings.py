@@ -15,6 +15,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, TrainingArguments
 
+from .arguments import PLATEAU_SCHEDULES
+
 logger = logging.getLogger(__name__)
 
 # These cannot change within a run: the batches or the optimizer's state would no longer fit.
@@ -191,6 +193,11 @@ def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
                 "the earlier value, or start another run in a new --output_dir."
             )
     for name, value, before in _changes(then.get("free", {}), now["free"]):
+        if name == "lr_scheduler_type" and {value, before}.intersection(PLATEAU_SCHEDULES):
+            raise ValueError(
+                f"{name} was {before!r} when this run began, and is {value!r} now: the state of "
+                "one does not fit the other. Resume with the earlier value."
+            )
         logger.warning("%s is %r from here on; it was %r.", name, value, before)
 
 

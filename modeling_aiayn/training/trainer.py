@@ -42,7 +42,13 @@ from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .fsdp import support_fsdp2
 from .interruption import InterruptionCallback, separate_workers
-from .loaders import check_has_examples, example_lengths, padding_collator, token_batch_loader
+from .loaders import (
+    check_has_batches,
+    check_has_examples,
+    example_lengths,
+    padding_collator,
+    token_batch_loader,
+)
 from .meter import TokenMeter
 from .muon import muon_optimizer
 from .preconditions import check_trained_dtype, use_one_gpu, warn_of_slow_training
@@ -206,11 +212,13 @@ class AiaynTrainer(Seq2SeqTrainer):
         """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
 
         Raises:
-            ValueError: There is no training data, or see `cut_batches`.
+            ValueError: There is no training data, or no whole batch; or see `cut_batches`.
         """
         check_has_examples(self.train_dataset)
         if self._max_tokens is None or self.train_dataset is None:
-            return separate_workers(super().get_train_dataloader())
+            loader = super().get_train_dataloader()
+            check_has_batches(loader)
+            return separate_workers(loader)
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
