@@ -156,7 +156,8 @@ class AiaynGenerationMixin(GenerationMixin):
         """Return the length of the prefix, and max_new_tokens if no length is set."""
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
         if get_setting("max_length") is None and get_setting("max_new_tokens") is None:
-            return prefix, {"max_new_tokens": self._within_positions(DEFAULT_NEW_TOKENS, prefix)}
+            new_tokens = max(DEFAULT_NEW_TOKENS, minimum_new_tokens(prefix, get_setting))
+            return prefix, {"max_new_tokens": self._within_positions(new_tokens, prefix)}
         return prefix, {}
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:

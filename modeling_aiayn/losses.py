@@ -6,6 +6,7 @@ num_items_in_batch is the number of real labels in the whole step. None: count t
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers.utils import logging
@@ -141,9 +142,15 @@ def classification_loss(
     is_one_each = is_single_label or logits.size(-1) == 1
     has_shape = labels.numel() == len(logits) if is_one_each else labels.shape == logits.shape
     if not has_shape:
+        several = is_single_label and labels.shape == logits.shape
+        advice = (
+            " For several classes of a text, pass floating-point labels, and set "
+            "config.problem_type to 'multi_label_classification'."
+        )
         raise ValueError(
             f"{problem_type} needs one label for each {'text' if is_single_label else 'score'}, "
             f"got labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
+            f"{advice if several else ''}"
         )
     if is_single_label:
         return label_smoothed_cross_entropy(
@@ -179,5 +186,5 @@ def infer_problem_type(labels: Tensor, num_labels: int) -> str:
     """Infer config.problem_type from labels, [B] or [B, L], by the rule of transformers."""
     if num_labels == 1:
         return "regression"
-    is_integer = not labels.is_floating_point()
-    return "single_label_classification" if is_integer else "multi_label_classification"
+    is_single = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if is_single else "multi_label_classification"

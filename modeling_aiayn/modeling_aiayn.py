@@ -45,6 +45,15 @@ from .stacks import (
 )
 
 
+def _check_serves_targets(source_mask: Any) -> None:
+    if isinstance(source_mask, Tensor) and source_mask.dim() == 4 and source_mask.size(2) != 1:
+        raise ValueError(
+            "attention_mask has a row for each source token, and targets would read the same rows, "
+            f"got the shape {tuple(source_mask.shape)}. Pass it to model.get_encoder(), and its "
+            "output as encoder_outputs, with an attention_mask of one row."
+        )
+
+
 class AiaynModel(AiaynPreTrainedModel):
     """Figure 1 without the output projection: encoder and decoder."""
 
@@ -104,6 +113,7 @@ class AiaynModel(AiaynPreTrainedModel):
             )
         attention_mask = source_mask(input_ids, attention_mask, self.config)
         if encoder_outputs is None:
+            _check_serves_targets(attention_mask)
             encoder_output = self.encoder(
                 input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
@@ -341,14 +351,15 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
         logits = self.classifier(pooled)
         loss = None
         if labels is not None:
-            if self.config.problem_type is None:  # pipelines read it: softmax, sigmoid or neither
-                self.config.problem_type = infer_problem_type(labels, self.num_labels)
             problem_type = self.config.problem_type
+            problem_type = problem_type or infer_problem_type(labels, self.num_labels)
             if problem_type == "single_label_classification":
                 check_labels(labels, self.num_labels)
             loss = classification_loss(
                 logits, labels, problem_type, num_items_in_batch, label_smoothing_factor
             )
+            if self.config.problem_type is None:  # pipelines read it: softmax, sigmoid or neither
+                self.config.problem_type = problem_type  # only now: the labels may fit no loss
         return SequenceClassifierOutput(
             loss=loss,
             logits=logits,

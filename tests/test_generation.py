@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
-from modeling_aiayn import AiaynForConditionalGeneration
+from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
 
 SOURCES = torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1]])
 
@@ -188,6 +188,11 @@ def test_a_minimum_raises_the_limit_of_every_sentence():
         assert [sum(token != 1 for token in row[1:]) for row in output.tolist()] == expected
         alone = model.generate(SOURCES[:1, : lengths[0]], max_tokens_beyond_source=2, **options)
         assert alone.size(1) == 1 + expected[0]
+
+
+def test_a_minimum_raises_the_limit_of_a_language_model():
+    model = small_model(AiaynForCausalLM)
+    assert model.generate(SOURCES, min_new_tokens=30).size(1) == SOURCES.size(1) + 30
 
 
 def test_what_a_configuration_says_of_generation_counts(batch):

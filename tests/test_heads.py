@@ -343,6 +343,19 @@ def test_labels_of_the_wrong_shape_raise_an_error(problem_type, labels, message)
         classifier(problem_type=problem_type)(IDS, labels=torch.tensor(labels))
 
 
+def test_labels_without_a_loss_do_not_set_the_problem_type():
+    model = classifier(problem_type=None)
+    several = torch.eye(3, dtype=torch.long)[: len(IDS)]
+    with pytest.raises(ValueError, match="For several classes of a text, pass floating-point"):
+        model(IDS, labels=several)
+    assert model.config.problem_type is None
+    expected = model(IDS, labels=several.float()).loss
+    assert model.config.problem_type == "multi_label_classification"
+    model.config.problem_type = None
+    torch.testing.assert_close(model(IDS, labels=several.bool()).loss, expected)
+    assert model.config.problem_type == "multi_label_classification"
+
+
 def test_nan_scores_of_a_language_model_raise_an_error():
     model = language_model()
     with torch.no_grad():
