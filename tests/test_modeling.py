@@ -651,6 +651,23 @@ def test_an_invalid_source_mask_or_cache_raises_an_error():
         small_model(AiaynForCausalLM)(ids, memory=DynamicCache())
 
 
+def test_targets_do_not_read_the_rows_of_a_source_mask():
+    model = small_model()
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    rows = torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)).bool()[None, None]
+    with pytest.raises(ValueError, match=r"a row for each source token, .* \(1, 1, 5, 5\)\. Pass"):
+        model(ids, attention_mask=rows, decoder_input_ids=ids)
+    states = model.get_encoder()(ids, attention_mask=rows)
+    one_row = torch.ones(1, 1, 1, 5, dtype=torch.bool)
+    logits = [
+        model(encoder_outputs=states, attention_mask=mask, decoder_input_ids=ids[:, :3]).logits
+        for mask in (one_row, torch.ones_like(ids))
+    ]
+    torch.testing.assert_close(*logits)
+    plain = model(ids, attention_mask=one_row, decoder_input_ids=ids).logits
+    torch.testing.assert_close(plain, model(ids, decoder_input_ids=ids).logits)
+
+
 def test_the_hand_written_attention_is_the_default_for_every_way_to_build_a_model(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
