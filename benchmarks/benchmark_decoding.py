@@ -63,6 +63,8 @@ class BenchmarkArguments:
 def main() -> None:
     """Measure, and print tables."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
+    if arguments.model is not None and arguments.device != "cpu":
+        raise ValueError("--model is measured on a CPU only: leave out --model or --device.")
     languages = (arguments.source_lang, arguments.target_lang)
     texts = read_pairs(arguments.file, *languages)["source"]
     train = read_pairs(arguments.train_file, *languages)

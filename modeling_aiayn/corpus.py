@@ -365,11 +365,11 @@ def warn_of_overlap(
     train: Dataset, held_out: Mapping[str, Dataset], column: str = "source"
 ) -> None:
     """Log how many held-out texts are in the training data; column holds them."""
-    sources = {name: set(examples[column]) for name, examples in held_out.items()}
+    texts = {name: set(examples[column]) for name, examples in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
     for batch in train.iter(BATCH_SIZE):
         for name, repeated in shared.items():
-            repeated |= sources[name].intersection(batch[column])
+            repeated |= texts[name].intersection(batch[column])
     for name, repeated in shared.items():
         if count := sum(text in repeated for text in held_out[name][column]):
             total = len(held_out[name])

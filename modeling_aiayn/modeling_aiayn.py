@@ -45,11 +45,11 @@ from .stacks import (
 )
 
 
-def _check_serves_targets(source_mask: Any) -> None:
-    if isinstance(source_mask, Tensor) and source_mask.dim() == 4 and source_mask.size(2) != 1:
+def _check_serves_targets(mask: Any) -> None:
+    if isinstance(mask, Tensor) and mask.dim() == 4 and mask.size(2) != 1:
         raise ValueError(
             "attention_mask has a row for each source token, and targets would read the same rows, "
-            f"got the shape {tuple(source_mask.shape)}. Pass it to model.get_encoder(), and its "
+            f"got the shape {tuple(mask.shape)}. Pass it to model.get_encoder(), and its "
             "output as encoder_outputs, with an attention_mask of one row."
         )
 

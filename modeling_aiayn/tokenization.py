@@ -28,7 +28,7 @@ SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
-# All blanks of Unicode but the plain one: tab, line ends, the non-breaking space, ...
+# All blanks of Unicode except the plain space: tab, line ends, the non-breaking space, ...
 BLANKS = [each for each in map(chr, range(0x3001)) if each.isspace() and each != " "]
 # Categories of characters without a sign of their own: controls, formats and separators.
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")

@@ -51,7 +51,7 @@ class SentenceSearch:
         options: How to search.
         eos_token_ids: Ids that end a translation.
         max_length: Maximum number of tokens; the last must be one of eos_token_ids.
-        start_token_id: What the first step continues.
+        start_token_id: The id that the first step continues.
         prefix: The first ids of the translation.
         running: Unfinished hypotheses, best first, by their last ids; none once the search is done.
         ancestors: The running hypotheses after each step, one step behind the other. Only their
@@ -128,7 +128,8 @@ class SentenceSearch:
     def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
         """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
         width, tokens = self.options.width, candidates.tokens
-        if self.eos_token_ids.isdisjoint(tokens):  # as at most steps, which must be fast
+        # At most steps no candidate ends, so this case must be fast.
+        if self.eos_token_ids.isdisjoint(tokens):
             self._continue(candidates.first(width))
         else:
             for rank, token in enumerate(tokens[:width]):

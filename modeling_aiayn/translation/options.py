@@ -10,8 +10,8 @@ from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
 MAX_LENGTH_OFFSET = 100_000
-# What an option of a type may be; numpy's numbers too.
-ABSTRACT: dict[type, type] = {int: Integral, float: Real}
+# The classes that options of these types accept: numbers of numpy too.
+ACCEPTED: dict[type, type] = {int: Integral, float: Real}
 # Time and memory grow with most of these. The upper bounds are far above what is of use.
 RANGES: dict[str, tuple[float, float]] = {
     "num_beams": (1, 1000),
@@ -112,7 +112,7 @@ class SearchOptions:
         for each in fields(SearchOptions):
             value, default = getattr(self, each.name), each.default
             kind = int if default is None else type(default)
-            is_fit = isinstance(value, ABSTRACT.get(kind, kind)) and (
+            is_fit = isinstance(value, ACCEPTED.get(kind, kind)) and (
                 kind is bool or not isinstance(value, bool)
             )
             if not is_fit and not (default is None and value is None):

@@ -35,6 +35,16 @@ def check_several(texts: Iterable[object] | None) -> None:
         )
 
 
+def check_text(text: object, name: str) -> None:
+    """Check that a text is a str; name stands for it in the error.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be a str, got {type(text).__name__}.")
+
+
 def source_texts(
     texts: Iterable[str],
     prefixes: Iterable[str] | None,
@@ -60,9 +70,8 @@ def source_texts(
                 "prefix or phrases."
             )
         prefix = "" if prefixes is None else rest.pop(0)
-        for name, each in (("Sentence", text), ("Prefix", prefix)):
-            if not isinstance(each, str):
-                raise ValueError(f"{name} {number + 1} must be a str, got {type(each).__name__}.")
+        check_text(text, f"Sentence {number + 1}")
+        check_text(prefix, f"Prefix {number + 1}")
         wanted = rest.pop() if rest else ()
         if not (isinstance(wanted, list | tuple) and all(isinstance(each, str) for each in wanted)):
             raise ValueError(

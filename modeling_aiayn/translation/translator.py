@@ -45,6 +45,7 @@ from .pools import (
     SourceText,
     batches_by_length,
     check_several,
+    check_text,
     read_pools,
     source_texts,
 )
@@ -432,18 +433,15 @@ class Translator:
         check_several(targets)
         _check_sizes(batch_size=batch_size, max_tokens_per_batch=max_tokens_per_batch)
         texts, targets = list(texts), list(targets)
-        for name, text in [
-            *(("Text", each) for each in texts),
-            *(("Target", each) for each in targets),
-        ]:
-            if not isinstance(text, str):
-                raise ValueError(f"{name}s must be str, got {type(text).__name__}.")
         if len(texts) != len(targets):
             raise ValueError(
                 f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
             )
         options = options or self.search_options()
         names = [f"Sentence {number}" for number in range(1, len(texts) + 1)]
+        for name, text, target in zip(names, texts, targets, strict=True):
+            check_text(text, name)
+            check_text(target, f"{name}, target")
         sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
         ids = [self.encode_target(text, name) for text, name in zip(targets, names, strict=True)]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
