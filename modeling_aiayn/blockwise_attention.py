@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from .attention import additive_mask, scaled_dot_product_attention
+from .dropout import draw_factors
 
 # Queries, and keys, of a block. It has all heads of a sentence, and fits into a CPU's cache.
 BLOCK = 256
@@ -117,16 +118,12 @@ class _Blocks:
         return scores.masked_fill_(~mask, -torch.inf) if is_bool else scores.add_(mask)
 
     def kept(self, weights: Tensor, rows: slice, columns: slice) -> Tensor | float:
-        """Factors of a block's weights after dropout, the same at each call; see dropout.py."""
+        """Factors of a block's weights after dropout, the same at each call; as in section 5.4."""
         if not self.threshold:
             return 1.0
         place = rows.start * self.key.size(2) + columns.start
         generator = torch.Generator(weights.device).manual_seed(self.seed + place)
-        words = torch.empty(-(-weights.numel() // 4), dtype=torch.int64, device=weights.device)
-        words.random_(-(2**63), None, generator=generator)
-        draws = words.view(torch.int16)[: weights.numel()].view(weights.shape)
-        kept = (draws >= self.threshold - 2**15).to(weights.dtype)
-        return kept.mul_(2**16 / (2**16 - self.threshold))
+        return draw_factors(weights, self.threshold, generator)
 
 
 def _spans(length: int) -> Iterator[slice]:

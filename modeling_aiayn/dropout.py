@@ -15,7 +15,7 @@ def is_transformed() -> bool:
 def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
     """Set a share of the states, [...], to zero, and scale the others so that the mean stays.
 
-    On a CPU torch draws a separate random number for each state, on one core, which is slow. Here
+    On a CPU torch draws a random number for each state, on one core, which is slow. Here
     four states share one number of 64 bits. So the rate is rounded to a multiple of 2^-16, and the
     scale is that of the rounded rate.
 
@@ -30,8 +30,21 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
     is_ours = states.device.type == "cpu" and not is_transformed()
     if not is_ours or not 0 < threshold < 2**16:
         return functional.dropout(states, rate)
+    return states * draw_factors(states, threshold)
+
+
+def draw_factors(
+    states: Tensor, threshold: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw the factors of states, [...]: 0 for those that are dropped, and the scale of the others.
+
+    Args:
+        states: Numbers, [...], for their shape, dtype and device.
+        threshold: Share to drop, times 2^16; less than 2^16.
+        generator: Source of the random numbers. None: torch's own.
+    """
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device)
-    words.random_(-(2**63), None)
+    words.random_(-(2**63), None, generator=generator)
     draws = words.view(torch.int16)[: states.numel()].view(states.shape)
     kept = (draws >= threshold - 2**15).to(states.dtype)
-    return states * kept.mul_(2**16 / (2**16 - threshold))
+    return kept.mul_(2**16 / (2**16 - threshold))
