@@ -100,7 +100,8 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
             f"{labels[tuple(index)].item()} at index {index}. Check that the data "
             "belongs to this model."
         )
-    if is_ignored.all() and labels.numel():
+    # In evaluation a process may get only repeated rows, whose labels are masked.
+    if is_ignored.all() and labels.numel() and torch.is_grad_enabled():
         logger.warning_once(
             f"All labels of a batch are {IGNORED_LABEL} (no target), so its loss is 0."
         )

@@ -478,6 +478,10 @@ def test_a_batch_without_targets_has_loss_0_and_no_gradient(model, batch, caplog
     loss.backward()
     assert caplog.text.count("All labels of a batch are -100") == 1
     assert loss == 0
+    logger.warning_once.cache_clear()
+    with torch.no_grad():  # two processes mask rows that both have
+        model(batch["input_ids"], labels=torch.full((2, 4), -100))
+    assert caplog.text.count("All labels of a batch are -100") == 1
     assert all((p.grad == 0).all() for p in model.parameters())
 
 

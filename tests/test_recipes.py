@@ -56,6 +56,24 @@ def test_a_recipe_in_another_encoding_is_named(tmp_path):
         read_recipe(recipe)
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("max_steps: [1, 2]", "max_steps takes one value, got [1, 2]"),
+        ("learning: 1", "there is no flag --learning"),
+        ("train_file: []", "train_file has an empty value, got []. Fill it in, or remove"),
+        ("train_file: [a, ~]", "train_file has an empty value, got ['a', None]"),
+    ],
+)
+def test_an_entry_that_no_flag_takes_is_named(tmp_path, monkeypatch, capsys, entry, message):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"{entry}\n")
+    monkeypatch.setattr(sys, "argv", ["x", str(path), "--output_dir", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
+    assert f"error: the recipe {path}: {message}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_gives_a_configuration(path):
     recipe = read_recipe(path)

@@ -404,6 +404,9 @@ def test_a_named_checkpoint_does_not_replace_the_model_of_another_run(cut, tmp_p
         Run(arguments(other, resume=named, max_steps=14))
     (cut / "config.json").write_text("{}")
     assert Run(arguments(cut, resume=named, max_steps=14)).checkpoint is not None
+    (cut / "checkpoint-8").rename(tmp_path / "checkpoint-8")  # to a larger disk
+    (cut / "checkpoint-8").symlink_to(tmp_path / "checkpoint-8")
+    assert Run(arguments(cut, resume=named, max_steps=14)).checkpoint is not None
 
 
 def test_a_failed_run_restores_the_signal_handlers(run):
@@ -735,6 +738,10 @@ def test_a_run_is_finished_until_it_is_to_become_longer(tmp_path):
         with pytest.raises(ValueError, match=f"its model, with --start_from {tmp_path}"):
             is_finished(resume="auto", early_stopping_patience=patience, **patient)
     assert not is_finished()
+    for damaged in ({}, {"max_steps": 4, "num_train_epochs": "3"}, {"max_steps": 4, "flags": []}):
+        (tmp_path / "finished.json").write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=r"finished\.json is damaged\. Restore it, or delete"):
+            is_finished(resume="auto")
 
 
 @pytest.mark.parametrize(
@@ -843,6 +850,14 @@ def test_a_checkpoint_of_another_run_is_rejected(run, cut, options, message):
         run("cut", **options)
 
 
+def test_the_precision_that_accelerate_sets_is_recorded(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    run("run", at=5)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    with pytest.raises(ValueError, match="bf16 was True when this run began, and is False now"):
+        run("run")
+
+
 @pytest.mark.parametrize("names", [("linear", "reduce_lr_on_plateau"), ("greedy", "linear")])
 def test_a_schedule_with_another_kind_of_state_is_rejected(run, names):
     before, after = (
@@ -890,9 +905,11 @@ def test_each_training_argument_is_fixed_free_or_incidental():
 
 
 def test_other_data_and_another_tokenizer_are_rejected(cut, encoded, run):
-    with pytest.raises(ValueError, match="training data was '"):
-        run("cut", data=encoded.select([*range(199), 0]))
-    with pytest.raises(ValueError, match="validation data was '"):
+    other = encoded.select([*range(199), 0])
+    for options in ({}, {"sizes": {"vocabulary_sha256": ["of", "them"]}}):
+        with pytest.raises(ValueError, match=r"^The training data changed since this run began"):
+            run("cut", data=other, **options)
+    with pytest.raises(ValueError, match="The validation data changed since"):
         run("cut", held_out=10)
     run("other", at=5, sizes={"vocabulary_sha256": ["a", "b"]})
     with pytest.raises(ValueError, match=r"vocabulary_sha256 was \['a', 'b'\] when this run began"):
@@ -1295,6 +1312,12 @@ def test_a_folder_that_cannot_be_written_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(OSError, match=r"output_dir is not writable: .*run \(Permission denied\)"):
         claim_folder(tmp_path / "run")
+
+
+def test_a_loop_of_links_is_no_output_folder(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=r"output_dir is not writable: .*loop \(File exists\)"):
+        Run(arguments(tmp_path / "loop"))
 
 
 @pytest.fixture(scope="module")

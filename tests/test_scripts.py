@@ -866,6 +866,20 @@ def test_an_interrupt_exits_with_130_and_no_message(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_the_end_of_another_process_is_one_line(capsys, monkeypatch):
+    def job():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]")
+
+    with pytest.raises(RuntimeError, match="gloo"):  # without other processes, a bug
+        run_command(job)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    with pytest.raises(SystemExit):
+        run_command(job)
+    message = capsys.readouterr().err
+    assert message.startswith("error: Another process of this run has ended, so this one ends too.")
+    assert message.count("\n") == 1
+
+
 def has_gloo_threads(expected):
     """Whether this process has threads of gloo, within 10 s as expected.
 

@@ -690,6 +690,21 @@ def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
         PreparedData.load(tmp_path / "none")
 
 
+def test_data_that_cannot_be_handed_over_leaves_nothing(tmp_path, monkeypatch):
+    prepared = prepare_data(DataArguments(), NewModel(ModelArguments(vocab_size=600)).tokenizers)
+
+    def fill(self, folder):
+        raise OSError("Failed to write: No space left on device")
+
+    monkeypatch.setattr(type(prepared.source_tokenizer), "save_pretrained", fill)
+    message = (
+        r"cannot be written to .*data \(No space left on device\)\. Free space there, or set TMP"
+    )
+    with pytest.raises(OSError, match=message):
+        prepared.save(tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
 def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):
     with pytest.raises(ValueError, match="vocabulary must be bpe, word or token, got 'char'"):
         build_tokenizers(ModelArguments(vocabulary="char"), dataset)

@@ -15,7 +15,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
-from .recipes import REQUIRED, find_recipe, read_recipe, recipe_flags, recipe_help
+from .recipes import REQUIRED, find_fault, find_recipe, read_recipe, recipe_flags, recipe_help
 from .streams import STREAMS, protect_streams
 
 
@@ -48,6 +48,8 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         recipe = read_recipe(find_recipe(arguments[0]))
         required = recipe.pop(REQUIRED, [])
+        if fault := find_fault(recipe, parser):
+            parser.error(f"the recipe {arguments[0]}: {fault}")
         arguments = [*recipe_flags(recipe), *arguments[1:]]
     *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
@@ -130,12 +132,25 @@ def leave_other_processes() -> None:
         del group
 
 
+def _is_loss_of_process(error: BaseException) -> bool:
+    """Whether a message to another process of the job failed."""
+    is_group = distributed.is_available() and distributed.is_initialized()
+    signs = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+    is_of_group = isinstance(error, RuntimeError) and any(each in str(error) for each in signs)
+    return is_group and is_of_group
+
+
 def _explanation(error: BaseException) -> str | None:
     """The text of an error that a user can correct; None for a bug of ours."""
     if isinstance(error, StrictDataclassError):
         return str(error.__cause__ or error)
     if isinstance(error, (ValueError, OSError, ImportError)):
         return str(error)
+    if _is_loss_of_process(error):
+        return (
+            "Another process of this run has ended, so this one ends too. If that process printed "
+            "an error, it says why; otherwise it was killed, perhaps for lack of memory."
+        )
     if is_out_of_memory(error):
         return (
             f"Out of memory ({error}). Lower --batch_size, --max_tokens_per_batch or "

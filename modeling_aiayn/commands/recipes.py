@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
         raise ValueError(f"{path}: {REQUIRED} must be a list of names of flags, got {names!r}.")
     return recipe
+
+
+def find_fault(recipe: dict[str, Any], parser: ArgumentParser) -> str | None:
+    """Describe an entry of a recipe that no flag of the parser takes; None if there is none."""
+    options = {name: each for each in parser._actions for name in each.option_strings}
+    for name, value in recipe.items():
+        option = options.get(f"--{name}")
+        if option is None:
+            return f"there is no flag --{name}."
+        if isinstance(value, list) and option.nargs is None:
+            return f"{name} takes one value, got {value!r}."
+        if value == [] or (isinstance(value, list) and None in value):
+            return f"{name} has an empty value, got {value!r}. Fill it in, or remove the entry."
+    return None
 
 
 def recipe_flags(recipe: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..loading import load_tokenizer
+from ..whole_files import named_write_errors
 from .data import DataArguments, encode_pairs, load_splits
 
 # Returns the tokenizers of source and target, given the training pairs.
@@ -33,7 +34,23 @@ class PreparedData:
     target_tokenizer: PreTrainedTokenizerBase
 
     def save(self, folder: Path) -> None:
-        """Save the data into a new folder that only its owner may read."""
+        """Save the data into a new folder that only its owner may read.
+
+        Raises:
+            OSError: The folder cannot be written; nothing of it is left then.
+        """
+        try:
+            with named_write_errors(folder):
+                self._write(folder)
+        except OSError as error:
+            # The other processes would load what there is.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise OSError(
+                f"The prepared training data cannot be written to {folder} ({error.strerror}). "
+                "Free space there, or set TMPDIR to another folder."
+            ) from error
+
+    def _write(self, folder: Path) -> None:
         folder.mkdir(mode=0o700)
         self.splits.save_to_disk(folder / "splits")
         self.source_tokenizer.save_pretrained(folder / "source")

@@ -83,6 +83,9 @@ class Run:
             return False
         then, now = read_json_object(path), _length(self.args)
         flags = then.pop("flags", {})
+        lengths = [then.get(name, 0 if name == PATIENCE else None) for name in LENGTH]
+        if not (isinstance(flags, dict) and all(isinstance(each, int | float) for each in lengths)):
+            raise ValueError(f"{path} is damaged. Restore it, or delete it and resume the run.")
         if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
             return False
         if _is_longer(then, now):
@@ -145,7 +148,7 @@ def check_no_other_model(folder: Path) -> None:
 
 def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
     """Check that a checkpoint of another folder does not replace a model in output_dir."""
-    if has_model(output_dir) and checkpoint.folder.resolve().parent != output_dir.resolve():
+    if has_model(output_dir) and checkpoint.folder.parent.resolve() != output_dir.resolve():
         raise ValueError(
             f"output_dir {output_dir} holds a model of another run, and {checkpoint.folder} is not "
             "in it. Give a new --output_dir."
@@ -165,7 +168,7 @@ def check_not_a_file(output_dir: str | Path) -> None:
 def claim_folder(output_dir: str | Path) -> None:
     """Lock output_dir until this process ends, and delete checkpoints that were left unfinished."""
     check_not_a_file(output_dir)
-    folder = Path(output_dir).resolve()
+    folder = Path(os.path.realpath(output_dir))  # resolve() raises an error for a loop of links
     if folder in _held:
         return
     pid_file = folder / PID_FILE

@@ -62,6 +62,8 @@ PERFORMANCE = frozenset(
     ]
 )
 NO_FILE = "no file"
+# Ending of the names of hashes of data.
+DATA = " data"
 # Fields of a configuration that change neither a model's shape nor its results.
 _INCIDENTAL = {"transformers_version", "dtype", "auto_map", "architectures", "_name_or_path"}
 # Fields that are known only after a vocabulary has been built.
@@ -77,7 +79,7 @@ def run_settings(
     return {
         "fixed": _arguments(args, FIXED)
         | {name: value for name, value in _arguments(args, COMPARISON).items() if value is not None}
-        | {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()}
+        | {f"{name}{DATA}": data_sha256(dataset) for name, dataset in datasets.items()}
         | {"number of trained parameters": trained, "frozen weights": _weights_sha256(frozen)},
         "free": free_arguments(args),
         "model": model_settings(model.config),
@@ -186,6 +188,13 @@ def data_sha256(dataset: Any) -> str | None:
 
 def check_settings(then: dict[str, Any], now: dict[str, Any]) -> None:
     """Check that a run has the fixed settings of the checkpoint that it resumes from."""
+    # New data may change the vocabulary too: say first that the data changed.
+    for name, *_ in _changes(then.get("fixed", {}), now["fixed"]):
+        if name.endswith(DATA):
+            raise ValueError(
+                f"The {name} changed since this run began. Restore it, or start another run in a "
+                "new --output_dir."
+            )
     for kind in ("model", "fixed"):
         for name, value, before in _changes(then.get(kind, {}), now[kind]):
             raise ValueError(
