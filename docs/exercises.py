@@ -37,7 +37,7 @@ from modeling_aiayn.loading import find_model
 
 folder = find_model("aiayn-en-de")
 model, tokenizer = (each.from_pretrained(folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
-texts = ["A dog runs.", "The children play football in the park, and two women watch them."]
+texts = ["Hello.", "The children play football in the park, and two women watch them."]
 inputs = tokenizer(texts, padding=True, return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```

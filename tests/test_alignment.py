@@ -24,7 +24,7 @@ from modeling_aiayn.inspection.alignment_scores import (
     score_attentions,
 )
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
-from modeling_aiayn.inspection.token_words import words_of_tokens
+from modeling_aiayn.inspection.token_words import tokens_of_ids, words_of_tokens
 from modeling_aiayn.languages import set_languages
 from modeling_aiayn.translation import Translator
 
@@ -70,9 +70,10 @@ def test_each_token_belongs_to_the_word_that_contains_it(tokenizer):
             spelt[word] += token.replace("\N{LOWER ONE EIGHTH BLOCK}", "")
         assert [word.lower() for word in spelt] == [word.lower() for word in pair.source_words]
         assert words[-1] is None
-    # A token that is only a space has no word. The three bytes of a character share its word.
+    # A token that is only a space has the next word. The three bytes of a character share its word.
     words = words_of_tokens(tokenizer, "a 漢 b", ["a", "漢", "b"])
-    assert words[:6] == [0, None, 1, 1, 1, 2]
+    assert words[:6] == [0, 1, 1, 1, 1, 2]
+    assert tokens_of_ids(tokenizer, tokenizer("a 漢 b").input_ids).word_of == words
     # The lower case of İ is two characters.
     words = words_of_tokens(tokenizer, "İİİ o", ["İİİ", "o"])
     assert words[-2:] == [1, None]

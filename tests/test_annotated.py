@@ -94,6 +94,20 @@ def test_a_bug_is_planted_once(tmp_path, exercises):
 
 
 @pytest.mark.long
+def test_the_page_s_program_shows_the_bugs_that_it_names(tmp_path, exercises):
+    program = exercises.PAGE.partition("```python\n")[2].partition("```")[0]
+    command = (sys.executable, "-c", program)
+    outputs = {}
+    for number in (0, 3, 6, 7, 8):
+        folder = copy_of_the_project(tmp_path / str(number))
+        assert number == 0 or plant(folder, number).returncode == 0
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        outputs[number] = done.stdout
+    clean = outputs.pop(0)
+    assert clean.startswith("['Hallo!', ") and clean not in outputs.values()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(1, 11))
 def test_the_test_of_an_answer_finds_the_bug(tmp_path, exercises, number):
     folder = copy_of_the_project(tmp_path)

@@ -31,6 +31,7 @@ from modeling_aiayn.inspection.attention_weights import (
 )
 from modeling_aiayn.inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from modeling_aiayn.inspection.pictures import (
+    DOTS_PER_INCH,
     MAX_PIXELS,
     check_ending,
     drawable,
@@ -396,8 +397,22 @@ def test_svg_contains_the_tokens_as_text(hostile_maps, tmp_path):
     root = ElementTree.parse(path).getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     for token in HOSTILE:
-        assert texts.count(visible(token)) == 2, token
+        label = token if len(token) <= 30 else f"{token[:29]}…"
+        assert texts.count(visible(label)) == 2, token
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+
+
+def test_long_words_are_cut_and_titles_have_room(tmp_path):
+    address = f"https://example.com/{'page/' * 9}"
+    tokens = Tokens([address, "b"], [None, None], [])
+    maps = AttentionMaps(source=tokens, encoder=torch.rand(3, 2, 2, 2))  # two rows of 0.16 inch
+    draw_head_grid(maps.view(), tmp_path / "map.svg")
+    root = ElementTree.parse(tmp_path / "map.svg").getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count(f"{address[:29]}…") == 2 + 3  # below two maps, and beside three
+    draw_head_grid(maps.view(), tmp_path / "map.png")
+    with Image.open(tmp_path / "map.png") as image:
+        assert image.height > 3 * 1.2 * DOTS_PER_INCH  # room for titles beside the rows
 
 
 def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):

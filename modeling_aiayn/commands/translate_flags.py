@@ -47,7 +47,7 @@ class TranslateFlags(SourceFlags, StreamFlags):
     alignment: str | None = HfArg(
         default=None,
         help="Add a column of word links (source-target) read from the cross-attention of a layer "
-        "(2), of a layer and head (2,5), or of the mean of all (mean).",
+        "(2), of a layer and head (2,3), or of the mean of all (mean).",
     )
 
     def __post_init__(self) -> None:

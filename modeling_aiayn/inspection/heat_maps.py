@@ -58,13 +58,15 @@ def _draw_maps(
     names, families = labels_for(path, [*view.rows, *view.columns])
     rows, columns = names[: len(view.rows)], names[len(view.rows) :]
     font_size = min(10.0, 60 * cell_size)
-    gap = 0.35
-    width = max(cell_size * len(columns) + gap, 0.13 * font_size)  # at least that of the titles
-    margin = 0.5 + 0.3 * cell_size * max(map(len, names))
+    # A map is at least as large as its titles.
+    height, width = (
+        max(cell_size * len(labels) + 0.35, 0.13 * font_size) for labels in (rows, columns)
+    )
+    beside, below = (0.5 + 0.009 * font_size * max(map(len, labels)) for labels in (rows, columns))
     figure = Figure(
         figsize=(
-            max(len(choices[0]) * width, 2.5) + margin + 1.2,
-            max(len(choices) * (cell_size * len(rows) + gap), 1.5) + margin + 0.3,
+            max(len(choices[0]) * width, 2.5) + beside + 1.2,
+            max(len(choices) * height, 1.5) + below + 0.3,
         ),
         layout="constrained",
     )

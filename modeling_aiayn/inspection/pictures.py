@@ -24,6 +24,8 @@ MAX_PIXELS = 60_000_000
 MAX_PIXELS_OF_SIDE = 30_000
 # matplotlib takes minutes to lay out hundreds of labels, so only some are drawn.
 MAX_LABELS = 100
+# Characters of a label.
+MAX_LENGTH = 30
 DEFAULT_FONT = "DejaVu Sans"
 # Invisible characters that join or separate letters and emoji.
 JOINERS = "\u200c\u200d"
@@ -45,10 +47,11 @@ def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> 
 def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Prepare labels of a picture, and choose the font families to draw them with.
 
-    An SVG keeps the text, and its viewer chooses the fonts. A PNG uses this machine's fonts, and
-    the code point of a character that no font has.
+    Long labels are cut: a web address would take more room than the picture. An SVG keeps the text,
+    and its viewer chooses the fonts. A PNG uses this machine's fonts, and the code point of a
+    character that no font has.
     """
-    texts = list(texts)
+    texts = [each if len(each) <= MAX_LENGTH else f"{each[: MAX_LENGTH - 1]}…" for each in texts]
     labels, families = drawable(texts)
     if check_ending(path) == ".svg":
         return [visible(text) for text in texts], [*families, "sans-serif"]

@@ -112,8 +112,8 @@ def words_of_tokens(
 ) -> list[int | None]:
     """Find the index of each token's word; None for `</s>` and for tokens outside the words.
 
-    Slow tokenizers, as imported models have, give no offsets: decoded tokens are compared with the
-    text.
+    A token that is only a space belongs to the next word, as in `tokens_of_ids`. Slow tokenizers,
+    as imported models have, give no offsets: decoded tokens are compared with the text.
 
     Args:
         tokenizer: Any tokenizer.
@@ -139,7 +139,12 @@ def words_of_tokens(
         places = _places_by_offsets(tokenizer, text, limit)
     else:
         places = _places_by_decoding(tokenizer, text, limit)
-    return [None if place is None else word_at[place] for place in places]
+    numbers = [None if place is None else word_at[place] for place in places]
+    for index in reversed(range(len(places) - 1)):
+        place = places[index]
+        if place is not None and text[place : place + 1].isspace():
+            numbers[index] = numbers[index + 1]
+    return numbers
 
 
 def _places_by_offsets(
