@@ -56,6 +56,7 @@ MODEL_FILES = (
     *(f"{TARGET_TOKENIZER_FOLDER}/{name}" for name in TOKENIZER_FILES),
     "attention.py",
     "blockwise_attention.py",
+    "blockwise_operation.py",
     # Folders that earlier versions saved have this file.
     "checks.py",
     "chunked_loss.py",

@@ -17,12 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blockwise_attention import (
-    KERNELS,
-    blockwise_backward,
-    blockwise_forward,
-    empty_output,
-)
+from .blockwise_attention import blockwise_backward, blockwise_forward, empty_output
+from .blockwise_operation import KERNELS
 
 # Rows of a block; tl.dot multiplies matrices of at least 16 x 16.
 SMALLEST, LARGEST = 16, 64

@@ -1,6 +1,6 @@
 """One process of the parallel tests: `torchrun --nproc_per_node 2 parallel_worker.py MODE IN OUT`.
 
-Loads the model in IN under MODE (alone, ddp, fsdp, accelerate or tp), takes two steps on batch.pt,
+Loads the model in IN under MODE (alone, ddp, blockwise, fsdp, accelerate or tp), takes two steps on batch.pt,
 and leaves in OUT loss, gradients, generated ids and the saved model.
 """
 
@@ -20,12 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
 
-import modeling_aiayn  # noqa: F401 (registers the model)
+from modeling_aiayn import blockwise_operation
 from modeling_aiayn.commands.command_line import leave_other_processes
 from modeling_aiayn.training.fsdp import support_fsdp2
 
-# Modes that divide the weights among the processes.
+# Modes that divide the weights among the processes, and modes in which each has all of them.
 DIVIDED = ("fsdp", "accelerate")
+REPLICATED = ("ddp", "blockwise")
 
 
 def share(batch, mode):
@@ -58,6 +59,9 @@ def divided_by_accelerate(model):
 
 
 def load(mode, folder):
+    if mode == "blockwise":  # DDP with attention in blocks, of short texts too
+        blockwise_operation.FEWEST_SCORES = 0
+        return AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="aiayn_blockwise")
     if mode in ("alone", "ddp", "accelerate"):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
         return divided_by_accelerate(model) if mode == "accelerate" else model
@@ -73,9 +77,9 @@ def main(mode, folder, out):
     model = load(mode, folder).train()
     if mode == "fsdp":
         register_fsdp_forward_method(model, "generate")
-    replica = DistributedDataParallel(model) if mode == "ddp" else model
+    replica = DistributedDataParallel(model) if mode in REPLICATED else model
     # What splits batches averages gradients over processes, so the loss is taken that often.
-    copies = torch.distributed.get_world_size() if mode in ("ddp", *DIVIDED) else 1
+    copies = torch.distributed.get_world_size() if mode in (*REPLICATED, *DIVIDED) else 1
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for _ in range(2):

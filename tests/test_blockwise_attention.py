@@ -16,8 +16,9 @@ from transformers.masking_utils import (
 
 from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn import blockwise_attention as module
+from modeling_aiayn import blockwise_operation as operations
 from modeling_aiayn.attention import scaled_dot_product_attention
-from modeling_aiayn.blockwise_attention import blockwise_attention_forward
+from modeling_aiayn.blockwise_operation import blockwise_attention_forward
 
 B, H, K, W = 2, 3, 5, 4
 # Queries and keys: fewer than a block, whole blocks, and a part of a block.
@@ -28,7 +29,7 @@ NAME = "aiayn_blockwise"
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 8)
-    monkeypatch.setattr(module, "FEWEST_SCORES", 0)
+    monkeypatch.setattr(operations, "FEWEST_SCORES", 0)
 
 
 class Attention(torch.nn.Module):
@@ -97,6 +98,22 @@ def test_causal_attention_is_that_of_torch(length, dtype):
         torch.testing.assert_close(ours, theirs, atol=2 * tolerance, rtol=2 * tolerance)
 
 
+@pytest.mark.parametrize("kind", ["none", "padding", "heads", "bias"])
+def test_attention_with_a_mask_is_that_of_torch(kind):
+    given, mask = inputs(21, 37, torch.float32), mask_of(kind, 21, 37)
+    mask = mask.float() if kind == "bias" else mask
+    found, _ = blockwise_attention_forward(Attention(), *given, mask)
+    expected, _ = sdpa_attention_forward(Attention(), *given, mask)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    gradient = torch.randn_like(found)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, given, gradient),
+        torch.autograd.grad(expected, given, gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
 def test_blocks_that_no_query_attends_to_are_not_computed(monkeypatch):
     computed = []
     scores = module._Blocks.scores
@@ -124,7 +141,7 @@ def test_one_query_after_a_cache_attends_to_all_keys():
 
 @pytest.mark.parametrize("fewest", [0, 10**6], ids=["blocks", "plain"])
 def test_large_scores_and_rows_without_keys_stay_finite(monkeypatch, fewest):
-    monkeypatch.setattr(module, "FEWEST_SCORES", fewest)
+    monkeypatch.setattr(operations, "FEWEST_SCORES", fewest)
     query, key, value = inputs(20, 20, torch.float32)
     mask = torch.ones(B, 1, 20, 20, dtype=torch.bool)
     mask[0, :, 3:12] = False
@@ -137,16 +154,19 @@ def test_large_scores_and_rows_without_keys_stay_finite(monkeypatch, fewest):
     torch.testing.assert_close(found[1], plain(*given, None)[1])
 
 
-@pytest.mark.parametrize("operation", [module.blockwise_attention, module._Attention.apply])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_gradients_are_those_of_finite_differences_with_dropout(is_causal, operation):
+@pytest.mark.parametrize("operation", [operations.blockwise_attention, operations._Attention.apply])
+@pytest.mark.parametrize("kind", ["none", "causal", "padding", "heads", "bias"])
+def test_gradients_are_those_of_finite_differences_with_dropout(kind, operation):
     """The backward pass must draw the same weights again."""
-    seed = torch.tensor(7)
+    seed, is_causal = torch.tensor(7), kind == "causal"
+    mask = mask_of("none" if is_causal else kind, 9, 9)
+    mask = mask if mask is None else mask[:1, :2]
 
     def attend(query, key, value):
-        return operation(query, key, value, None, seed, 0.3, is_causal)[0]
+        return operation(query, key, value, mask, seed, 0.3, is_causal)[0]
 
-    assert torch.autograd.gradcheck(attend, inputs(11, 11), fast_mode=True)
+    given = [each[:1, :2].detach().requires_grad_() for each in inputs(9, 9)]
+    assert torch.autograd.gradcheck(attend, given)
 
 
 def test_a_rate_of_almost_1_leaves_finite_numbers():
@@ -238,8 +258,8 @@ def test_dropout_falls_on_weights_and_keeps_their_mean():
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_short_inputs_take_the_plain_form(monkeypatch, is_causal):
-    monkeypatch.setattr(module, "FEWEST_SCORES", 21 * 21 + 1)
-    monkeypatch.setattr(module, "_Attention", None)
+    monkeypatch.setattr(operations, "FEWEST_SCORES", 21 * 21 + 1)
+    monkeypatch.setattr(operations, "_Attention", None)
     given = inputs(21, 21)
     found, _ = blockwise_attention_forward(Attention(is_causal), *given, None)
     later = torch.ones(21, 21).triu(1).bool()
@@ -253,7 +273,7 @@ def test_short_inputs_take_the_plain_form(monkeypatch, is_causal):
 @pytest.mark.parametrize("fewest", [0, 10**6], ids=["blocks", "plain"])
 def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch, overrides, fewest):
     """With padding on both sides, and a causal decoder."""
-    monkeypatch.setattr(module, "FEWEST_SCORES", fewest)
+    monkeypatch.setattr(operations, "FEWEST_SCORES", fewest)
     model = small_model(**overrides)
     eager = model(**batch)
     eager.loss.backward()
@@ -315,6 +335,17 @@ def test_an_exported_program_takes_texts_of_any_length():
     program = torch.export.export(Encode(), tuple(given), dynamic_shapes=[{2: length}] * 3)
     other = [each.detach() for each in inputs(30, 30)]
     torch.testing.assert_close(program.module()(*other), plain(*other, None))
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_with_padding_is_exported(batch):
+    model = small_model(attn_implementation=NAME).eval()
+    ids = batch["input_ids"]
+    given = {"input_ids": ids, "attention_mask": (ids != model.config.pad_token_id).long()}
+    given |= {"decoder_input_ids": batch["labels"].clamp(min=1), "use_cache": False}
+    assert not given["attention_mask"].all()
+    program = torch.export.export(model, (), given, strict=False)
+    torch.testing.assert_close(program.module()(**given).logits, model(**given).logits)
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch):

@@ -19,7 +19,7 @@ IDS = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
 
 HUB_SET = {
     *("configuration_aiayn", "attention", "dropout", "layers", "stacks", "losses", "chunked_loss"),
-    *("generation", "modeling_aiayn", "blockwise_attention"),
+    *("generation", "modeling_aiayn", "blockwise_attention", "blockwise_operation"),
 }
 # Top-level modules of the workshop, each with the others that it may import.
 BASE_MODULES = {

@@ -22,7 +22,7 @@ from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 pytestmark = pytest.mark.long
 
-MODES = ["ddp", "fsdp", "accelerate", "tp"]
+MODES = ["ddp", "blockwise", "fsdp", "accelerate", "tp"]
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -10,6 +10,7 @@ from conftest import ROOT, small_model
 from test_blockwise_attention import NAME, Attention, mask_of, plain
 
 from modeling_aiayn import blockwise_attention as blocks
+from modeling_aiayn import blockwise_operation as operation
 
 pytest.importorskip("triton", minversion="3.4", reason="triton 3.4 is not installed")
 from modeling_aiayn import triton_attention as kernels
@@ -35,8 +36,8 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def on_cpu(monkeypatch):
     """Let models on the CPU take the kernels, as those on a GPU do."""
-    monkeypatch.setattr(blocks, "FEWEST_SCORES", 0)
-    monkeypatch.setitem(blocks.KERNELS, "cpu", (kernels.forward, kernels.backward))
+    monkeypatch.setattr(operation, "FEWEST_SCORES", 0)
+    monkeypatch.setitem(operation.KERNELS, "cpu", (kernels.forward, kernels.backward))
 
 
 def inputs(queries, keys):
@@ -152,7 +153,7 @@ def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
     # Dropout too takes the kernels.
     used.clear()
     query = torch.randn(1, 1, 8, 4, requires_grad=True)
-    blocks.blockwise_attention_forward(
+    operation.blockwise_attention_forward(
         Attention(), query, query, query, None, dropout=0.5
     )[0].sum().backward()  # fmt: skip
     assert len(used) == 2 and query.grad.isfinite().all()
