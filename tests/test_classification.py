@@ -21,7 +21,7 @@ from transformers import (
     pipeline,
 )
 
-from modeling_aiayn import AiaynForSequenceClassification
+from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.classification import labelled_texts
 from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import (
@@ -317,6 +317,16 @@ def test_training_can_start_from_a_classifier_of_other_classes(tokenizer, tmp_pa
     assert model.classifier.weight.shape[0] == 2
     assert torch.equal(model.classifier.weight, saved.classifier.weight) == (classes == 2)
     assert model.classifier.weight.std() > 0 and model.classifier.weight.isfinite().all()
+
+
+def test_a_language_model_has_no_encoder_to_start_from(tokenizer, tmp_path):
+    small_model(AiaynForCausalLM).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
+    with pytest.raises(
+        ValueError, match=r"start_from: .* holds a language model, which has no enc"
+    ):
+        build_classifier(ClassifierArguments(start_from=str(tmp_path)), train, 20)
 
 
 def test_training_can_start_from_a_bundled_model(tmp_path):

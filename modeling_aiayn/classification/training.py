@@ -148,6 +148,11 @@ def _start_from(
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = load_tokenizer(folder, **options)
     config = load_config(folder)
+    if "AiaynForCausalLM" in config.architectures:
+        raise ValueError(
+            f"start_from: {folder} holds a language model, which has no encoder. A classifier "
+            "starts from a translator or from another classifier."
+        )
     model = load_checked(
         AutoModelForSequenceClassification,
         folder,
