@@ -158,6 +158,13 @@ def test_startup_restores_the_handler_of_interrupts(run):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_the_demo_needs_an_empty_folder(monkeypatch, capsysbinary, tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    code, _, err = run_aiayn(monkeypatch, capsysbinary, "demo", "--output_dir", str(tmp_path))
+    message = f"error: {tmp_path} is not empty. Delete it, or give another --output_dir.\n"
+    assert (code, err) == (1, message)
+
+
 @pytest.mark.parametrize("path", ["demo.yaml", "recipes/demo.yaml"])
 def test_a_recipe_is_found_in_the_package_unless_the_file_exists(monkeypatch, tmp_path, path):
     monkeypatch.chdir(tmp_path)
