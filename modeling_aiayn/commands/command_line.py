@@ -1,6 +1,5 @@
 """Read flags and recipes, run a job, and report user errors in one line."""
 
-import gc
 import logging
 import signal
 import sys
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
 from ..memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
+from .process_group import is_loss_of_process, leave_other_processes
 from .recipes import REQUIRED, find_fault, find_recipe, read_recipe, recipe_flags, recipe_help
 from .streams import STREAMS, protect_streams
 
@@ -114,39 +113,13 @@ def _own_exit_code(main: Callable[[], None]) -> str | int | None:
     return None
 
 
-def leave_other_processes() -> None:
-    """End the process group of a job of several processes, with its threads.
-
-    Without this, a process that ends early may abort the work of the others. A trainer, which is
-    in a cycle of references, keeps the group, and a thread of gloo that frees a tensor while Python
-    ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
-
-    Such a thread needs Python's lock to free a tensor. The name `group` lets go of the group last
-    and gives up the lock while it waits for the threads. If a DDP model let go last, it would keep
-    the lock, and the process would hang.
-    """
-    if distributed.is_available() and distributed.is_initialized():
-        group = distributed.group.WORLD
-        distributed.destroy_process_group()
-        gc.collect()
-        del group
-
-
-def _is_loss_of_process(error: BaseException) -> bool:
-    """Whether a message to another process of the job failed."""
-    is_group = distributed.is_available() and distributed.is_initialized()
-    signs = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
-    is_of_group = isinstance(error, RuntimeError) and any(each in str(error) for each in signs)
-    return is_group and is_of_group
-
-
 def _explanation(error: BaseException) -> str | None:
     """The text of an error that a user can correct; None for a bug of ours."""
     if isinstance(error, StrictDataclassError):
         return str(error.__cause__ or error)
     if isinstance(error, (ValueError, OSError, ImportError)):
         return str(error)
-    if _is_loss_of_process(error):
+    if is_loss_of_process(error):
         return (
             "Another process of this run has ended, so this one ends too. If that process printed "
             "an error, it says why; otherwise it was killed, perhaps for lack of memory."
