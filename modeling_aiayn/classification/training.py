@@ -148,7 +148,7 @@ def _start_from(
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = load_tokenizer(folder, **options)
     config = load_config(folder)
-    if "AiaynForCausalLM" in config.architectures:
+    if "AiaynForCausalLM" in (config.architectures or []):
         raise ValueError(
             f"start_from: {folder} holds a language model, which has no encoder. A classifier "
             "starts from a translator or from another classifier."

@@ -131,7 +131,8 @@ class RunArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"A training argument has an invalid value: {error}.") from error
         self.optim = MUON if is_muon else self.optim
         # accelerate launch --mixed_precision sets a variable, which transformers obeys.
-        self.bf16, self.fp16 = (self.mixed_precision == each for each in ("bf16", "fp16"))
+        self.bf16 |= self.mixed_precision == "bf16"
+        self.fp16 |= self.mixed_precision == "fp16"
         if self.lr_scheduler_type in PLATEAU_SCHEDULES:  # torch expects a loss
             given: Any = self.lr_scheduler_kwargs  # type: ignore[has-type]
             mode = "max" if self.greater_is_better else "min"

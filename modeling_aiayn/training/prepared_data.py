@@ -46,8 +46,8 @@ class PreparedData:
             # The other processes would load what there is.
             shutil.rmtree(folder, ignore_errors=True)
             raise OSError(
-                f"The prepared training data cannot be written to {folder} ({error.strerror}). "
-                "Free space there, or set TMPDIR to another folder."
+                f"The prepared training data cannot be written to {folder} "
+                f"({error.strerror or error}). Free space there, or set TMPDIR to another folder."
             ) from error
 
     def _write(self, folder: Path) -> None:
