@@ -4,7 +4,7 @@ Dao 2023, FlashAttention-2 (arXiv:2307.08691). The softmax of a row needs its la
 sum of its exponentials. Both are kept while the keys come block by block; a larger score rescales
 what was added up before it (algorithm 1). The backward pass computes the weights of each block
 anew, from the logarithm of the row's sum (algorithm 2). Shapes are those of attention.py.
-blockwise_operation.py makes an operation of torch and of transformers of it.
+blockwise_operation.py registers both algorithms with torch and transformers.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Attention in blocks as an operation: of torch, with its gradient, and of transformers.
+"""Attention in blocks for models: an operation of torch with a gradient, and its registration.
 
-transformers calls it by the name aiayn_blockwise. The algorithms are in blockwise_attention.py.
+transformers knows it as aiayn_blockwise. The algorithms are in blockwise_attention.py.
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
 def draw_factors(
     states: Tensor, threshold: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Draw the factors of states, [...]: 0 for those that are dropped, and the scale of the others.
+    """Draw a factor for each of the states, [...]: 0 to drop it, or the scale to keep it with.
 
     Args:
         states: Numbers, [...], for their shape, dtype and device.

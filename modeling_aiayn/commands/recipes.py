@@ -61,7 +61,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def find_fault(recipe: dict[str, Any], parser: ArgumentParser) -> str | None:
-    """Describe an entry of a recipe that no flag of the parser takes; None if there is none."""
+    """Describe the first entry of a recipe that no flag of the parser takes, or return None."""
     options = {name: each for each in parser._actions for name in each.option_strings}
     for name, value in recipe.items():
         option = options.get(f"--{name}")

@@ -113,7 +113,8 @@ def words_of_tokens(
     """Find the index of each token's word; None for `</s>` and for tokens outside the words.
 
     A token that is only a space belongs to the next word, as in `tokens_of_ids`. Slow tokenizers,
-    as imported models have, give no offsets: decoded tokens are compared with the text.
+    as imported models have, give no offsets: decoded tokens are compared with the text, and a token
+    that is only a space has no word.
 
     Args:
         tokenizer: Any tokenizer.
