@@ -65,7 +65,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
         The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
     """
     query = _in_dtype(query, key.dtype).flatten(0, 1)
-    scores = torch.baddbmm(mask, query, key, alpha=1 / math.sqrt(query.size(-1)))
+    scores = torch.bmm(query, key)
+    torch.add(mask, scores, alpha=1 / math.sqrt(query.size(-1)), out=scores)
     weights = scores.softmax(-1)
     return torch.bmm(weights, value), weights
 
@@ -115,11 +116,11 @@ class FastAddNorm:
         return hidden_states
 
     def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to the layer's input."""
-        hidden_states = hidden_states + output
+        """Add the sub-layer's output, which is overwritten, to the layer's input."""
+        output += hidden_states
         if self.norm_first:
-            return hidden_states
-        return torch.layer_norm(hidden_states, *self.arguments)
+            return output
+        return torch.layer_norm(output, *self.arguments)
 
 
 class FastFeedForward:
