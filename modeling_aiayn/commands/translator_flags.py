@@ -7,6 +7,7 @@ from transformers.hf_argparser import HfArg
 
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
 from ..translation.translator import DTYPES, Translator
+from .freed_memory import keep_freed_memory
 from .saved_model import DEVICE_HELP, default_device
 
 # Help of --model where the bundled model is the default.
@@ -51,6 +52,7 @@ class ModelFlags:
 
     def load(self, **options: Any) -> Translator:
         """Load the translator; options are further ones of `Translator.from_pretrained`."""
+        keep_freed_memory()
         return Translator.from_pretrained(
             self.model,
             hub=self.hub,

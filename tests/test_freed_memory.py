@@ -1,0 +1,64 @@
+"""Commands keep freed memory for the next batch."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from modeling_aiayn.commands import freed_memory, translator_flags
+from modeling_aiayn.commands.translator_flags import ModelFlags
+from modeling_aiayn.translation.translator import Translator
+
+# Prints how many pages the system must give to a process that fills 256 MiB for the second time.
+# With the largest pages, of 2 MiB, these are 128.
+PAGES_OF_SECOND_TIME = """
+import resource, runpy, sys
+runpy.run_path(sys.argv[1])["keep_freed_memory"]()
+def fill():
+    b"x" * 2**28
+fill()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+fill()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def pages_of_second_time(**variables):
+    """Run the program above with variables of the environment."""
+    environment = {name: os.environ[name] for name in os.environ if "MALLOC" not in name}
+    command = [sys.executable, "-c", PAGES_OF_SECOND_TIME, str(freed_memory.__file__)]
+    result = subprocess.run(
+        command, env=environment | variables, capture_output=True, text=True, check=True
+    )
+    return int(result.stdout)
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc has options for freed memory"
+)
+def test_freed_memory_is_kept_unless_variables_say_otherwise():
+    assert pages_of_second_time() < 64
+    assert pages_of_second_time(MALLOC_MMAP_THRESHOLD_="131072") > 100
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_other_c_libraries_are_left_alone(error, monkeypatch):
+    def no_library(name):
+        raise error
+
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", no_library)
+    freed_memory.keep_freed_memory()
+
+
+def test_commands_keep_memory_before_they_load(monkeypatch):
+    calls = []
+
+    def load(*models, **options):
+        calls.append("load")
+
+    monkeypatch.setattr(translator_flags, "keep_freed_memory", lambda: calls.append("keep"))
+    monkeypatch.setattr(Translator, "from_pretrained", load)
+    ModelFlags(model=["folder"]).load()
+    assert calls == ["keep", "load"]
