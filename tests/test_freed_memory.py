@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,13 +12,13 @@ from modeling_aiayn.commands import freed_memory, translator_flags
 from modeling_aiayn.commands.translator_flags import ModelFlags
 from modeling_aiayn.translation.translator import Translator
 
-# Prints how many pages the system must give to a process that fills 256 MiB for the second time.
-# With the largest pages, of 2 MiB, these are 128.
+# Prints how many pages the system must give to a process that fills 240 MiB for the second time.
+# With the largest pages, of 2 MiB, these are 120.
 PAGES_OF_SECOND_TIME = """
 import resource, runpy, sys
 runpy.run_path(sys.argv[1])["keep_freed_memory"]()
 def fill():
-    b"x" * 2**28
+    [b"x" * (24 * 2**20) for _ in range(10)]
 fill()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 fill()
@@ -41,6 +42,25 @@ def pages_of_second_time(**variables):
 def test_freed_memory_is_kept_unless_variables_say_otherwise():
     assert pages_of_second_time() < 64
     assert pages_of_second_time(MALLOC_MMAP_THRESHOLD_="131072") > 100
+
+
+def test_older_glibc_gets_the_largest_threshold_that_it_takes(monkeypatch):
+    options = {}
+
+    def mallopt(option, value):
+        if option == freed_memory.MMAP_THRESHOLD and value > 32 * 2**20:
+            return 0
+        options[option] = value
+        return 1
+
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    freed_memory.keep_freed_memory()
+    assert options == {
+        freed_memory.TRIM_THRESHOLD: 2**30,
+        freed_memory.MMAP_THRESHOLD: 32 * 2**20,
+    }
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])

@@ -3,10 +3,13 @@
 import ctypes
 import os
 
-# Options of glibc's `mallopt`, by number, and the variables in which users set them.
-TRIM_THRESHOLD = (-1, "MALLOC_TRIM_THRESHOLD_")
-MMAP_THRESHOLD = (-3, "MALLOC_MMAP_THRESHOLD_")
+# Options of glibc's `mallopt`. Users set them by the variables MALLOC_..._THRESHOLD_.
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
 KEPT_BYTES = 2**30
+# Older releases of glibc refuse a larger MMAP_THRESHOLD. Their default grows up to it, but is fixed
+# at 128 KiB once TRIM_THRESHOLD is set.
+OLD_LARGEST_MMAP_THRESHOLD = 2**25
 
 
 def keep_freed_memory() -> None:
@@ -20,6 +23,7 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS and musl; Windows raises a TypeError
         return
-    for option, variable in (TRIM_THRESHOLD, MMAP_THRESHOLD):
-        if variable not in os.environ:
-            mallopt(option, KEPT_BYTES)
+    if "MALLOC_TRIM_THRESHOLD_" not in os.environ:
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ and not mallopt(MMAP_THRESHOLD, KEPT_BYTES):
+        mallopt(MMAP_THRESHOLD, OLD_LARGEST_MMAP_THRESHOLD)
