@@ -21,7 +21,7 @@ from tqdm import tqdm
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.attention import scaled_dot_product_attention
-from modeling_aiayn.blockwise_operation import blockwise_attention_forward
+from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 
 

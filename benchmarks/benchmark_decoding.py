@@ -27,7 +27,7 @@ from transformers.hf_argparser import HfArg
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.attention import additive_mask, scaled_dot_product_attention
-from modeling_aiayn.blockwise_operation import blockwise_attention_forward
+from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 
 # Calls between two events of a measurement.
@@ -191,7 +191,10 @@ def table_line(case: Case, rounds: int) -> str:
 def main() -> None:
     """Measure, and print tables."""
     (arguments,) = parse_arguments(__doc__, BenchmarkArguments)
-    if not torch.cuda.is_available() or "modeling_aiayn.triton_attention" not in sys.modules:
+    if (
+        not torch.cuda.is_available()
+        or "modeling_aiayn.attention_kernels.triton_attention" not in sys.modules
+    ):
         raise ValueError("This benchmark needs a GPU that torch can use, and triton 3.4 or newer.")
     torch.manual_seed(0)
     names = "".join(f"{name:>8}" for name in IMPLEMENTATIONS)

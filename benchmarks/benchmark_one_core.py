@@ -25,7 +25,7 @@ from own_process import OwnProcess, translate_in_turn
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.shortlist import Shortlist

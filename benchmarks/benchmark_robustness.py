@@ -13,8 +13,8 @@ from sacrebleu import corpus_bleu
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
-from modeling_aiayn.corpus import read_pairs
-from modeling_aiayn.training.augmentation import NOISES
+from modeling_aiayn.data.augmentation import NOISES
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.letter_case import natural_case
 

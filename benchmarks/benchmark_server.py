@@ -25,7 +25,7 @@ from threading import local
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.translation import Translator
 
 HOST = "127.0.0.1"

@@ -16,7 +16,7 @@ from transformers.hf_argparser import HfArg
 
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.data import encode_pairs
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
-from modeling_aiayn.loading import convert_for_cpu
+from modeling_aiayn.saved.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function

@@ -33,7 +33,7 @@ them, because `Translator` has its own copy of the layers. `generate()` does:
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.saved.loading import find_model
 
 folder = find_model("aiayn-en-de")
 model, tokenizer = (each.from_pretrained(folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))

@@ -15,7 +15,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.saved.loading import find_model
 
 parser = HfArgumentParser(TrainingArguments)
 parser.add_argument("--model", default="aiayn-en-de", help="a folder, or a bundled model")

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq
 from transformers import get_cosine_schedule_with_warmup as cosine_schedule
 
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.saved.loading import find_model
 
 parser = argparse.ArgumentParser(description="Fine-tune a translation model.")
 parser.add_argument("--model", default="aiayn-en-de", help="a folder, or aiayn-en-de")

@@ -18,7 +18,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.saved.loading import find_model
 
 parser = HfArgumentParser(Seq2SeqTrainingArguments)
 parser.add_argument("--model", default="aiayn-en-de", help="a folder, or aiayn-en-de")

@@ -11,8 +11,8 @@ from argparse import ArgumentParser
 
 import spacy
 
-from modeling_aiayn.corpus import read_pairs
-from modeling_aiayn.whole_files import write_file
+from modeling_aiayn.data.corpus import read_pairs
+from modeling_aiayn.saved.whole_files import write_file
 
 parser = ArgumentParser()
 parser.add_argument("--file", required=True, help="data/train for data/train.de and .en")

@@ -11,6 +11,7 @@ from transformers import (
 )
 from transformers.utils import is_triton_available
 
+from .attention_kernels import blockwise_operation  # noqa: F401
 from .configuration_aiayn import AiaynConfig
 from .modeling_aiayn import (
     AiaynDecoderModel,
@@ -49,4 +50,4 @@ for auto_class, head in HEADS.items():
 
 # Builds of torch for GPUs bring triton, and blockwise attention takes its kernels there.
 if (torch.version.cuda or torch.version.hip) and is_triton_available("3.4"):
-    from . import triton_attention  # noqa: F401
+    from .attention_kernels import triton_attention  # noqa: F401

@@ -21,8 +21,6 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 # Older versions of transformers load only the files that this one imports directly.
 from .attention import eager_attention_forward  # noqa: F401
-from .blockwise_attention import blockwise_forward  # noqa: F401
-from .blockwise_operation import blockwise_attention_forward  # noqa: F401
 from .chunked_loss import score_tokens
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop

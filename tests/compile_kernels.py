@@ -6,7 +6,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from modeling_aiayn import triton_attention as kernels
+from modeling_aiayn.attention_kernels import triton_attention as kernels
 
 # Bytes of shared memory of a program at most, by compute capability.
 SHARED_MEMORY = {75: 65_536, 80: 166_912, 86: 101_376, 90: 232_448}

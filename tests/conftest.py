@@ -26,15 +26,16 @@ from transformers.utils import hub as hub_module
 from versions.models import SIZES
 
 import aiayn
-from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration, publishing
+from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.classification.labelled_texts import TextDataArguments
 from modeling_aiayn.classification.training import ClassifierArguments, ClassifierTrainingArguments
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.language_model.texts import LanguageDataArguments
 from modeling_aiayn.language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
 )
+from modeling_aiayn.saved import publishing
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, encode_pairs

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 
 VOCAB = 40
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from training_setup import arguments, make_trainer
 
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.training.checkpoints import (
+from modeling_aiayn.training.data import encode_pairs
+from modeling_aiayn.training.resume.checkpoints import (
     check_checkpoint,
     choose_checkpoint,
     list_checkpoints,
 )
-from modeling_aiayn.training.data import encode_pairs
 
 STEPS = 60
 

@@ -15,10 +15,10 @@ from training_setup import arguments, make_trainer
 from transformers import TrainerCallback
 
 from modeling_aiayn.commands.process_group import leave_other_processes
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
-from modeling_aiayn.training.checkpoints import choose_checkpoint
 from modeling_aiayn.training.data import encode_pairs
+from modeling_aiayn.training.resume.checkpoints import choose_checkpoint
 
 # The same pairs in an update, whether one process has eight or two have four each.
 SEQUENTIAL = {

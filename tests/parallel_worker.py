@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
 
-from modeling_aiayn import blockwise_operation
+from modeling_aiayn.attention_kernels import blockwise_operation
 from modeling_aiayn.commands.process_group import leave_other_processes
 from modeling_aiayn.training.fsdp import support_fsdp2
 

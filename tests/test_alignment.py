@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import small_model
 
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import (
     align,
     aligner,
@@ -25,7 +25,7 @@ from modeling_aiayn.inspection.alignment_scores import (
 )
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import tokens_of_ids, words_of_tokens
-from modeling_aiayn.languages import set_languages
+from modeling_aiayn.saved.languages import set_languages
 from modeling_aiayn.translation import Translator
 
 

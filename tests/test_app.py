@@ -19,11 +19,11 @@ from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.app import EXAMPLES, AppFlags, make_page
-from modeling_aiayn.loading import BUNDLED_MODELS, find_model, load_model
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.text_pages import ClassificationPage, CompletionPage
 from modeling_aiayn.pages.translation_page import TranslationPage
+from modeling_aiayn.saved.loading import BUNDLED_MODELS, find_model, load_model
 from modeling_aiayn.serving.model_thread import ModelThread
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator

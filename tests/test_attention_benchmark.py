@@ -8,7 +8,7 @@ from benchmark_attention import IMPLEMENTATIONS, random_inputs
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_all_implementations_compute_the_same(monkeypatch, is_causal):
-    monkeypatch.setattr("modeling_aiayn.blockwise_operation.FEWEST_SCORES", 0)
+    monkeypatch.setattr("modeling_aiayn.attention_kernels.blockwise_operation.FEWEST_SCORES", 0)
     inputs = random_inputs(2, 3, 11, 5)
     found = {name: attend(inputs, 0.0, is_causal) for name, attend in IMPLEMENTATIONS.items()}
     torch.testing.assert_close(found["sdpa"], found["eager"])

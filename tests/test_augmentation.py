@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from datasets import Dataset
 
-from modeling_aiayn.training.augmentation import (
+from modeling_aiayn.data.augmentation import (
     NOISES,
     with_noisy_sources,
     with_reversed_pairs,

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from training_setup import make_trainer
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.training import averaging
 from modeling_aiayn.training.averaging import (
     average_weights,

@@ -8,7 +8,7 @@ from conftest import MULTI30K
 from datasets import Dataset
 from training_setup import arguments, logged, make_trainer
 
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.batches import (
     PAIR,

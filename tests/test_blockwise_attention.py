@@ -15,10 +15,10 @@ from transformers.masking_utils import (
 )
 
 from modeling_aiayn import AiaynForCausalLM
-from modeling_aiayn import blockwise_attention as module
-from modeling_aiayn import blockwise_operation as operations
 from modeling_aiayn.attention import scaled_dot_product_attention
-from modeling_aiayn.blockwise_operation import blockwise_attention_forward
+from modeling_aiayn.attention_kernels import blockwise_attention as module
+from modeling_aiayn.attention_kernels import blockwise_operation as operations
+from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
 
 B, H, K, W = 2, 3, 5, 4
 # Queries and keys: fewer than a block, whole blocks, and a part of a block.

@@ -18,8 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification.labelled_texts import encode_texts
 from modeling_aiayn.classification.training import ClassifierTrainingArguments
-from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.loading import BUNDLED_MODEL, find_model
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.saved.loading import BUNDLED_MODEL, find_model
 from modeling_aiayn.tokenization import train_bpe_tokenizer, train_word_tokenizer
 from modeling_aiayn.training import AiaynTrainer, bpe_dropout
 from modeling_aiayn.training.batches import PAIR, TEXT, TokenBatches, token_lengths

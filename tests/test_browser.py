@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from conftest import ROOT
 
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.interop.onnx_export import export_onnx
 from modeling_aiayn.translation import Translator
 

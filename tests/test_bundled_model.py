@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_aiayn.loading import BUNDLED_MODELS, CHECKPOINTS
+from modeling_aiayn.saved.loading import BUNDLED_MODELS, CHECKPOINTS
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
 

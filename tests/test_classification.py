@@ -37,8 +37,8 @@ from modeling_aiayn.classification.training import (
     build_classifier,
 )
 from modeling_aiayn.commands.classify import ClassifyFlags, classify
-from modeling_aiayn.loading import find_model
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.saved.loading import find_model
+from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainer
 
 ANIMALS = ["dog", "cat", "cow", "horse"]

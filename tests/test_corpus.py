@@ -10,7 +10,7 @@ from conftest import MULTI30K
 from datasets import Dataset
 
 from modeling_aiayn.classification.labelled_texts import read_labelled
-from modeling_aiayn.corpus import (
+from modeling_aiayn.data.corpus import (
     embedded_pairs,
     parse_columns,
     read_hub,

@@ -11,8 +11,14 @@ import torch
 from conftest import small_config, small_model
 from safetensors.torch import load_file, save_file
 
-from modeling_aiayn.corpus import MAX_LINE_BYTES, read_bytes, read_lines, read_rows, stream_lines
-from modeling_aiayn.parsing import parse_json, parse_yaml
+from modeling_aiayn.data.corpus import (
+    MAX_LINE_BYTES,
+    read_bytes,
+    read_lines,
+    read_rows,
+    stream_lines,
+)
+from modeling_aiayn.data.parsing import parse_json, parse_yaml
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
@@ -222,7 +228,7 @@ def test_devices_pipes_and_folders_are_no_texts(tmp_path, read):
 
 
 def test_endless_lines_and_bombs_are_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_aiayn.corpus.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("modeling_aiayn.data.corpus.MAX_LINE_BYTES", 1000)
     (tmp_path / "line").write_bytes(b"a\n" + b"b" * 1000)
     for read in (read_lines, read_all):
         with pytest.raises(ValueError, match="line:2: a line must have less than 1,000 bytes"):

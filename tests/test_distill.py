@@ -7,7 +7,7 @@ import pytest
 from sacrebleu import sentence_bleu
 
 from modeling_aiayn.commands.distill import DistillFlags, nearest
-from modeling_aiayn.corpus import read_pairs
+from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.translator import Translation

@@ -10,12 +10,12 @@ import torch
 from conftest import small_model
 from marked_documents import Generator, structure
 
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.documents.document import Document
 from modeling_aiayn.documents.markdown_blocks import escape_markdown, parse_markdown
 from modeling_aiayn.documents.marks import Block
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.documents.word_attention import word_attention
-from modeling_aiayn.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.translation import Translator
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from modeling_aiayn.embedded_corpus import SPLITS, as_text, generate_pairs
+from modeling_aiayn.data.embedded_corpus import SPLITS, as_text, generate_pairs
 
 
 @pytest.fixture(scope="module")

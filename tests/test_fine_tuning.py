@@ -11,9 +11,9 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_aiayn.corpus import embedded_pairs
-from modeling_aiayn.loading import CHECKPOINTS
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.data.corpus import embedded_pairs
+from modeling_aiayn.saved.loading import CHECKPOINTS
+from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.fine_tuning import (
     FineTuningArguments,

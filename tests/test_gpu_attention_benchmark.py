@@ -11,7 +11,7 @@ B, H, T, K = 3, 2, 7, 5
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_all_implementations_compute_the_same(monkeypatch, mask):
-    monkeypatch.setattr("modeling_aiayn.blockwise_operation.FEWEST_SCORES", 0)
+    monkeypatch.setattr("modeling_aiayn.attention_kernels.blockwise_operation.FEWEST_SCORES", 0)
     monkeypatch.setattr(benchmark, "_flex_attention", lambda: benchmark.flex_attention)
     states = [torch.randn(B, T, H, K).transpose(1, 2) for _ in "qkv"]
     case = Case(tuple(states), torch.tensor([7, 3, 5]), mask, 0.0)

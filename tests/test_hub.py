@@ -17,7 +17,7 @@ from transformers import AutoModel, pipeline
 
 import modeling_aiayn
 from modeling_aiayn import AiaynEncoderModel, AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.publishing import MODEL_FILES
+from modeling_aiayn.saved.publishing import MODEL_FILES
 from modeling_aiayn.tokenization import decode_lines, train_bpe_tokenizer
 from modeling_aiayn.translation import Translator
 
@@ -435,8 +435,8 @@ def test_import_registers_and_does_nothing_else(tmp_path):
     assert ast.literal_eval(output.splitlines()[-1]) == [
         "modeling_aiayn",
         "modeling_aiayn.attention",
-        "modeling_aiayn.blockwise_attention",
-        "modeling_aiayn.blockwise_operation",
+        "modeling_aiayn.attention_kernels.blockwise_attention",
+        "modeling_aiayn.attention_kernels.blockwise_operation",
         "modeling_aiayn.chunked_loss",
         "modeling_aiayn.configuration_aiayn",
         "modeling_aiayn.dropout",
@@ -445,6 +445,6 @@ def test_import_registers_and_does_nothing_else(tmp_path):
         "modeling_aiayn.losses",
         "modeling_aiayn.modeling_aiayn",
         "modeling_aiayn.stacks",
-        *(["modeling_aiayn.triton_attention"] if is_torch_for_gpus else []),
+        *(["modeling_aiayn.attention_kernels.triton_attention"] if is_torch_for_gpus else []),
     ]
     assert not list(tmp_path.iterdir())

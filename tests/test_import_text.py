@@ -51,7 +51,7 @@ from transformers import (
 from modeling_aiayn.commands.import_flags import ImportFlags
 from modeling_aiayn.commands.import_weights import read_foreign_model
 from modeling_aiayn.commands.push_to_hub import check_works
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import words_of_tokens
@@ -74,12 +74,12 @@ from modeling_aiayn.interop.vocabularies import (
     read_fairseq_dictionary,
     tokenizer_of_pieces,
 )
-from modeling_aiayn.languages import saved_languages
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.saved.languages import saved_languages
+from modeling_aiayn.saved.publishing import files_to_publish
+from modeling_aiayn.saved.whole_files import unfinished_path
 from modeling_aiayn.tokenization import decode_lines
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.whole_files import unfinished_path
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),

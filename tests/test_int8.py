@@ -12,16 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.commands.push_to_hub import check_works
-from modeling_aiayn.int8_weights import (
+from modeling_aiayn.interop.int8_export import export_int8
+from modeling_aiayn.saved.int8_weights import (
     INT8_WEIGHTS_NAME,
     SCALES,
     read_int8_weights,
     rounded_to_int8,
     save_int8_weights,
 )
-from modeling_aiayn.interop.int8_export import export_int8
-from modeling_aiayn.loading import BUNDLED_MODEL, find_model, load_model
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.saved.loading import BUNDLED_MODEL, find_model, load_model
+from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.torch_engine import TorchEngine
 

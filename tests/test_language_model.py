@@ -27,7 +27,7 @@ from modeling_aiayn.language_model.training import (
     text_score_table,
 )
 from modeling_aiayn.language_model.windows import covering_windows, random_windows
-from modeling_aiayn.publishing import files_to_publish
+from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.tokenization import byte_tokenizer, train_character_tokenizer
 from modeling_aiayn.training import AiaynTrainer
 

@@ -10,7 +10,7 @@ from modeling_aiayn.commands.evaluate_translation import EvaluationFlags
 from modeling_aiayn.commands.quantize import QuantizeFlags
 from modeling_aiayn.commands.serve import ServeFlags
 from modeling_aiayn.commands.translate_flags import TranslateFlags
-from modeling_aiayn.languages import choose_languages, saved_languages, set_languages
+from modeling_aiayn.saved.languages import choose_languages, saved_languages, set_languages
 
 
 @pytest.fixture

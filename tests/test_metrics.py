@@ -4,8 +4,8 @@ import evaluate
 import pytest
 import sacrebleu
 
-from modeling_aiayn import metrics
-from modeling_aiayn.metrics import TranslationScores, moses_bleu
+from modeling_aiayn.data import metrics
+from modeling_aiayn.data.metrics import TranslationScores, moses_bleu
 
 HYPOTHESES = ["Two dogs, running in the grass.", "A man sits on a red T-shirt ."]
 REFERENCES = ["Two dogs run in the grass.", "a man sits on a red t-shirt."]

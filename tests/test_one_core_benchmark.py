@@ -8,7 +8,7 @@ import torch
 from benchmark_one_core import with_vmap, write_vmap
 
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
-from modeling_aiayn.loading import find_model
+from modeling_aiayn.saved.loading import find_model
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.shortlist import LinkCounts, Shortlist

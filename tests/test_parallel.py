@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 import aiayn
-from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.languages import set_languages
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.saved.languages import set_languages
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 
 pytestmark = pytest.mark.long

@@ -25,12 +25,12 @@ from modeling_aiayn import (
     AiaynForCausalLM,
     AiaynForSequenceClassification,
     AiaynModel,
-    publishing,
 )
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
 from modeling_aiayn.pages.space import pinned_requirements
-from modeling_aiayn.publishing import (
+from modeling_aiayn.saved import publishing
+from modeling_aiayn.saved.publishing import (
     PUBLISHED,
     deletions_of_earlier,
     files_to_publish,

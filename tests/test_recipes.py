@@ -9,8 +9,8 @@ import yaml
 from modeling_aiayn import AiaynConfig
 from modeling_aiayn.commands.command_line import parse_arguments
 from modeling_aiayn.commands.recipes import RECIPES, read_recipe, recipe_flags
-from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.parsing import parse_yaml
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.data.parsing import parse_yaml
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, check_max_length
 from modeling_aiayn.training.setup import (

@@ -32,26 +32,21 @@ from transformers import (
     TrainerState,
 )
 
-from modeling_aiayn import AiaynForConditionalGeneration, whole_files
+from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.configuration_aiayn import AiaynConfig
-from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.training import (
-    AiaynTrainer,
-    AiaynTrainingArguments,
-    checkpoints,
-    curves,
-    interruption,
-    settings,
-)
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.saved import whole_files
+from modeling_aiayn.saved.whole_files import UNFINISHED_FOLDER
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, curves
 from modeling_aiayn.training.averaging import best_checkpoints
-from modeling_aiayn.training.checkpoints import check_checkpoint, choose_checkpoint
 from modeling_aiayn.training.data import DataArguments
-from modeling_aiayn.training.interruption import InterruptionCallback
-from modeling_aiayn.training.run import Run, claim_folder
-from modeling_aiayn.training.settings import check_settings, is_more_patient, model_settings
+from modeling_aiayn.training.resume import checkpoints, interruption, settings
+from modeling_aiayn.training.resume.checkpoints import check_checkpoint, choose_checkpoint
+from modeling_aiayn.training.resume.interruption import InterruptionCallback
+from modeling_aiayn.training.resume.run import Run, claim_folder
+from modeling_aiayn.training.resume.settings import check_settings, is_more_patient, model_settings
 from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.training.trainer import WEIGHTS
-from modeling_aiayn.whole_files import UNFINISHED_FOLDER
 
 STEPS = {
     "max_steps": 14,
@@ -1254,7 +1249,7 @@ def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenize
 
 HOLD = """
 import sys, time
-from modeling_aiayn.training.run import claim_folder
+from modeling_aiayn.training.resume.run import claim_folder
 claim_folder(sys.argv[1])
 print("held", flush=True)
 time.sleep(60)

@@ -38,8 +38,8 @@ from modeling_aiayn.commands.shares import Share
 from modeling_aiayn.commands.translate_flags import TranslateFlags
 from modeling_aiayn.commands.translation_output import TranslationOutput
 from modeling_aiayn.commands.translator_flags import TranslatorFlags
-from modeling_aiayn.embedded_corpus import generate_pairs
-from modeling_aiayn.parsing import parse_yaml
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.data.parsing import parse_yaml
 from modeling_aiayn.translation.pools import POOL_SIZE
 from modeling_aiayn.translation.translator import Translator
 

@@ -13,7 +13,7 @@ from conftest import small_model
 
 import modeling_aiayn
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.blockwise_operation import blockwise_attention_forward
+from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
 from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.inspection.lexical_links import count_links

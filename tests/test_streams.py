@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 from conftest import ROOT
 
-from modeling_aiayn.embedded_corpus import generate_pairs
+from modeling_aiayn.data.embedded_corpus import generate_pairs
 
 STREAMS = ROOT / "modeling_aiayn" / "commands" / "streams.py"
 # A job with a log on stderr, and lines on stdout that are its results or another log. It imports

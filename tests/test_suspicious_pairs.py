@@ -5,8 +5,8 @@ import logging
 import pytest
 from datasets import Dataset
 
+from modeling_aiayn.data.suspicious_pairs import report_suspicious, script_of
 from modeling_aiayn.training.data import DataArguments, load_splits
-from modeling_aiayn.training.suspicious_pairs import report_suspicious, script_of
 
 GOOD = [
     ("Привет, мир.", "Hello, world."),

@@ -51,9 +51,9 @@ from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
 from modeling_aiayn.training.preconditions import check_trained_dtype, warn_of_slow_training
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
+from modeling_aiayn.training.resume.settings import data_sha256
 from modeling_aiayn.training.sampling import LengthGroups
 from modeling_aiayn.training.schedule import noam_rate, noam_schedule
-from modeling_aiayn.training.settings import data_sha256
 from modeling_aiayn.training.setup import ModelArguments, NewModel, build_model, build_tokenizers
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
@@ -815,11 +815,11 @@ def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypat
 
 IMPORT_WITHOUT_UNIX = """
 import os, sys
-import modeling_aiayn.metrics, accelerate, datasets, filelock, torch, transformers
+import modeling_aiayn.data.metrics, accelerate, datasets, filelock, torch, transformers
 for name in ("fcntl", "modeling_aiayn.translation"):
     sys.modules[name] = None
 del os.setpgrp
-import modeling_aiayn.training, modeling_aiayn.training.averaging, modeling_aiayn.training.run
+import modeling_aiayn.training, modeling_aiayn.training.averaging, modeling_aiayn.training.resume.run
 print([name for name in sys.modules if name.startswith("modeling_aiayn.translation.")])
 """
 

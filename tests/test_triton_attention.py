@@ -9,11 +9,11 @@ import torch
 from conftest import ROOT, small_model
 from test_blockwise_attention import NAME, Attention, mask_of, plain
 
-from modeling_aiayn import blockwise_attention as blocks
-from modeling_aiayn import blockwise_operation as operation
+from modeling_aiayn.attention_kernels import blockwise_attention as blocks
+from modeling_aiayn.attention_kernels import blockwise_operation as operation
 
 pytest.importorskip("triton", minversion="3.4", reason="triton 3.4 is not installed")
-from modeling_aiayn import triton_attention as kernels
+from modeling_aiayn.attention_kernels import triton_attention as kernels
 
 B, H, K, W = 2, 3, 5, 20
 LENGTHS = [(7, 9), (21, 37), (32, 16)]
@@ -213,7 +213,7 @@ def test_tf32_that_transformers_switched_on_is_seen():
     """Reading allow_tf32 is an error then."""
     program = (
         "import torch; torch.backends.fp32_precision = 'tf32'\n"
-        "from modeling_aiayn.triton_attention import _precision\n"
+        "from modeling_aiayn.attention_kernels.triton_attention import _precision\n"
         "assert _precision(torch.float32) == 'tf32'"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from modeling_aiayn import whole_files
-from modeling_aiayn.whole_files import (
+from modeling_aiayn.saved import whole_files
+from modeling_aiayn.saved.whole_files import (
     UNFINISHED_FOLDER,
     delete_folder,
     new_file,

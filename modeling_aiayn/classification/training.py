@@ -13,8 +13,8 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
-from ..loading import check_directory, find_model, load_checked, load_config, load_tokenizer
 from ..modeling_aiayn import AiaynForSequenceClassification
+from ..saved.loading import check_directory, find_model, load_checked, load_config, load_tokenizer
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import TextTrainingArguments
 from ..training.fine_tuning import RATES

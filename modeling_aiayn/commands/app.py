@@ -13,7 +13,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
-from ..loading import BUNDLED_MODEL, check_package, find_model
+from ..saved.loading import BUNDLED_MODEL, check_package, find_model
 from ..translation.translator import Translator
 from .command_line import parse_arguments
 from .saved_model import DEVICE_HELP, default_device, load_with_tokenizer, saved_architecture

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser, TrainingArguments
 
-from ..memory import is_out_of_memory
+from ..saved.memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
 from .process_group import is_loss_of_process, leave_other_processes
 from .recipes import REQUIRED, find_fault, find_recipe, read_recipe, recipe_flags, recipe_help

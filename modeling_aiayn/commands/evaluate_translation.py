@@ -16,9 +16,10 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import read_lines, skip_empty
-from ..loading import check_package
-from ..metrics import moses_bleu
+from ..data.corpus import read_lines, skip_empty
+from ..data.metrics import moses_bleu
+from ..saved.loading import check_package
+from ..saved.whole_files import write_file
 from ..translation.evaluation import (
     evaluate_translation,
     lines_for_all_rows,
@@ -26,7 +27,6 @@ from ..translation.evaluation import (
     score_translations,
     with_translations,
 )
-from ..whole_files import write_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..corpus import read_lines
-from ..embedded_corpus import generate_pairs
+from ..data.corpus import read_lines
+from ..data.embedded_corpus import generate_pairs
 from .translator_flags import ModelFlags
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..loading import check_package
+from ..saved.loading import check_package
 from .command_line import parse_arguments
 from .export_flags import ExportFlags
 

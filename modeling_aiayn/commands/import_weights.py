@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..data.parsing import parse_mapping
 from ..interop.annotated import read_annotated
 from ..interop.examples import Examples
 from ..interop.fairseq import FairseqText, read_fairseq
@@ -28,7 +29,6 @@ from ..interop.library_models import fetch
 from ..interop.marian import read_marian
 from ..interop.opennmt import read_opennmt
 from ..interop.torch_transformer import TorchNames, read_torch_transformer
-from ..parsing import parse_mapping
 from .command_line import parse_arguments
 from .import_flags import SYSTEM_FLAGS, ImportFlags
 

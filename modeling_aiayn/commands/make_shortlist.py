@@ -13,10 +13,10 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..inspection.lexical_links import count_links
-from ..languages import saved_languages
+from ..saved.languages import saved_languages
+from ..saved.whole_files import new_file
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
-from ..whole_files import new_file
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .pair_flags import PAIRS_HELP, PairFlags

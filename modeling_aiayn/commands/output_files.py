@@ -13,8 +13,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from ..loading import find_model
-from ..publishing import MODEL_FILES, WEIGHT_FILES
+from ..saved.loading import find_model
+from ..saved.publishing import MODEL_FILES, WEIGHT_FILES
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
-from ..corpus import files_of, is_tsv, parse_columns, read_pairs, read_rows
-from ..languages import choose_languages
+from ..data.corpus import files_of, is_tsv, parse_columns, read_pairs, read_rows
+from ..saved.languages import choose_languages
 from .translator_flags import ModelFlags
 
 PAIRS_HELP = (

@@ -28,9 +28,9 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
-from ..loading import check_directory, check_package, find_model, load_config
 from ..pages.space import SPACE_SDK, space_operations
-from ..publishing import model_operations, upload
+from ..saved.loading import check_directory, check_package, find_model, load_config
+from ..saved.publishing import model_operations, upload
 from ..translation import Translator
 from .command_line import parse_arguments, typed_command
 from .saved_model import load_with_tokenizer

@@ -14,10 +14,10 @@ from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..interop.int8_export import export_int8
-from ..loading import find_file, find_model
+from ..saved.loading import find_file, find_model
+from ..saved.whole_files import check_unused
 from ..translation import Translator
 from ..translation.evaluation import score_translations
-from ..whole_files import check_unused
 from .command_line import parse_arguments
 from .pair_flags import PAIRS_HELP, PairFlags
 from .search_flags import OneBestFlags

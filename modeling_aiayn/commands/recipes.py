@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from ..parsing import parse_yaml
+from ..data.parsing import parse_yaml
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """\

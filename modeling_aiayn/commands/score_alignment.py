@@ -22,7 +22,7 @@ from ..inspection.alignment_scores import (
     score_attentions,
 )
 from ..inspection.pictures import check_ending
-from ..languages import DEFAULT_LANGUAGES, saved_languages
+from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
 from .output_files import check_outputs
 from .translator_flags import ModelFlags

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers.hf_argparser import HfArg
 
-from ..languages import choose_languages
-from ..loading import BUNDLED_MODEL, check_package
+from ..saved.languages import choose_languages
+from ..saved.loading import BUNDLED_MODEL, check_package
 from .command_line import parse_arguments
 from .search_flags import OneBestFlags
 from .server_flags import ServerFlags

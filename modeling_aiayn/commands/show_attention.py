@@ -23,8 +23,8 @@ from ..inspection.attention_weights import (
 )
 from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
-from ..loading import find_model
 from ..modeling_aiayn import AiaynEncoderModel
+from ..saved.loading import find_model
 from .command_line import parse_arguments
 from .output_files import check_outputs, files_of_models
 from .saved_model import default_device, load_with_tokenizer, saved_architecture

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..languages import DEFAULT_LANGUAGES, saved_languages
+from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from ..translation.letter_case import natural_case
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from ..language_model.windows import covering_windows, random_windows
 from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.progress import training_table
-from ..training.run import Run
+from ..training.resume.run import Run
 from .command_line import parse_arguments, typed_command
 from .public_paths import corpus_name
 from .training_report import base_facts, run_facts, write_report

@@ -15,8 +15,8 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import set_seed
 
-from ..languages import set_languages
-from ..metrics import SCORES
+from ..data.metrics import SCORES
+from ..saved.languages import set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments, check_max_length
@@ -31,8 +31,8 @@ from ..training.fine_tuning import (
 )
 from ..training.prepared_data import PreparedData, prepare_data_once
 from ..training.progress import training_table
-from ..training.run import Run
-from ..training.settings import LOSSES
+from ..training.resume.run import Run
+from ..training.resume.settings import LOSSES
 from ..training.setup import ModelArguments, NewModel
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table

@@ -10,9 +10,9 @@ import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..loading import find_model
+from ..saved.loading import find_model
+from ..saved.whole_files import write_file
 from ..training import AiaynTrainer
-from ..whole_files import write_file
 from .public_paths import without_folders
 
 # Templates of cards: one for each task of the Hub, and how the model was trained, which ends each.

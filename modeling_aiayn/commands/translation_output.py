@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..saved.whole_files import new_file
 from ..translation.pools import SourceText
-from ..whole_files import new_file
 from .output_files import PARTIAL, claimed, keep_whole_lines, partial_path
 from .shares import Share, merge
 from .unfinished_settings import check_same_settings, recorded_settings

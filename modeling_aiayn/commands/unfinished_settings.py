@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..parsing import read_json_object
-from ..whole_files import write_file
+from ..data.parsing import read_json_object
+from ..saved.whole_files import write_file
 from .output_files import claimed
 
 

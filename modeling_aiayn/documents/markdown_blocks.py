@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from ..loading import check_package
+from ..saved.loading import check_package
 from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
 from .marks import Block, BlockBuilder, Escape, has_words
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..whole_files import write_file
+from ..saved.whole_files import write_file
 from .attention_weights import AttentionMaps
 from .pictures import visible
 

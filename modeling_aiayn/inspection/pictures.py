@@ -15,7 +15,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dict
 
-from ..whole_files import new_file
+from ..saved.whole_files import new_file
 
 PICTURE_ENDINGS = (".png", ".svg")
 DOTS_PER_INCH = 120

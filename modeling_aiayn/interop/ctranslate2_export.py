@@ -18,6 +18,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
+from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import (
     SOURCE_TOKENIZER_FOLDER,
     TARGET_TOKENIZER_FOLDER,
@@ -27,7 +28,6 @@ from ..translation import Translator
 from ..translation.ctranslate2_engine import POSITIONS_FIELD, VOCABULARIES_FIELD
 from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
-from ..whole_files import check_unused, new_folder
 from .export_checks import check_head_width, check_single_model
 
 # Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.

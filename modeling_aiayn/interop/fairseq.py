@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..languages import set_languages
+from ..saved.languages import set_languages
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
 from .layout import RECOGNISED_BY
 from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
+from ..data.parsing import check_config_fields
 from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import check_config_fields
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
 from .weight_names import NameTable, TakenWeights, check_matrix, take_weights
 

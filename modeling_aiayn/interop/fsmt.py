@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
 
-from ..languages import set_languages
+from ..saved.languages import set_languages
 from .foreign_model import ForeignModel
 from .library_models import Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable

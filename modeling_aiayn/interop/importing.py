@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from huggingface_hub import ModelCardData
 
-from ..languages import Languages, saved_languages
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.languages import Languages, saved_languages
+from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from ..whole_files import check_unused, new_folder
 from .examples import Examples
 from .foreign_model import ForeignModel, convert
 from .parity import SOURCES, ImportReport, compare_models

@@ -7,11 +7,11 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 from transformers.utils import CONFIG_NAME
 
-from ..int8_weights import INT8_WEIGHTS_NAME, save_int8_weights
-from ..publishing import read_card_metadata
+from ..saved.int8_weights import INT8_WEIGHTS_NAME, save_int8_weights
+from ..saved.publishing import read_card_metadata
+from ..saved.whole_files import new_folder, write_file
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from ..whole_files import new_folder, write_file
 from .export_checks import check_single_model
 
 CARD = """\

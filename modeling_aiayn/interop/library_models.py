@@ -19,14 +19,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..loading import (
+from ..data.parsing import read_json_object
+from ..saved.loading import (
     check_model_folder,
     check_settings_files,
     check_weight_files,
     check_weights,
     named_load_errors,
 )
-from ..parsing import read_json_object
 from ..tokenization import portable_tokenizer
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
 from .pickled import read_checkpoint_file

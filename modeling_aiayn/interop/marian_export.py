@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from ..configuration_aiayn import AiaynConfig
-from ..loading import stored_dtype
+from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import read_json_object
+from ..saved.loading import stored_dtype
+from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from ..whole_files import check_unused, new_folder
 from .export_checks import check_head_width, check_single_model
 from .foreign_model import LAYER_NORM_EPS
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual

@@ -22,9 +22,9 @@ from transformers import GenerationConfig, MarianConfig
 from ..attention import eager_attention_forward
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.whole_files import check_unused, new_folder
 from ..stacks import AiaynDecoder, AiaynEncoder
 from ..translation import Translator
-from ..whole_files import check_unused, new_folder
 from .export_checks import check_head_width, check_single_model
 from .library_models import SHARED_FIELDS
 

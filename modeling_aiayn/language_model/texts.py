@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.hf_argparser import HfArg
 
-from ..corpus import read_bytes
+from ..data.corpus import read_bytes
 from ..tokenization import SPECIAL_TOKENS, byte_tokenizer, train_character_tokenizer
 
 logger = logging.getLogger(__name__)

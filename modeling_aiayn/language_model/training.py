@@ -10,7 +10,7 @@ from ..modeling_aiayn import AiaynForCausalLM
 from ..tokenization import vocabulary_sha256
 from ..training import AiaynTrainer
 from ..training.arguments import RunArguments
-from ..training.settings import LOSSES
+from ..training.resume.settings import LOSSES
 from ..training.setup import PresetArguments, build_config
 from .texts import EncodedText
 from .windows import covering_windows

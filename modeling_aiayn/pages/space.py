@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
-from ..parsing import read_json_object
-from ..publishing import model_operations, read_card_metadata
+from ..data.parsing import read_json_object
+from ..saved.publishing import model_operations, read_card_metadata
 
 PACKAGE = "modeling_aiayn"
 SPACE_SDK = "gradio"

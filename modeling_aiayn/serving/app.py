@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from ..data.parsing import parse_json
 from ..documents.document import Document
 from ..documents.placement import Attention
-from ..parsing import parse_json
 from ..translation.whole_texts import SplitText
 from .batching import Batcher, QueueFullError
 

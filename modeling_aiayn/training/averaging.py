@@ -16,14 +16,14 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from ..int8_weights import INT8_WEIGHTS_NAME
-from ..loading import check_weight_files, load_config
-from ..parsing import read_json_object
-from ..publishing import MODEL_FILES, read_card_metadata, renamed_card
-from ..whole_files import check_unused, new_folder
-from .checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
+from ..data.parsing import read_json_object
+from ..saved.int8_weights import INT8_WEIGHTS_NAME
+from ..saved.loading import check_weight_files, load_config
+from ..saved.publishing import MODEL_FILES, read_card_metadata, renamed_card
+from ..saved.whole_files import check_unused, new_folder
 from .ema import load_weights
-from .settings import LOSSES, model_settings
+from .resume.checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
+from .resume.settings import LOSSES, model_settings
 
 # Follows the title of the run's card.
 NOTE = (

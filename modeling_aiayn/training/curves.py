@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from transformers import TrainerCallback
 
-from ..whole_files import new_file
+from ..saved.whole_files import new_file
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,19 @@ from datasets import (
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ..corpus import embedded_pairs, is_tsv, parse_columns, read_hub, read_pairs, warn_of_overlap
-from ..languages import Languages, choose_languages
-from .augmentation import NOISES, with_noisy_sources, with_reversed_pairs
+from ..data.augmentation import NOISES, with_noisy_sources, with_reversed_pairs
+from ..data.corpus import (
+    embedded_pairs,
+    is_tsv,
+    parse_columns,
+    read_hub,
+    read_pairs,
+    warn_of_overlap,
+)
+from ..data.suspicious_pairs import report_suspicious
+from ..saved.languages import Languages, choose_languages
 from .ignored_flags import reject_ignored
 from .setup import position_limit
-from .suspicious_pairs import report_suspicious
 
 logger = logging.getLogger(__name__)
 

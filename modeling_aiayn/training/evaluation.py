@@ -11,8 +11,8 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from ..data.metrics import TranslationScores
 from ..losses import IGNORED_LABEL
-from ..metrics import TranslationScores
 from ..tokenization import decode_lines
 
 

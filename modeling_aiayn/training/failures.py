@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from ..memory import is_out_of_memory
-from .checkpoints import newest_whole_checkpoint
+from ..saved.memory import is_out_of_memory
+from .resume.checkpoints import newest_whole_checkpoint
 
 # Training has diverged if its loss is this many times the loss of random guessing.
 DIVERGED_LOSS_RATIO = 10.0

@@ -16,11 +16,11 @@ from transformers.utils import (
 )
 
 from ..configuration_aiayn import AiaynConfig
-from ..loading import check_package, find_model, load_model, load_tokenizers
+from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import parse_mapping, read_json_object
+from ..saved.loading import check_package, find_model, load_model, load_tokenizers
+from ..saved.whole_files import replaced_files, write_file
 from ..tokenization import vocabulary_sha256
-from ..whole_files import replaced_files, write_file
 from .arguments import AiaynTrainingArguments
 from .depth import with_depth
 from .setup import ModelArguments

@@ -14,8 +14,8 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from ..loading import load_tokenizer
-from ..whole_files import named_write_errors
+from ..saved.loading import load_tokenizer
+from ..saved.whole_files import named_write_errors
 from .data import DataArguments, encode_pairs, load_splits
 
 # Returns the tokenizers of source and target, given the training pairs.

@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
+from ..data.parsing import check_config_fields, parse_mapping
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import check_config_fields, parse_mapping
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from .ignored_flags import warn_of_ignored_size
 

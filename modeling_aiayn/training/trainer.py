@@ -31,17 +31,15 @@ from transformers.trainer_utils import (
 )
 
 from ..losses import shift_left
+from ..saved.whole_files import UNFINISHED_FOLDER, replaced_files
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from ..whole_files import UNFINISHED_FOLDER, replaced_files
 from .arguments import MUON, RunArguments
 from .bpe_dropout import ResegmentedExamples
-from .checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
 from .deepspeed import check_saves_weights
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .fsdp import support_fsdp2
-from .interruption import InterruptionCallback, separate_workers
 from .loaders import (
     check_has_batches,
     check_has_examples,
@@ -54,11 +52,13 @@ from .muon import muon_optimizer
 from .preconditions import check_trained_dtype, use_one_gpu, warn_of_slow_training
 from .progress import ProgressBar
 from .r_drop import r_drop_loss, repeated
-from .resumption import Resumption, note_best_checkpoint
-from .run import claim_folder, forget_finish
+from .resume.checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
+from .resume.interruption import InterruptionCallback, separate_workers
+from .resume.resumption import Resumption, note_best_checkpoint
+from .resume.run import claim_folder, forget_finish
+from .resume.settings import run_settings
 from .sampling import LengthGroups
 from .schedule import noam_schedule
-from .settings import run_settings
 from .setup import position_limit
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.

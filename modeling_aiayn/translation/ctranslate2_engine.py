@@ -8,8 +8,8 @@ import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from ..data.parsing import parse_json, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..parsing import parse_json, read_json_object
 from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
 from .engine import SourceSentence

@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..metrics import TranslationScores
+from ..data.metrics import TranslationScores
 from .translator import Translator
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..languages import Languages
+from ..saved.languages import Languages
 from .engine import SourceSentence
 
 VOCABULARIES = "vocabularies_sha256"

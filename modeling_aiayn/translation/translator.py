@@ -11,8 +11,9 @@ from typing import Any, Literal, Self
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..languages import Languages, saved_languages
-from ..loading import (
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.languages import Languages, saved_languages
+from ..saved.loading import (
     LOCATION_OPTIONS,
     check_directory,
     check_package,
@@ -23,7 +24,6 @@ from ..loading import (
     load_tokenizer,
     load_tokenizers,
 )
-from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import (
     BLANKS,
     SOURCE_TOKENIZER_FOLDER,

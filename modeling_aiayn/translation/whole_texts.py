@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ..loading import check_package
+from ..saved.loading import check_package
 from ..tokenization import replace_surrogates
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.

@@ -39,7 +39,7 @@ def save_folders(folder: Path) -> None:
         AiaynForCausalLM,
         AiaynForConditionalGeneration,
     )
-    from modeling_aiayn.embedded_corpus import generate_pairs
+    from modeling_aiayn.data.embedded_corpus import generate_pairs
     from modeling_aiayn.tokenization import byte_tokenizer, train_bpe_tokenizer
 
     torch.manual_seed(0)
@@ -60,7 +60,7 @@ def save_folders(folder: Path) -> None:
 
 def save_onnx(folder: Path) -> None:
     """Save the bundled model as ONNX, with sentences and the ids of generate() for them."""
-    from modeling_aiayn.embedded_corpus import generate_pairs
+    from modeling_aiayn.data.embedded_corpus import generate_pairs
     from modeling_aiayn.interop.onnx_export import export_onnx
     from modeling_aiayn.translation import Translator
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-from .attention import additive_mask, scaled_dot_product_attention
+from ..attention import additive_mask, scaled_dot_product_attention
 from .blockwise_attention import blockwise_backward, blockwise_forward, empty_output, wide
 
 # With fewer scores than these in a head, the plain form is faster.

@@ -6,9 +6,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..data.parsing import read_json_object
+from ..tokenization import SOURCE_TOKENIZER_FOLDER
 from .loading import find_file, find_model
-from .parsing import read_json_object
-from .tokenization import SOURCE_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 

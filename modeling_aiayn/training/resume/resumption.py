@@ -12,9 +12,9 @@ from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback,
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..parsing import read_json_object
+from ...data.parsing import read_json_object
+from ..loaders import samplers_of
 from .checkpoints import Checkpoint
-from .loaders import samplers_of
 from .settings import check_settings, is_more_patient
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from .configuration_aiayn import AiaynConfig
+from ..configuration_aiayn import AiaynConfig
 
 SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 

@@ -32,12 +32,12 @@ from transformers.utils import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .configuration_aiayn import AiaynConfig
+from ..configuration_aiayn import AiaynConfig
+from ..data.parsing import read_json_object
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..tokenization import TARGET_TOKENIZER_FOLDER, is_tokenizer_failure, portable_tokenizer
 from .int8_weights import INT8_WEIGHTS_NAME, read_int8_weights
 from .memory import is_out_of_memory
-from .modeling_aiayn import AiaynForConditionalGeneration
-from .parsing import read_json_object
-from .tokenization import TARGET_TOKENIZER_FOLDER, is_tokenizer_failure, portable_tokenizer
 
 # check_weights names a weight of the wrong shape; transformers does not.
 ENFORCED = {
@@ -61,7 +61,7 @@ LOCATION_OPTIONS = ("subfolder", "revision", "token", "cache_dir", "local_files_
 # The models that are part of the package, the default first, and the folder that holds them.
 BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
 BUNDLED_MODEL = BUNDLED_MODELS[0]
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
+CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 HUB_HINT = "To load a repository from the Hub, pass hub=True (or --hub)."
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..parsing import read_json_object
-from ..whole_files import delete_folder, new_folder
+from ...data.parsing import read_json_object
+from ...saved.whole_files import delete_folder, new_folder
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .dropout import draw_factors
+from ..dropout import draw_factors
 
 # Queries, and keys, of a block. It has all heads of a sentence, and fits into a CPU's cache.
 BLOCK = 256

@@ -15,7 +15,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, TrainingArguments
 
-from .arguments import PLATEAU_SCHEDULES
+from ..arguments import PLATEAU_SCHEDULES
 
 logger = logging.getLogger(__name__)
 

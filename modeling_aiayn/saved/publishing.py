@@ -24,9 +24,9 @@ from huggingface_hub import (
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
+from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .int8_weights import INT8_WEIGHTS_NAME
 from .loading import adapter_base, check_directory, check_one_model, check_weight_files
-from .tokenization import TARGET_TOKENIZER_FOLDER
 
 logger = logging.getLogger(__name__)
 

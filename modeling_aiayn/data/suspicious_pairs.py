@@ -9,7 +9,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from ..corpus import BATCH_SIZE
+from .corpus import BATCH_SIZE
 
 logger = logging.getLogger(__name__)
 

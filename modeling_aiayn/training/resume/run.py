@@ -18,8 +18,8 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
-from ..parsing import read_json_object
-from ..whole_files import UNFINISHED_FOLDER, write_file
+from ...data.parsing import read_json_object
+from ...saved.whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
 from .settings import (
     LENGTH,

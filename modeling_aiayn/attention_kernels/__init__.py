@@ -1,0 +1,1 @@
+"""Attention in blocks, for CPUs and in Triton."""

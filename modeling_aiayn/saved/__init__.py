@@ -1,0 +1,1 @@
+"""Model folders: load, check, write whole, and publish."""

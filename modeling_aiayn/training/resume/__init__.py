@@ -1,0 +1,1 @@
+"""The state of a training run: its folder, its checkpoints, and how it resumes."""
