@@ -14,7 +14,7 @@ from sacrebleu import corpus_bleu
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq
 
 from modeling_aiayn.data.corpus import read_pairs
-from modeling_aiayn.saved.loading import load_tokenizers
+from modeling_aiayn.saved.tokenizers import load_tokenizers
 from modeling_aiayn.tokenization import decode_lines
 
 

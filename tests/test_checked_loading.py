@@ -15,7 +15,8 @@ from modeling_aiayn import (
     AiaynForConditionalGeneration,
     AiaynForSequenceClassification,
 )
-from modeling_aiayn.saved.loading import check_weight_file, check_weight_files, load_checked
+from modeling_aiayn.saved.folders import check_weight_file, check_weight_files
+from modeling_aiayn.saved.loading import load_checked
 from modeling_aiayn.tokenization import byte_tokenizer
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
@@ -100,7 +101,7 @@ def test_a_file_without_read_permission_is_not_called_corrupt(tmp_path, monkeypa
     def deny(*args, **kwargs):
         raise PermissionError("Permission denied: model.safetensors")
 
-    monkeypatch.setattr("modeling_aiayn.saved.loading.safe_open", deny)
+    monkeypatch.setattr("modeling_aiayn.saved.folders.safe_open", deny)
     with pytest.raises(PermissionError, match="Permission denied"):
         check_weight_file(tmp_path / "model.safetensors")
 

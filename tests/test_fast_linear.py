@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import small_model
 
-from modeling_aiayn.saved.int8_weights import rounded_to_int8
+from modeling_aiayn.saved.int8 import rounded_to_int8
 from modeling_aiayn.translation import fast_linear
 from modeling_aiayn.translation.fast_linear import (
     has_int8_kernel,

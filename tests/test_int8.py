@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.interop.int8_export import export_int8
-from modeling_aiayn.saved.int8_weights import (
+from modeling_aiayn.saved.int8 import (
     INT8_WEIGHTS_NAME,
     SCALES,
     read_int8_weights,

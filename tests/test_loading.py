@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn import AiaynForConditionalGeneration
-from modeling_aiayn.saved.loading import check_weight_file, load_model
+from modeling_aiayn.saved.folders import check_weight_file
+from modeling_aiayn.saved.loading import load_model
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator
 
@@ -70,7 +71,7 @@ def test_unreadable_weights_raise_a_permission_error(folder, weights, monkeypatc
     def denied(*args, **kwargs):
         raise PermissionError(f"Permission denied: {weights}")
 
-    monkeypatch.setattr("modeling_aiayn.saved.loading.safe_open", denied)
+    monkeypatch.setattr("modeling_aiayn.saved.folders.safe_open", denied)
     check_that_loading_raises(folder, PermissionError, r"Permission denied: .*model\.safetensors")
 
 

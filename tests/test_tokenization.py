@@ -7,7 +7,7 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
-from modeling_aiayn.saved.loading import load_tokenizer
+from modeling_aiayn.saved.tokenizers import load_tokenizer
 from modeling_aiayn.tokenization import (
     BYTE_TOKENS,
     SPECIAL_TOKENS,

@@ -540,7 +540,7 @@ def test_an_adapter_that_is_a_pickle_is_rejected(tmp_path, folder, tokenizer):
 def test_an_adapter_is_looked_for_where_the_options_say(monkeypatch, tmp_path, hub):
     found = {}
     monkeypatch.setattr(
-        "modeling_aiayn.saved.loading.find_adapter_config_file",
+        "modeling_aiayn.saved.adapters.find_adapter_config_file",
         lambda path, **where: found.update(where, path=path),
     )
     hub.repositories["me/adapter"] = {"main": ("0" * 40, {})}

@@ -14,7 +14,9 @@ from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForSequenceClassification
-from ..saved.loading import check_directory, find_model, load_checked, load_config, load_tokenizer
+from ..saved.folders import check_directory, load_config
+from ..saved.loading import find_model, load_checked
+from ..saved.tokenizers import load_tokenizer
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import TextTrainingArguments
 from ..training.fine_tuning import RATES

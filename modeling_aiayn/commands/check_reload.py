@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..saved.loading import check_directory, load_config
+from ..saved.folders import check_directory, load_config
 from .command_line import parse_arguments
 from .saved_model import check_head
 

@@ -29,7 +29,8 @@ from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
 from ..pages.space import SPACE_SDK, space_operations
-from ..saved.loading import check_directory, check_package, find_model, load_config
+from ..saved.folders import check_directory, load_config
+from ..saved.loading import check_package, find_model
 from ..saved.publishing import model_operations, upload
 from ..translation import Translator
 from .command_line import parse_arguments, typed_command

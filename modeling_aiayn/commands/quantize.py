@@ -14,7 +14,8 @@ from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..interop.int8_export import export_int8
-from ..saved.loading import find_file, find_model
+from ..saved.folders import find_file
+from ..saved.loading import find_model
 from ..saved.whole_files import check_unused
 from ..translation import Translator
 from ..translation.evaluation import score_translations

@@ -8,7 +8,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME
 
-from ..saved.loading import find_file, load_checked, load_config, load_tokenizer
+from ..saved.folders import find_file, load_config
+from ..saved.loading import load_checked
+from ..saved.tokenizers import load_tokenizer
 
 # Help of --device.
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."

@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 from transformers.utils import CONFIG_NAME
 
-from ..saved.int8_weights import INT8_WEIGHTS_NAME, save_int8_weights
+from ..saved.int8 import INT8_WEIGHTS_NAME, save_int8_weights
 from ..saved.publishing import read_card_metadata
 from ..saved.whole_files import new_folder, write_file
 from ..tokenization import TARGET_TOKENIZER_FOLDER

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from ..data.parsing import read_json_object
-from ..saved.loading import (
+from ..saved.folders import (
     check_model_folder,
     check_settings_files,
     check_weight_files,

@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.parsing import read_json_object
 from ..tokenization import SOURCE_TOKENIZER_FOLDER
-from .loading import find_file, find_model
+from .folders import find_file
+from .loading import find_model
 
 logger = logging.getLogger(__name__)
 

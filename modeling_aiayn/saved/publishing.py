@@ -25,8 +25,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from .int8_weights import INT8_WEIGHTS_NAME
-from .loading import adapter_base, check_directory, check_one_model, check_weight_files
+from .adapters import adapter_base
+from .folders import check_directory, check_weight_files
+from .int8 import INT8_WEIGHTS_NAME, check_one_model
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..data.parsing import read_json_object
-from ..saved.int8_weights import INT8_WEIGHTS_NAME
-from ..saved.loading import check_weight_files, load_config
+from ..saved.folders import check_weight_files, load_config
+from ..saved.int8 import INT8_WEIGHTS_NAME
 from ..saved.publishing import MODEL_FILES, read_card_metadata, renamed_card
 from ..saved.whole_files import check_unused, new_folder
 from .ema import load_weights

@@ -18,7 +18,8 @@ from transformers.utils import (
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.loading import check_package, find_model, load_model, load_tokenizers
+from ..saved.loading import check_package, find_model, load_model
+from ..saved.tokenizers import load_tokenizers
 from ..saved.whole_files import replaced_files, write_file
 from ..tokenization import vocabulary_sha256
 from .arguments import AiaynTrainingArguments

@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from ..saved.loading import load_tokenizer
+from ..saved.tokenizers import load_tokenizer
 from ..saved.whole_files import named_write_errors
 from .data import DataArguments, encode_pairs, load_splits
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..saved.int8_weights import INT8_MAX, rounded_to_int8
+from ..saved.int8 import INT8_MAX, rounded_to_int8
 
 logger = logging.getLogger(__name__)
 

@@ -12,18 +12,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.folders import LOCATION_OPTIONS, check_directory
+from ..saved.int8 import find_int8_weights
 from ..saved.languages import Languages, saved_languages
-from ..saved.loading import (
-    LOCATION_OPTIONS,
-    check_directory,
-    check_package,
-    convert_for_cpu,
-    find_int8_weights,
-    find_model,
-    load_model,
-    load_tokenizer,
-    load_tokenizers,
-)
+from ..saved.loading import check_package, convert_for_cpu, find_model, load_model
+from ..saved.tokenizers import load_tokenizer, load_tokenizers
 from ..tokenization import (
     BLANKS,
     SOURCE_TOKENIZER_FOLDER,
