@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ TRAINER_MAX_LENGTH = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
 Kwargs = dict[str, Any]
-# The length of the target's prefix, and settings to add.
-PrefixAndSettings = tuple[int, Kwargs]
+# Settings to add to those of the caller, and processors that apply them.
+SettingsAndLimits = tuple[Kwargs, list[LogitsProcessor]]
 
 
 class NonFiniteScores(LogitsProcessor):
@@ -87,11 +87,7 @@ class AiaynGenerationMixin(GenerationMixin):
     """generate() of transformers with default lengths, and with an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Reject continuous batching, which would fail in a thread and return the prompts.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Reject continuous batching: it would fail in a thread and return the prompts."""
         raise ValueError(
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
@@ -113,52 +109,54 @@ class AiaynGenerationMixin(GenerationMixin):
         If Seq2SeqTrainer wrote max_length=20 into model.generation_config, it is removed.
 
         Raises:
-            ValueError: The scores are NaN, or max_length is beyond a learned position table.
+            ValueError: The scores are NaN, or a learned position table is too short.
         """
         if has_trainer_length(self.generation_config):
             self.generation_config.max_length = None
+        given = dict(kwargs)
 
         def get_setting(name: str) -> Any:
-            if name in kwargs:
-                return kwargs[name]
+            if name in given:
+                return given[name]
             value = getattr(generation_config, name, None)
             return getattr(self.generation_config, name, None) if value is None else value
 
+        kwargs |= self._hide_padding(inputs, kwargs)
+        kwargs.pop("max_tokens_beyond_source", None)
         nan_check = NonFiniteScores()
-        kwargs["logits_processor"] = LogitsProcessorList([*(logits_processor or []), nan_check])
-        prefix, length_settings = self._fill_in_length(
-            find_input(inputs, kwargs), kwargs, get_setting
-        )
-        new_tokens = length_settings.get("max_new_tokens", get_setting("max_new_tokens"))
-        self._check_positions(
-            get_setting("max_length") if new_tokens is None else prefix + new_tokens
-        )
-        if generation_config is None:
-            kwargs |= length_settings
-        else:  # transformers warns of settings in both
-            generation_config = copy.deepcopy(generation_config)
-            generation_config.update(**length_settings)
-        processors = kwargs.pop("logits_processor")
+        processors = [*(logits_processor or []), nan_check]
+        if get_setting("max_length") is None and get_setting("max_new_tokens") is None:
+            settings, limits = self._default_length(find_input(inputs, kwargs), kwargs, get_setting)
+            processors += limits
+            if generation_config is None:
+                kwargs |= settings
+            else:  # transformers warns of settings in both
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.update(**settings)
         try:
-            output = super().generate(inputs, generation_config, processors, *args, **kwargs)
+            output = super().generate(
+                inputs, generation_config, LogitsProcessorList(processors), *args, **kwargs
+            )
         except RuntimeError:  # torch.multinomial raises it for NaN
             nan_check.check(self.dtype)
             raise
         nan_check.check(self.dtype)
         return output
 
-    def _fill_in_length(
+    def _hide_padding(self, inputs: Tensor | None, kwargs: Kwargs) -> Kwargs:  # noqa: ARG002
+        """Return arguments to add that say which tokens are padding."""
+        return {}
+
+    def _default_length(
         self,
         prompt: Tensor | None,
         kwargs: Kwargs,  # noqa: ARG002
         get_setting: Setting,
-    ) -> PrefixAndSettings:
-        """Return the length of the prefix, and max_new_tokens if no length is set."""
+    ) -> SettingsAndLimits:
+        """Return the length settings of a call that has none, and processors that apply them."""
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
-        if get_setting("max_length") is None and get_setting("max_new_tokens") is None:
-            new_tokens = max(DEFAULT_NEW_TOKENS, minimum_new_tokens(prefix, get_setting))
-            return prefix, {"max_new_tokens": self._within_positions(new_tokens, prefix)}
-        return prefix, {}
+        new_tokens = max(DEFAULT_NEW_TOKENS, minimum_new_tokens(prefix, get_setting))
+        return {"max_new_tokens": self._within_positions(new_tokens, prefix)}, []
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:
         """Reduce new_tokens to the room that a learned position table leaves behind prefix."""
@@ -168,54 +166,46 @@ class AiaynGenerationMixin(GenerationMixin):
             return new_tokens
         return min(new_tokens, positions + 1 - prefix)
 
-    def _check_positions(self, max_length: int) -> None:
-        positions = self.model.decoder.embed_positions.max_length
-        if positions is not None and max_length > positions + 1:
-            raise ValueError(
-                f"max_length, or the prompt plus max_new_tokens, must be at most {positions + 1}, "
-                f"because the learned position table has max_position_embeddings={positions}, got "
-                f"{max_length}."
-            )
-
 
 class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
-    def _fill_in_length(
-        self, source: Tensor | None, kwargs: Kwargs, get_setting: Setting
-    ) -> PrefixAndSettings:
-        """Limit each translation by the length of its source if no length is set."""
-        # Decoding steps do not see the source ids any more, so padding is found here.
-        has_mask = kwargs.get("attention_mask") is not None
-        if source is not None and not has_mask and kwargs.get("inputs_embeds") is None:
-            mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
-            if source.dim() == 2 and not self.config.pads_with_eos:
-                mask *= source != self.config.pad_token_id
-            kwargs["attention_mask"] = mask
+    def _hide_padding(self, inputs: Tensor | None, kwargs: Kwargs) -> Kwargs:
+        """Return the source's mask if none was given: decoding steps do not see the source ids."""
+        source = find_input(inputs, kwargs)
+        is_masked = kwargs.get("attention_mask") is not None
+        if source is None or is_masked or kwargs.get("inputs_embeds") is not None:
+            return {}
+        mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
+        if source.dim() == 2 and not self.config.pads_with_eos:
+            mask *= source != self.config.pad_token_id
+        return {"attention_mask": mask}
+
+    def _default_length(
+        self, prompt: Tensor | None, kwargs: Kwargs, get_setting: Setting
+    ) -> SettingsAndLimits:
+        """Limit each translation by the length of its source."""
         prefix = prefix_length(kwargs.get("decoder_input_ids"), get_setting)
         max_beyond = get_setting("max_tokens_beyond_source")
         max_beyond = MAX_TOKENS_BEYOND_SOURCE if max_beyond is None else max_beyond
-        kwargs.pop("max_tokens_beyond_source", None)
-        if get_setting("max_length") is not None or get_setting("max_new_tokens") is not None:
-            return prefix, {}
-        length = 1 if source is None else source.size(1)
+        length = 1 if prompt is None else prompt.size(1)
         least = minimum_new_tokens(prefix, get_setting)
-        new_tokens = max(length + max_beyond, least)
-        length_settings = {"max_new_tokens": self._within_positions(new_tokens, prefix)}
+        new_tokens = self._within_positions(max(length + max_beyond, least), prefix)
+        settings: Kwargs = {"max_new_tokens": new_tokens}
+        limits: list[LogitsProcessor] = []
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         ends = [] if eos is None else torch.as_tensor(eos).reshape(-1).tolist()
-        ends = [each for each in ends if each >= 0]  # users pass -1 to switch it off
+        ends = [token_id for token_id in ends if token_id >= 0]  # users pass -1 to switch it off
         if is_real is not None and ends:
             # When sampling, the scores are those of the draw: transformers normalises them last.
             if get_setting("renormalize_logits") and not get_setting("do_sample"):
                 # Normalise before the limit: after it, eos would have a probability of 1.
-                kwargs["logits_processor"].append(LogitNormalization())
-                length_settings["renormalize_logits"] = False
+                limits.append(LogitNormalization())
+                settings["renormalize_logits"] = False
             lengths = (is_real.sum(-1) + max_beyond).clamp(min=least)  # [N]
-            lengths = prefix + lengths.clamp(max=length_settings["max_new_tokens"])  # [N]
-            eos_ids = torch.tensor(ends, device=is_real.device)  # [E]
-            kwargs["logits_processor"].append(SourceRelativeLength(lengths, eos_ids))
-        return prefix, length_settings
+            lengths = prefix + lengths.clamp(max=new_tokens)  # [N]
+            limits.append(SourceRelativeLength(lengths, torch.tensor(ends, device=is_real.device)))
+        return settings, limits
 
     def prepare_inputs_for_generation(
         self, *args: Any, decoder_attention_mask: Tensor | None = None, **kwargs: Any
@@ -240,14 +230,12 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
 def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
     """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
     encoded = kwargs.get("encoder_outputs")
-    candidates = (
-        inputs,
-        kwargs.get("inputs_embeds"),
-        kwargs.get("input_ids"),
-        encoded and encoded[0],
-    )
+    embeds, ids = kwargs.get("inputs_embeds"), kwargs.get("input_ids")
     # transformers rejects anything else.
-    return next((each for each in candidates if isinstance(each, Tensor) and each.dim() > 1), None)
+    for given in (inputs, embeds, ids, encoded and encoded[0]):
+        if isinstance(given, Tensor) and given.dim() > 1:
+            return given
+    return None
 
 
 def has_trainer_length(generation_config: GenerationConfig) -> bool:
@@ -270,27 +258,3 @@ def prefix_length(decoder_input_ids: Tensor | None, get_setting: Setting) -> int
         return 1
     has_start = decoder_input_ids[:, 0] == torch.as_tensor(start, device=decoder_input_ids.device)
     return decoder_input_ids.size(1) + int(not has_start.any())
-
-
-def one_cache(
-    cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
-) -> Cache | None:
-    """The cache that a caller passed by its new or its old name.
-
-    Raises:
-        ValueError: Both were passed, or one of the other arguments is a cache. generate() would
-            write nonsense with a cache that the model does not use.
-    """
-    if cache is not None and past_key_values is not None:
-        raise ValueError(
-            "cache and past_key_values are names of the same argument. Pass one. PEFT 0.21 passes "
-            "both for prefix tuning: generate with transformers 5.23, or use LoRA."
-        )
-    for name, value in others.items():
-        if isinstance(value, Cache):
-            raise ValueError(
-                f"A cache must be passed as cache or past_key_values, got it as {name}. If "
-                "generate() passed it, this code does not know your release of transformers: "
-                "update modeling_aiayn, or install an older transformers."
-            )
-    return past_key_values if cache is None else cache

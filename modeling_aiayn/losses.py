@@ -24,12 +24,7 @@ def pop_label_smoothing_factor(kwargs: dict[str, Any]) -> float:
 
     It is not in the signature of forward: the Trainer of transformers treats each named argument
     with "label" in its name as labels, and computes no evaluation loss if one of them is missing.
-
-    Raises:
-        TypeError: The arguments have its earlier name, smoothing.
     """
-    if "smoothing" in kwargs:  # its earlier name, which forward would ignore
-        raise TypeError("forward() has no argument 'smoothing'. Pass label_smoothing_factor.")
     return kwargs.pop("label_smoothing_factor", 0.0)
 
 
@@ -107,10 +102,6 @@ def check_labels(labels: Tensor, num_scores: int) -> None:
         )
 
 
-# The values that transformers allows for config.problem_type.
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-
-
 def classification_loss(
     logits: Tensor,
     labels: Tensor,
@@ -127,31 +118,21 @@ def classification_loss(
         logits: Scores, [B, L].
         labels: Class ids, [B]; for "regression" numbers, [B, L], or [B] if L is 1; for
             "multi_label_classification" 0 or 1, [B, L].
-        problem_type: One of PROBLEM_TYPES.
+        problem_type: One of the values that transformers allows for config.problem_type.
         num_items_in_batch: Labels in the whole step.
         label_smoothing_factor: As for `label_smoothed_cross_entropy`; for class ids only.
 
     Raises:
-        ValueError: problem_type is unknown, labels have the wrong shape or cannot be smoothed.
+        ValueError: Labels have the wrong shape or cannot be smoothed.
     """
-    if problem_type not in PROBLEM_TYPES:
-        raise ValueError(
-            f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, got {problem_type!r}."
-        )
     labels = labels.to(logits.device)
     is_single_label = problem_type == "single_label_classification"
     is_one_each = is_single_label or logits.size(-1) == 1
     has_shape = labels.numel() == len(logits) if is_one_each else labels.shape == logits.shape
     if not has_shape:
-        several = is_single_label and labels.shape == logits.shape
-        advice = (
-            " For several classes of a text, pass floating-point labels, and set "
-            "config.problem_type to 'multi_label_classification'."
-        )
         raise ValueError(
             f"{problem_type} needs one label for each {'text' if is_single_label else 'score'}, "
             f"got labels of shape {tuple(labels.shape)} for scores of shape {tuple(logits.shape)}."
-            f"{advice if several else ''}"
         )
     if is_single_label:
         return label_smoothed_cross_entropy(

@@ -25,6 +25,7 @@ from .chunked_loss import score_tokens
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop
 from .generation import MAX_TOKENS_BEYOND_SOURCE, AiaynGenerationMixin, TranslationGenerationMixin
+from .inputs import CACHE_NAME, source_mask
 from .layers import pool_states
 from .losses import (
     check_labels,
@@ -34,14 +35,8 @@ from .losses import (
     shift_left,
     shift_right,
 )
-from .stacks import (
-    CACHE_NAME,
-    AiaynDecoder,
-    AiaynEncoder,
-    AiaynPreTrainedModel,
-    config_for_class,
-    source_mask,
-)
+from .pretrained import AiaynPreTrainedModel, config_for_class
+from .stacks import AiaynDecoder, AiaynEncoder
 
 
 def _check_serves_targets(mask: Any) -> None:
@@ -104,12 +99,6 @@ class AiaynModel(AiaynPreTrainedModel):
             The decoder's output in last_hidden_state, [B, T, D]; the encoder's in
             encoder_last_hidden_state, [B, S, D].
         """
-        if kwargs.pop("position_ids", None) is not None:
-            raise ValueError(
-                "position_ids could be those of the source or of the target. Pass "
-                "decoder_position_ids for the target. For the source, pass position_ids to "
-                "model.get_encoder(), and its output as encoder_outputs."
-            )
         attention_mask = source_mask(input_ids, attention_mask, self.config)
         if encoder_outputs is None:
             _check_serves_targets(attention_mask)

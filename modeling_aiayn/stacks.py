@@ -1,27 +1,32 @@
-"""Figure 1's two stacks: embeddings, N layers, and the base class that transformers needs."""
+"""Figure 1's two stacks: embeddings and N layers."""
 
-import copy
 import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers import initialization as init
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import AttentionFunction, MultiHeadAttention, eager_attention_forward
+from .attention import MultiHeadAttention
 from .configuration_aiayn import AiaynConfig
 from .dropout import drop, is_transformed
-from .generation import one_cache
+from .inputs import (
+    CACHE_NAME,
+    check_ids,
+    check_mask,
+    check_source,
+    count_positions,
+    is_replayed,
+    one_cache,
+    source_mask,
+)
 from .layers import (
     DecoderLayer,
     EncoderLayer,
@@ -30,132 +35,7 @@ from .layers import (
     SinusoidalPositions,
     TransformerLayer,
 )
-
-# The library's name for a cache, in arguments and outputs: transformers 5.24 renamed it.
-CACHE_NAME = (
-    "cache" if hasattr(BaseModelOutputWithPastAndCrossAttentions, "cache") else "past_key_values"
-)
-# Attention implementations that return no weights. One that a user registers may return them.
-WITHOUT_WEIGHTS = ("sdpa", "flash_attention", "flex_attention", "aiayn_", "kernels-community/")
-
-
-class AiaynPreTrainedModel(PreTrainedModel):
-    """Base class of all models here: declares to transformers how to load, split and run them."""
-
-    config: AiaynConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "cache"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = True
-    # The stack whose embedding turns input_ids into vectors.
-    _input_half = "encoder"
-
-    def __init__(self, config: AiaynConfig, *args: Any, **kwargs: Any) -> None:
-        # from_pretrained(folder, dropout=1.5) sets the field after the configuration was validated.
-        config.validate_architecture()
-        # The hand-written attention is the default; transformers would choose "sdpa".
-        config._attn_implementation = config._attn_implementation or "eager"
-        super().__init__(config, *args, **kwargs)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Hide the class of torch that FSDP2 makes for a divided model.
-
-        save_pretrained writes the name of a model's class, and the code of its module.
-        """
-        super().__init_subclass__(**kwargs)
-        own = cls.__bases__[-1]
-        if cls.__name__ == f"FSDP{own.__name__}":
-            cls.__name__, cls.__module__ = own.__name__, own.__module__
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of input_ids."""
-        stack: Any = getattr(self.base_model, self._input_half, self)
-        return stack.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the embedding of input_ids, in both halves if they share it.
-
-        Call tie_weights() to update a tied output projection.
-        """
-        is_shared = self.config.tie_word_embeddings and self.config.decoder_vocab_size is None
-        stack: Any = getattr(self.base_model, self._input_half, self)
-        for each in self._stacks() if is_shared else [stack]:
-            each.embed_tokens = value
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary, as PreTrainedModel does; only the source's if there are two."""
-        stacks, config = self._stacks(), self.config
-        if config.decoder_vocab_size is not None and len(stacks) > 1:
-            # Resize only the encoder: the output projection belongs to the target's vocabulary.
-            embedding = stacks[0].resize_token_embeddings(*args, **kwargs)
-        else:
-            embedding = super().resize_token_embeddings(*args, **kwargs)
-            for stack in stacks:
-                if stack.embed_tokens.weight is not embedding.weight:  # not tied
-                    stack.resize_token_embeddings(*args, **kwargs)
-                stack.embed_tokens.num_embeddings = embedding.num_embeddings
-        config.vocab_size = embedding.num_embeddings
-        if config.decoder_vocab_size is not None and self._input_half == "decoder":
-            config.decoder_vocab_size = config.vocab_size
-        return embedding
-
-    def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Change the size of the target's own vocabulary. Arguments as for PreTrainedModel."""
-        if self.config.decoder_vocab_size is None:
-            raise ValueError("Source and target share a vocabulary. Call resize_token_embeddings.")
-        self._input_half = "decoder"
-        try:
-            embedding = super().resize_token_embeddings(*args, **kwargs)
-        finally:
-            del self._input_half
-        self.config.decoder_vocab_size = embedding.num_embeddings
-        return embedding
-
-    @property
-    def dummy_inputs(self) -> dict[str, Tensor]:
-        """Inputs of a forward pass, for tools that trace a model."""
-        inputs = super().dummy_inputs
-        if self.config.is_encoder_decoder and len(self._stacks()) > 1:
-            inputs["decoder_input_ids"] = inputs["input_ids"]
-        return inputs
-
-    def _stacks(self) -> list["AiaynStack"]:
-        return [module for module in self.modules() if isinstance(module, AiaynStack)]
-
-    @property
-    def attention_function(self) -> AttentionFunction:
-        """The attention implementation that config names, looked up at each call."""
-        return ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise matrices by Xavier, and with tied embeddings all tables by a normal.
-
-        A tied embedding is also the output projection. Its entries have a standard deviation of
-        d_model^-0.5, which scaling (section 3.4) makes 1. Learned positions then get the standard
-        deviation of the scaled embeddings: much smaller positions would hardly count beside them.
-        """
-        is_embedding = isinstance(module, nn.Embedding)
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif is_embedding and not self.config.tie_word_embeddings:
-            init.xavier_uniform_(module.weight)
-        elif is_embedding:
-            is_position = isinstance(module, LearnedPositions)
-            has_unit_std = is_position and self.config.scale_embedding
-            init.normal_(module.weight, std=1.0 if has_unit_std else self.config.d_model**-0.5)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
+from .pretrained import AiaynPreTrainedModel
 
 
 class AiaynStack(AiaynPreTrainedModel):
@@ -264,33 +144,13 @@ class AiaynStack(AiaynPreTrainedModel):
     ) -> None:
         """Check that a learned table has all positions, or num_positions if they cannot be read."""
         rows = self.embed_positions.max_length
-        if rows is None:
-            return
-        lowest = 0
-        if position_ids.numel() and self._can_check(position_ids, past_length):
-            lowest, num_positions = int(position_ids.min()), int(position_ids.max()) + 1
-        if num_positions > rows or lowest < 0:
+        if rows is not None and position_ids.numel() and self._can_check(position_ids, past_length):
+            num_positions = int(position_ids.max()) + 1
+        if rows is not None and num_positions > rows:
             raise ValueError(
-                f"The learned position table has max_position_embeddings={rows} positions, 0 to "
-                f"{rows - 1}, got position {lowest if lowest < 0 else num_positions - 1}. Shorten "
-                "the input, or train a model with position_type='sinusoidal', which has no limit."
-            )
-
-    def check_output_attentions(self, output_attentions: bool | None = None) -> None:
-        """Check that the implementation computes attention weights if they are asked for.
-
-        Raises:
-            ValueError: Weights are asked for, and the implementation returns none.
-        """
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
-        implementation = self.config._attn_implementation
-        has_weights = not (implementation or "").startswith(WITHOUT_WEIGHTS)
-        if output_attentions and not has_weights:
-            raise ValueError(
-                "output_attentions=True needs attn_implementation='eager', got "
-                f"{implementation!r}, which computes no attention weights. Load the model with "
-                "attn_implementation='eager', or call model.set_attn_implementation('eager')."
+                f"The learned position table has max_position_embeddings={rows} positions, the "
+                f"input needs {num_positions}. Shorten the input, or train a model with "
+                "position_type='sinusoidal', which has no limit."
             )
 
 
@@ -338,7 +198,6 @@ class AiaynEncoder(AiaynStack):
         Returns:
             The encoder's output in last_hidden_state, [B, S, D].
         """
-        self.check_output_attentions(kwargs.get("output_attentions"))
         attention_mask = source_mask(input_ids, attention_mask, self.config)
         embedded = self.look_up(input_ids, inputs_embeds)
         hidden_states = self.embed(embedded, attention_mask, position_ids=position_ids)
@@ -422,9 +281,8 @@ class AiaynDecoder(AiaynStack):
             The decoder's output in last_hidden_state, [B, T, D], and the cache.
         """
         cache = one_cache(cache, past_key_values, kwargs)
-        check_source = check_source_inputs if self.has_source else check_no_source
-        check_source(encoder_hidden_states, encoder_attention_mask, cache)
-        self.check_output_attentions(kwargs.get("output_attentions"))
+        if self.has_source:
+            check_source(encoder_hidden_states, encoder_attention_mask)
         if use_cache and cache is None:
             cache = DynamicCache()
             if self.has_source:
@@ -469,125 +327,3 @@ def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     shared = {name: getattr(config, name) for name in names}
     heads, width = getattr(config, f"{half}_attention_heads"), getattr(config, f"{half}_ffn_dim")
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)
-
-
-def config_for_class(
-    config: AiaynConfig, is_encoder_decoder: bool, vocab_size: int | None = None
-) -> AiaynConfig:
-    """Return config, or a copy with these values; generate() reads is_encoder_decoder."""
-    vocab_size = vocab_size or config.vocab_size
-    if (config.is_encoder_decoder, config.vocab_size) != (is_encoder_decoder, vocab_size):
-        config = copy.deepcopy(config)
-        config.is_encoder_decoder, config.vocab_size = is_encoder_decoder, vocab_size
-    return config
-
-
-def count_positions(
-    attention_mask: Tensor | None, past_length: int | Tensor, inputs_embeds: Tensor
-) -> Tensor:
-    """Count positions, [B, T] or [1, T], over real tokens only: padding on the left shifts none.
-
-    Args:
-        attention_mask: 1 for real tokens, [B, past_length + T], or longer for a static cache. None
-            or a ready 4D mask: every token counts.
-        past_length: Tokens in the cache.
-        inputs_embeds: Embeddings of the new tokens, [B, T, D].
-    """
-    index = torch.arange(inputs_embeds.size(1), device=inputs_embeds.device) + past_length  # [T]
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
-        return index[None]  # [1, T]
-    positions = attention_mask.long().cumsum(-1) - 1  # [B, past_length + T]
-    return positions[:, index].clamp(min=0)  # [B, T]
-
-
-def source_mask(
-    input_ids: Tensor | None, attention_mask: Tensor | None, config: AiaynConfig
-) -> Tensor | None:
-    """Return attention_mask, [B, S], if given, else a mask that hides the padding of input_ids.
-
-    Without a mask, a padding id that also ends texts counts as a token, as in the library's models.
-    """
-    if attention_mask is None and input_ids is not None and not config.pads_with_eos:
-        return (input_ids != config.pad_token_id).long()  # [B, S]
-    return attention_mask
-
-
-def check_ids(input_ids: Tensor, vocab_size: int) -> None:
-    """Check that every id has a row in the embedding matrix; an accelerator would not name the id.
-
-    Raises:
-        ValueError: An id is below 0 or not below vocab_size.
-    """
-    is_invalid = (input_ids < 0) | (input_ids >= vocab_size)  # [...]
-    if is_invalid.any():
-        index = is_invalid.nonzero()[0].tolist()
-        raise ValueError(
-            f"Each input id must be in [0, {vocab_size}), got {input_ids[tuple(index)].item()} at "
-            f"index {index}. Check that the tokenizer belongs to this model."
-        )
-
-
-def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
-    """Check that a mask has a 0 or a 1 for each token or state.
-
-    A 4D mask must be ready for attention: True where a query may attend, or floating-point numbers
-    to add to scores.
-
-    Raises:
-        ValueError: The mask has another shape, dtype or values.
-    """
-    if not isinstance(mask, Tensor):  # none, or the blocks of FlexAttention
-        return
-    if mask.dim() == 4 and not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ValueError(
-            "A 4D attention mask must be boolean, or hold floating-point numbers to add to the "
-            f"scores, got {mask.dtype}. Pass mask.bool() if 1 means that a query may attend."
-        )
-    if mask.dim() == 4:
-        return
-    if mask.shape != shape:
-        raise ValueError(
-            f"The attention mask must have one entry per {name}, got a mask of shape "
-            f"{tuple(mask.shape)} for {name}s of shape {shape}."
-        )
-    is_readable = mask.device.type == "cpu" and not is_transformed()
-    if is_readable and not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(
-            f"The attention mask must hold 1 for real {name}s and 0 for padding, got the values "
-            f"{sorted(set(mask.flatten().tolist()))[:5]}."
-        )
-
-
-def is_replayed(layer: nn.Module) -> bool:
-    """Whether gradient checkpointing runs a layer once more in the backward pass.
-
-    The second run would add the same keys to a cache again. transformers therefore removes the
-    cache from the layer's arguments, but before 5.24 only under the name past_key_values.
-    """
-    is_checkpointed = getattr(layer, "gradient_checkpointing", False)
-    return bool(is_checkpointed and layer.training and torch.is_grad_enabled())
-
-
-def check_no_source(encoder_hidden_states: Tensor | None, *_: Any) -> None:
-    """Check that a language model gets no encoder's output."""
-    if encoder_hidden_states is not None:
-        raise ValueError(
-            "A language model has no attention over a source. Leave out encoder_hidden_states, or "
-            "load AutoModelForSeq2SeqLM."
-        )
-
-
-def check_source_inputs(
-    encoder_hidden_states: Tensor | None,
-    encoder_attention_mask: Tensor | None,
-    cache: Cache | None,
-) -> None:
-    """Check that the encoder's output, its mask and the cache fit a decoder with a source."""
-    if encoder_hidden_states is None:
-        raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
-    check_mask(encoder_attention_mask, tuple(encoder_hidden_states.shape[:2]), "state")
-    if cache is not None and not isinstance(cache, EncoderDecoderCache):
-        raise ValueError(
-            "A decoder with a source needs an EncoderDecoderCache, got a "
-            f"{type(cache).__name__}. Pass EncoderDecoderCache(cache, DynamicCache())."
-        )

@@ -123,18 +123,12 @@ RATES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropo
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        *(({name: value}, rf"{name} must be in \[1, \d+\], got {value}") for name in POSITIVE for value in (0, -1)),
+        *(({name: value}, rf"{name} must be at least 1, got {value}") for name in POSITIVE for value in (0, -1)),
         *(({name: -0.1}, rf"{name} must be in \[0, 1\), got -0.1") for name in RATES),
         *(({name: 1}, rf"{name} must be in \[0, 1\), got 1") for name in RATES),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be greater than 0, got 0.0"),
         ({"position_base": -1}, "position_base must be greater than 0, got -1"),
         ({"position_offset": -1}, "position_offset must be at least 0, got -1"),
-        ({"d_model": 30}, "encoder_attention_heads.*d_model=30 and encoder_attention_heads=8"),
-        (
-            {"decoder_attention_heads": 5},
-            "decoder_attention_heads.*d_model=512 and decoder_attention_heads=5",
-        ),
-        ({"d_model": 13, "head_dim": 4}, "d_model must be even.*d_model=13"),
         ({"activation_function": "foo"}, "activation_function must be one of .*relu.*got 'foo'"),
         ({"pad_token_id": 37000}, r"pad_token_id must be in \[0, 37000\), got 37000"),
         ({"eos_token_id": [2, -3]}, r"eos_token_id must be in \[0, 37000\), got -3"),

@@ -215,9 +215,7 @@ def test_a_learned_table_bounds_the_output():
     model = never_ending(position_type="learned", max_position_embeddings=9)
     assert model.generate(SOURCES).shape == (3, 10)
     assert model.generate(SOURCES, max_length=10).shape == (3, 10)
-    with pytest.raises(
-        ValueError, match=r"at most 10, because .* has max_position_embeddings=9, got 11"
-    ):
+    with pytest.raises(ValueError, match="max_position_embeddings=9 positions"):
         model.generate(SOURCES, max_length=11)
 
 

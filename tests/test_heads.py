@@ -258,9 +258,7 @@ def test_packed_texts_fit_a_learned_table():
     positions = torch.arange(4).repeat(2)[None]
     packed = model(text.repeat(1, 2), position_ids=positions, use_cache=False).logits
     torch.testing.assert_close(packed[:, 4:], model(text).logits)
-    with pytest.raises(
-        ValueError, match="max_position_embeddings=4 positions, 0 to 3, got position 4"
-    ):
+    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, the input needs 5"):
         model(text[:, :2], position_ids=torch.tensor([[3, 4]]))
 
 
@@ -331,22 +329,10 @@ def test_shift_labels_are_not_shifted_again():
     torch.testing.assert_close(model(IDS, shift_labels=shifted).loss, expected)
 
 
-@pytest.mark.parametrize(
-    ("problem_type", "labels", "message"),
-    [
-        ("single_label_classification", [1, 2, 0], r"for each text, got labels of shape \(3,\)"),
-        ("multi_label_classification", [1.0, 0.0], r"for each score, got labels of shape \(2,\)"),
-    ],
-)
-def test_labels_of_the_wrong_shape_raise_an_error(problem_type, labels, message):
-    with pytest.raises(ValueError, match=message):
-        classifier(problem_type=problem_type)(IDS, labels=torch.tensor(labels))
-
-
 def test_labels_without_a_loss_do_not_set_the_problem_type():
     model = classifier(problem_type=None)
     several = torch.eye(3, dtype=torch.long)[: len(IDS)]
-    with pytest.raises(ValueError, match="For several classes of a text, pass floating-point"):
+    with pytest.raises(ValueError, match="needs one label for each text"):
         model(IDS, labels=several)
     assert model.config.problem_type is None
     expected = model(IDS, labels=several.float()).loss
@@ -372,9 +358,7 @@ def test_a_language_model_adds_20_tokens_or_fills_the_position_table():
     model = small_model(AiaynForCausalLM, **learned)
     assert model.generate(prompt, suppress_tokens=[2]).size(1) == 31
     for cache in (None, "static"):
-        with pytest.raises(
-            ValueError, match=r"at most 31, because .* has max_position_embeddings=30, got 32"
-        ):
+        with pytest.raises(ValueError, match="max_position_embeddings=30 positions"):
             model.generate(prompt, max_new_tokens=7, cache_implementation=cache)
 
 
@@ -403,13 +387,6 @@ def test_mean_pooling_of_long_texts_does_not_overflow_in_float16():
     torch.testing.assert_close(pooled, states[:, 0])
     exact = torch.rand(2, 7, 3, dtype=torch.float64)
     torch.testing.assert_close(pool_states(exact, None, "mean"), exact.mean(1), rtol=0, atol=1e-15)
-
-
-def test_an_unknown_problem_type_raises_an_error():
-    with pytest.raises(
-        ValueError, match=r"problem_type must be one of regression, .* 'Regression'"
-    ):
-        classification_loss(torch.ones(2, 1), torch.ones(2), "Regression")
 
 
 @pytest.mark.parametrize(
@@ -465,15 +442,8 @@ def test_padding_on_the_left_needs_no_position():
     ids = torch.tensor([[1] * 5 + [7, 8, 9]])
     logits = model(ids, attention_mask=(ids != 1).long()).logits[:, 5:]
     torch.testing.assert_close(logits, model(ids[:, 5:]).logits)
-    with pytest.raises(
-        ValueError, match="max_position_embeddings=4 positions, 0 to 3, got position 4"
-    ):
+    with pytest.raises(ValueError, match="max_position_embeddings=4 positions, the input needs 5"):
         model(ids, attention_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
-
-
-def test_a_language_model_takes_no_source():
-    with pytest.raises(ValueError, match="A language model has no attention over a source"):
-        language_model()(IDS, encoder_hidden_states=torch.zeros(2, 3, 12))
 
 
 def test_a_later_change_of_the_config_changes_no_dropout():

@@ -19,7 +19,7 @@ IDS = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
 
 HUB_SET = {
     *("configuration_aiayn", "attention", "dropout", "layers", "stacks", "losses", "chunked_loss"),
-    *("generation", "modeling_aiayn"),
+    *("generation", "inputs", "pretrained", "modeling_aiayn"),
 }
 # Rooms of the package, each with the rooms that it may import besides the Hub set.
 BASE = {"tokenization", "data", "saved"}

@@ -26,13 +26,13 @@ PACKAGE = Path(modeling_aiayn.__file__).parent
 HUB_SET = {
     "configuration_aiayn.py",
     "attention.py",
-    "blockwise_attention.py",
-    "blockwise_operation.py",
     "dropout.py",
+    "inputs.py",
     "layers.py",
     "losses.py",
     "chunked_loss.py",
     "generation.py",
+    "pretrained.py",
     "stacks.py",
     "modeling_aiayn.py",
 }
@@ -43,17 +43,13 @@ ALLOWED = {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_n
 LIBRARY_NAMES = {
     "huggingface_hub.dataclasses": {"strict"},
     "transformers": {
-        *("AttentionInterface", "AttentionMaskInterface"),
         *("Cache", "DynamicCache", "EncoderDecoderCache", "GenerationConfig", "GenerationMixin"),
         *("LogitNormalization", "LogitsProcessor", "LogitsProcessorList", "PreTrainedConfig"),
         *("PreTrainedModel", "initialization"),
     },
     "transformers.activations": {"ACT2FN"},
     "transformers.core_model_loading": {"WeightRenaming"},
-    "transformers.masking_utils": {
-        *("bidirectional_mask_function", "create_bidirectional_mask", "create_causal_mask"),
-        "sdpa_mask",
-    },
+    "transformers.masking_utils": {"create_bidirectional_mask", "create_causal_mask"},
     "transformers.modeling_layers": {"GradientCheckpointingLayer"},
     "transformers.models.auto.modeling_auto": {"MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"},
     "transformers.modeling_outputs": {
@@ -435,15 +431,18 @@ def test_import_registers_and_does_nothing_else(tmp_path):
     assert ast.literal_eval(output.splitlines()[-1]) == [
         "modeling_aiayn",
         "modeling_aiayn.attention",
+        "modeling_aiayn.attention_kernels",
         "modeling_aiayn.attention_kernels.blockwise_attention",
         "modeling_aiayn.attention_kernels.blockwise_operation",
         "modeling_aiayn.chunked_loss",
         "modeling_aiayn.configuration_aiayn",
         "modeling_aiayn.dropout",
         "modeling_aiayn.generation",
+        "modeling_aiayn.inputs",
         "modeling_aiayn.layers",
         "modeling_aiayn.losses",
         "modeling_aiayn.modeling_aiayn",
+        "modeling_aiayn.pretrained",
         "modeling_aiayn.stacks",
         *(["modeling_aiayn.attention_kernels.triton_attention"] if is_torch_for_gpus else []),
     ]
