@@ -64,9 +64,11 @@ MODEL_FILES = (
     "configuration_aiayn.py",
     "dropout.py",
     "generation.py",
+    "inputs.py",
     "layers.py",
     "losses.py",
     "modeling_aiayn.py",
+    "pretrained.py",
     "stacks.py",
     "translation_pipeline.py",
 )
