@@ -187,13 +187,6 @@ def test_invalid_batch_sizes_are_rejected(tmp_path, options, message):
         arguments(tmp_path, **options)
 
 
-def test_a_stream_cannot_be_batched_by_tokens(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer, max_tokens_per_batch=300)
-    trainer.train_dataset = encoded.to_iterable_dataset()
-    with pytest.raises(ValueError, match="needs a dataset with a length, got a stream"):
-        trainer.train()
-
-
 def test_a_pair_that_fits_into_no_batch_stops_training_at_its_start(tmp_path, encoded, tokenizer):
     trainer = make_trainer(
         tmp_path, Dataset.from_list(encoded.to_list()), tokenizer, max_tokens_per_batch=20

@@ -18,7 +18,7 @@ from ..saved.folders import check_directory, load_config
 from ..saved.loading import find_model, load_checked
 from ..saved.tokenizers import load_tokenizer
 from ..tokenization import train_tokenizer, vocabulary_sha256
-from ..training.arguments import TextTrainingArguments
+from ..training.arguments import RunArguments
 from ..training.fine_tuning import RATES
 from ..training.ignored_flags import default_of, warn_of_ignored_size
 from ..training.setup import PresetArguments, read_overrides, save_table_length
@@ -33,7 +33,7 @@ OF_NO_WEIGHT = {
 
 
 @dataclass
-class ClassifierTrainingArguments(TextTrainingArguments):
+class ClassifierTrainingArguments(RunArguments):
     """Training arguments of a classifier."""
 
     lr_scheduler_type: str = HfArg(default="linear", help="A schedule of transformers.")

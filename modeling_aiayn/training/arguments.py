@@ -235,38 +235,11 @@ class RunArguments(Seq2SeqTrainingArguments):
 
 
 @dataclass
-class TextTrainingArguments(RunArguments):
-    """Training arguments of tasks whose examples are whole texts or pairs of them.
-
-    Raises:
-        ValueError: As for RunArguments; or bpe_dropout is not in [0, 1), or is given with another
-            order than batches of similar length.
-    """
-
-    bpe_dropout: float = HfArg(
-        default=0.0,
-        help="Segment the words of the training texts in another way in each epoch: skip "
-        "each merge of the BPE vocabulary with this probability (Provilkov et al. 2020). 0: "
-        "never; 0.1 is usual.",
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.bpe_dropout < 1:
-            raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
-        if self.bpe_dropout and self.train_sampling_strategy != "group_by_length":
-            raise ValueError(
-                "bpe_dropout needs batches of similar length: train_sampling_strategy="
-                f"'group_by_length', got {self.train_sampling_strategy!r}."
-            )
-        super().__post_init__()
-
-
-@dataclass
-class AiaynTrainingArguments(TextTrainingArguments):
+class AiaynTrainingArguments(RunArguments):
     """Training arguments of translation.
 
     Raises:
-        ValueError: As for TextTrainingArguments; or noam is given arguments of another schedule,
+        ValueError: As for RunArguments; or noam is given arguments of another schedule,
             another schedule lacks a learning rate, or the batch size is given in two ways.
 
     Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences;

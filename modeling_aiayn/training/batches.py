@@ -7,13 +7,15 @@ little padding.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow.compute
+import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 # Target share of max_tokens in a batch. With a higher target more parts turn out too large and are
 # halved once more, so that batches are emptier on average.
@@ -28,21 +30,11 @@ TEXT = ("input_ids",)
 def token_lengths(
     dataset: Dataset | Sequence[dict[str, list[int]]], columns: Sequence[str]
 ) -> Lengths:
-    """Lengths of the columns of ids, in tokens, [examples, columns].
-
-    Raises:
-        ValueError: The dataset lacks one of the columns.
-    """
+    """Lengths of the columns of ids, in tokens, [examples, columns]."""
     if not isinstance(dataset, Dataset):
         rows = (dataset[index] for index in range(len(dataset)))
         counts = [[len(row[name]) for name in columns] for row in rows]
         return np.array(counts).reshape(-1, len(columns))
-    if missing := [name for name in columns if name not in dataset.column_names]:
-        raise ValueError(
-            f"Batches of similar length need the column {missing[0]} in the dataset, got "
-            f"{dataset.column_names}. Encode the texts first, with Dataset.map, or pass "
-            "train_sampling_strategy='random' without max_tokens_per_batch."
-        )
     tables = dataset.select_columns([*columns]).with_format("arrow").iter(10_000)
     lengths = [
         np.stack([pyarrow.compute.list_value_length(table[name]) for name in columns], axis=1)
@@ -56,7 +48,6 @@ def cut_batches(
     max_tokens: int,
     generator: np.random.Generator,
     num_processes: int = 1,
-    at_least: int = 1,
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
@@ -68,7 +59,6 @@ def cut_batches(
         max_tokens: Maximum tokens in a batch: source plus target, padding included.
         generator: Random generator.
         num_processes: The number of batches is made a multiple of this, by halving some.
-        at_least: Smallest number of batches.
 
     Raises:
         ValueError: One pair has more than max_tokens, or there are fewer pairs than batches.
@@ -86,7 +76,7 @@ def cut_batches(
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
-    needed = -(-max(len(batches), at_least) // num_processes) * num_processes
+    needed = -(-max(len(batches), 1) // num_processes) * num_processes
     if len(lengths) < needed:
         raise ValueError(
             f"Training needs at least {needed} pairs, one for each batch of at most {max_tokens} "
@@ -107,9 +97,9 @@ def _halve(
     part: NDArray[np.int64], lengths: Lengths, max_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Halve a part along the side whose lengths vary more, at a multiple of the batch size."""
-    its_lengths = lengths[part]
-    side = int(its_lengths.std(0).argmax())
-    key = its_lengths[:, side] * (its_lengths.max() + 1) + its_lengths[:, 1 - side]
+    part_lengths = lengths[part]
+    side = int(part_lengths.std(0).argmax())
+    key = part_lengths[:, side] * (part_lengths.max() + 1) + part_lengths[:, 1 - side]
     # numpy sorts integers of 16 bits in linear time.
     ordered = part[np.argsort(key.astype(np.min_scalar_type(key.max())), kind="stable")]
     tokens = lengths[ordered].sum(1).cumsum()
@@ -122,12 +112,10 @@ def _halve(
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in another order in each epoch.
 
-    All processes have the same number of batches, and each epoch has as many as the first one. If
-    lengths change between epochs, an epoch may have more batches; it then skips random ones.
+    All processes have the same number of batches.
 
     Args:
-        lengths: See `cut_batches`. Or a function that returns the lengths in an epoch; pair i in
-            epoch e then has the index e * number of pairs + i, as in `ResegmentedExamples`.
+        lengths: See `cut_batches`.
         max_tokens: See `cut_batches`.
         seed: Seed of the order.
         process: Number of this process.
@@ -136,7 +124,7 @@ class TokenBatches(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Lengths | Callable[[int], Lengths],
+        lengths: Lengths,
         max_tokens: int,
         seed: int,
         process: int = 0,
@@ -148,7 +136,6 @@ class TokenBatches(Sampler[list[int]]):
         self.process = process
         self.num_processes = num_processes
         self.epoch = 0
-        self._length = 1
         self._length = len(self._batches())
 
     def set_epoch(self, epoch: int) -> None:
@@ -159,17 +146,50 @@ class TokenBatches(Sampler[list[int]]):
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self._batches()[: self._length])
+        return (batch.tolist() for batch in self._batches())
 
     def _batches(self) -> list[NDArray[np.int64]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        lengths, first = self.lengths, 0
-        if callable(lengths):
-            lengths = lengths(self.epoch)
-            first = self.epoch * len(lengths)
-        needed = self._length * self.num_processes
-        batches = cut_batches(lengths, self.max_tokens, generator, self.num_processes, needed)
-        return [batch + first for batch in batches[self.process :: self.num_processes]]
+        batches = cut_batches(self.lengths, self.max_tokens, generator, self.num_processes)
+        return batches[self.process :: self.num_processes]
+
+
+class LengthGroups(Sampler[int]):
+    """Order examples so that each batch holds similar lengths, and shuffle the batches.
+
+    The sampler of transformers repeatedly goes from long batches to short ones, and the size of the
+    gradients follows. Shuffled batches have no such pattern.
+
+    Args:
+        lengths: Lengths in tokens, [examples, columns]; the longest column counts.
+        batch_size: Examples in a batch.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, lengths: Lengths, batch_size: int, seed: int) -> None:
+        self.lengths: list[int] = lengths.max(1).tolist()
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Change the order; the trainer calls this before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        indices = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
+        batches = [
+            indices[start : start + self.batch_size]
+            for start in range(0, len(indices), self.batch_size)
+        ]
+        # The last batch stays last: if it is smaller, it would shift the bounds of later batches.
+        order = torch.randperm(len(indices) // self.batch_size, generator=generator).tolist()
+        for batch in (*order, *range(len(order), len(batches))):
+            yield from batches[batch]
 
 
 def padded_lengths(lengths: Lengths, pad_to_multiple_of: int | None) -> Lengths:

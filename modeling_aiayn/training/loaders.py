@@ -1,14 +1,12 @@
-"""Batches of examples: lengths, padding, and batches with at most a number of tokens."""
+"""Loaders of batches: padding, and batches with at most a number of tokens."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -18,8 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from .batches import PAIR, TEXT, Lengths, TokenBatches, padded_lengths, token_lengths
-from .bpe_dropout import ResegmentedExamples
+from .batches import PAIR, TokenBatches, padded_lengths, token_lengths
 
 
 def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -47,27 +44,18 @@ class TensorCollator:
         self.pad_to_multiple_of: int | None = collator.pad_to_multiple_of
 
     def __call__(self, examples: list[Any]) -> dict[str, Tensor]:
-        """Pad examples to the longest one: [B, T] for ids, and [B] for one label of each.
-
-        Raises:
-            ValueError: A column holds no numbers, or lists of several lengths that are not padded.
-        """
-        arrays = self.collator(examples).items()
-        batch = {name: _tensor(name, each) for name, each in arrays if each is not None}
+        """Pad examples to the longest one: [B, T] for ids, and [B] for one label of each."""
+        batch = {}
+        for name, array in self.collator(examples).items():
+            if array is None:
+                continue
+            # Labels of a regression get the type of its logits.
+            is_float = array.dtype.kind == "f"
+            batch[name] = torch.from_numpy(array.astype(np.float32) if is_float else array)
         make_inputs = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if make_inputs is not None and "labels" in batch:
             batch["decoder_input_ids"] = make_inputs(labels=batch["labels"])
         return batch
-
-
-def _tensor(name: str, array: NDArray[Any]) -> Tensor:
-    if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"The column {name!r} must hold numbers, or lists that are padded, to be part of a "
-            "batch. Remove it from the dataset, or leave out remove_unused_columns=False."
-        )
-    # Labels of a regression, in the type of its logits.
-    return torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
 
 
 def padding_collator(
@@ -87,24 +75,6 @@ def padding_collator(
     return TensorCollator(DataCollatorWithPadding(tokenizer, **options))
 
 
-def example_lengths(
-    dataset: Dataset | ResegmentedExamples, has_target: bool
-) -> list[int] | Callable[[int], list[int]]:
-    """The length of each example in tokens, of the longer side where there is a target.
-
-    A function of the epoch, where lengths change between epochs.
-    """
-    if isinstance(dataset, ResegmentedExamples):
-        return lambda epoch: dataset.lengths(epoch).max(1).tolist()
-    return token_lengths(dataset, PAIR if has_target else TEXT).max(1).tolist()
-
-
-def check_has_examples(dataset: Any) -> None:
-    """Raise a ValueError if a training dataset is empty; the length of a stream is not known."""
-    if hasattr(dataset, "__len__") and not len(dataset):
-        raise ValueError("The training data has no examples. Check the files and --max_length.")
-
-
 def check_has_batches(loader: DataLoader[Any]) -> None:
     """Raise a ValueError if a loader of training batches is empty; streams have no length."""
     if hasattr(loader.dataset, "__len__") and not len(loader):
@@ -115,23 +85,14 @@ def check_has_batches(loader: DataLoader[Any]) -> None:
 
 
 def token_batch_loader(
-    dataset: Dataset | ResegmentedExamples,
+    dataset: Dataset,
     args: TrainingArguments,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
     device: torch.device,
 ) -> DataLoader[Any]:
-    """This process's batches of at most `max_tokens_per_batch` tokens; a stream is rejected."""
-    if not hasattr(dataset, "__len__"):
-        raise ValueError(
-            "max_tokens_per_batch needs a dataset with a length, got a stream. Load the data, or "
-            "set per_device_train_batch_size instead."
-        )
-    lengths: Lengths | Callable[[int], Lengths]
-    if isinstance(dataset, ResegmentedExamples):
-        lengths = partial(_lengths_in_epoch, dataset, pad_to_multiple_of)
-    else:
-        lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
+    """This process's batches of at most `max_tokens_per_batch` tokens."""
+    lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
     order = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
     return DataLoaderShard(
@@ -145,9 +106,3 @@ def token_batch_loader(
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
     )
-
-
-def _lengths_in_epoch(
-    dataset: ResegmentedExamples, pad_to_multiple_of: int | None, epoch: int
-) -> Lengths:
-    return padded_lengths(dataset.lengths(epoch), pad_to_multiple_of)

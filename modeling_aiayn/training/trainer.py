@@ -1,6 +1,5 @@
 """Section 5 in the library's training loop: one trainer for all models of this package."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -34,19 +33,13 @@ from ..losses import shift_left
 from ..saved.whole_files import UNFINISHED_FOLDER, replaced_files
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .arguments import MUON, RunArguments
-from .bpe_dropout import ResegmentedExamples
+from .batches import PAIR, TEXT, LengthGroups, token_lengths
 from .deepspeed import check_saves_weights
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .fsdp import support_fsdp2
-from .loaders import (
-    check_has_batches,
-    check_has_examples,
-    example_lengths,
-    padding_collator,
-    token_batch_loader,
-)
+from .loaders import check_has_batches, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .muon import muon_optimizer
 from .preconditions import check_trained_dtype, use_one_gpu, warn_of_slow_training
@@ -57,9 +50,7 @@ from .resume.interruption import InterruptionCallback, separate_workers
 from .resume.resumption import Resumption, note_best_checkpoint
 from .resume.run import claim_folder, forget_finish
 from .resume.settings import run_settings
-from .sampling import LengthGroups
 from .schedule import noam_schedule
-from .setup import position_limit
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.
 WEIGHTS = tuple(
@@ -214,7 +205,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         Raises:
             ValueError: There is no training data, or no whole batch; or see `cut_batches`.
         """
-        check_has_examples(self.train_dataset)
         if self._max_tokens is None or self.train_dataset is None:
             loader = super().get_train_dataloader()
             check_has_batches(loader)
@@ -222,27 +212,12 @@ class AiaynTrainer(Seq2SeqTrainer):
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
-        padding = 2 * ((multiple_of or 1) - 1)  # at most, for both sides
-        dataset = self._resegmented(self.train_dataset, self._max_tokens - padding)
-        loader = token_batch_loader(dataset, self.args, collate, multiple_of, device)
+        loader = token_batch_loader(self.train_dataset, self.args, collate, multiple_of, device)
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """The library's batches of all examples; an interruption does not end their workers."""
         return separate_workers(super().get_eval_dataloader(eval_dataset))
-
-    def _resegmented(self, dataset: Any, max_tokens: float = math.inf) -> Any:
-        """The training examples as bpe_dropout segments them."""
-        dropout, seed = getattr(self.args, "bpe_dropout", 0.0), self.args.order_seed
-        if not dropout:
-            return dataset
-        source = self.processing_class
-        if not self._has_target:
-            return ResegmentedExamples(dataset, {"input_ids": ("text", source)}, dropout, seed)
-        target = self.target_tokenizer or source
-        columns = {"input_ids": ("source", source), "labels": ("target", target)}
-        limits = (max_tokens, position_limit(self.model.config))
-        return ResegmentedExamples(dataset, columns, dropout, seed, *limits)
 
     def _get_dataloader(
         self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any
@@ -250,7 +225,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         """The library's batches; dataloader_drop_last applies only to training."""
         drops_last = self.args.dataloader_drop_last
         self.args.dataloader_drop_last = drops_last and is_training
-        dataset = self._resegmented(dataset) if is_training else dataset
         try:
             return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
         finally:
@@ -263,7 +237,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         if args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "__len__"):
             return super()._get_train_sampler(train_dataset)
         size = args.train_batch_size * args.gradient_accumulation_steps
-        lengths = example_lengths(dataset, self._has_target)
+        lengths = token_lengths(dataset, PAIR if self._has_target else TEXT)
         return LengthGroups(lengths, size, args.order_seed)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:

@@ -25,7 +25,7 @@ FIXED = (
     *("gradient_accumulation_steps", "pad_to_multiple_of", "train_sampling_strategy", "optim"),
     *("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("weight_decay", "bf16", "fp16", "ema_decay", "dataloader_drop_last", "ignore_data_skip"),
-    *("neftune_noise_alpha", "bpe_dropout", "r_drop"),
+    *("neftune_noise_alpha", "r_drop"),
 )
 # Once set, these cannot change either: scores of two metrics cannot be compared.
 COMPARISON = ("metric_for_best_model", "greater_is_better")
