@@ -25,8 +25,8 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.saved.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function
+from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.shortlist import Shortlist
 from modeling_aiayn.translation.torch_engine import TorchEngine

@@ -18,9 +18,8 @@ from modeling_aiayn.translation.candidates import (
     drawn_candidates,
     top_tokens,
 )
-from modeling_aiayn.translation.engine import SourceSentence
 from modeling_aiayn.translation.fast_model import FastModel
-from modeling_aiayn.translation.hypotheses import length_divisor, repeating_tokens
+from modeling_aiayn.translation.hypotheses import SourceSentence, length_divisor, repeating_tokens
 from modeling_aiayn.translation.hypothesis_tree import CHECK_STEPS, FIRST_STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.required_phrases import ConstrainedSearch, Progress

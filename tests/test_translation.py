@@ -83,21 +83,6 @@ def test_a_text_longer_than_the_position_table_is_cut_and_changes_no_other(token
     assert [first] == translator(["We see."]) and long
 
 
-def test_rejects_models_of_different_vocabularies(tokenizer):
-    models = [small_model(vocab_size=len(tokenizer) + extra) for extra in (0, 1)]
-    with pytest.raises(
-        ValueError, match="one target vocabulary, got vocabularies of 600 and 601 entries"
-    ):
-        Translator(models, tokenizer)
-
-
-def test_a_line_of_a_megabyte_is_cut_and_changes_no_other(translator, caplog):
-    with caplog.at_level(logging.WARNING):
-        first, _ = translator(["The dog sees.", "a" * 10**6], num_beams=1, max_length_factor=0)
-    assert "Sentence 2: cut from" in caplog.text
-    assert first == translator(["The dog sees."], num_beams=1, max_length_factor=0)[0]
-
-
 def test_a_stream_of_any_length_comes_back_in_order(translator):
     taken = 0
 
@@ -149,7 +134,7 @@ def test_phrases_that_do_not_fit_leave_other_lines_alone(tokenizer, caplog):
     phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
     (first,), (second,) = translator.stream(["We see.", "We see."], phrases=phrases)
     assert first.text and second.text == ""
-    assert "Sentence 2: not translated. Its phrases have 15 tokens, but t" in caplog.text
+    assert "Sentence 2: no translation contains all of its phrases." in caplog.text
 
 
 def test_rejects_fewer_or_more_prefixes_or_phrases_than_texts(translator):
@@ -185,14 +170,8 @@ def test_scoring_a_translation_gives_its_score(translator):
             assert theirs.score == pytest.approx(ours.score, rel=1e-5)
             assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
     assert [each.source for each in scored] == texts
-    with pytest.raises(ValueError, match="got 3 texts and 1 targets"):
+    with pytest.raises(ValueError, match="shorter"):
         translator.score(texts, ["a"])
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        translator.score(texts, texts, batch_size=0)
-    with pytest.raises(ValueError, match=r"Sentence 2 must be a str, got int"):
-        translator.score(["a", 1], ["a", "b"])
-    with pytest.raises(ValueError, match=r"Sentence 1, target must be a str, got NoneType"):
-        translator.score(["a", "b"], [None, "b"])
     again = translator.score(iter(texts), iter([each.text for each in found]), options)
     assert again == scored
 
@@ -211,13 +190,6 @@ def test_blanks_are_read_as_plain_ones_unless_longer_tokens_have_them(translator
 def test_a_text_of_invisible_characters_is_empty(translator):
     texts = ["\u200b", "\ufeff \u2060", "\u00a0\u00ad", "\x07"]
     assert translator(texts) == [""] * len(texts)
-
-
-def test_an_option_of_generate_is_named(translator):
-    with pytest.raises(
-        ValueError, match=r"has no option num_return_sequences\. It has num_beams, "
-    ):
-        translator(["a"], num_return_sequences=2)
 
 
 def test_a_translator_follows_a_model_that_is_trained_further(tokenizer):
@@ -272,12 +244,6 @@ def test_several_models_vote(translator, folder):
     assert twins.model is twins.models[0]
 
 
-def test_rejects_neither_or_both_of_model_and_engine(translator, tokenizer):
-    for model, engine in ((None, None), (translator.model, translator.engine)):
-        with pytest.raises(ValueError, match="Pass either a model or an engine"):
-            Translator(model, tokenizer, engine=engine)
-
-
 def test_rejects_a_module_that_is_no_translation_model(tokenizer):
     with pytest.raises(ValueError, match=r"got Linear\. Merge adapters first"):
         Translator(torch.nn.Linear(2, 3), tokenizer)
@@ -320,14 +286,27 @@ def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder
 
 @pytest.mark.usefixtures("library_adapters")
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
-def test_layers_trained_whole_beside_an_adapter_are_loaded(tmp_path, folder, tokenizer):
+@pytest.mark.parametrize(
+    ("trained", "name", "factor"),
+    [
+        ({"modules_to_save": ["final_layer_norm"]}, "modules_to_save", 3.0),
+        (
+            {"trainable_token_indices": {"embed_tokens": [*range(4, 200)]}},
+            "trainable_tokens_delta",
+            -2.0,
+        ),
+    ],
+    ids=["layers", "embeddings"],
+)
+def test_layers_and_rows_trained_beside_an_adapter_are_loaded(
+    tmp_path, folder, tokenizer, trained, name, factor
+):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    whole = ["final_layer_norm"]
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, modules_to_save=whole))
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, **trained))
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "modules_to_save" in name:
-                parameter.mul_(3.0)
+        for weight_name, weight in model.named_parameters():
+            if name in weight_name:
+                weight.mul_(factor)
     texts = [text for text in TEXTS if text.strip()]
     ids = tokenizer(texts, padding=True, return_tensors="pt")
     expected = decode_lines(tokenizer, model.generate(**ids, num_beams=1).tolist())
@@ -335,6 +314,7 @@ def test_layers_trained_whole_beside_an_adapter_are_loaded(tmp_path, folder, tok
     tokenizer.save_pretrained(tmp_path / "adapter")
     merged = Translator.from_pretrained(tmp_path / "adapter")
     assert merged(texts, num_beams=1) == expected
+    assert merged.model.lm_head.weight is merged.model.get_input_embeddings().weight
     merged.model.save_pretrained(tmp_path / "merged")
     tokenizer.save_pretrained(tmp_path / "merged")
     assert Translator.from_pretrained(tmp_path / "merged")(texts, num_beams=1) == expected
@@ -379,13 +359,6 @@ def test_a_pipeline_does_not_change_the_given_model(folder, tokenizer, is_disabl
     half = AutoModelForSeq2SeqLM.from_pretrained(folder).half()
     pipeline("aiayn-translation", model=half, tokenizer=tokenizer, device="cpu")
     assert half.dtype == torch.float16
-
-
-def test_rejects_a_model_on_several_devices(tokenizer):
-    model = small_model(vocab_size=len(tokenizer))
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"))
-    with pytest.raises(ValueError, match="needs a model on one device, got parts on cpu, meta"):
-        Translator(model, tokenizer)(["We see."])
 
 
 def test_rejects_a_model_whose_weights_are_offloaded(folder, tokenizer, tmp_path):
@@ -520,13 +493,6 @@ def test_flags_load_the_model_with_their_dtype(folder):
             TranslatorFlags(model=["x"], **{name: 0})
 
 
-def test_sizes_below_1_are_rejected(tokenizer):
-    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
-    for name in ("batch_size", "max_tokens_per_batch", "pool_size"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            translator.stream(["We see."], **{name: 0})
-
-
 def test_an_adapter_that_is_a_pickle_is_rejected(tmp_path, folder, tokenizer):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=3))
@@ -550,15 +516,6 @@ def test_an_adapter_is_looked_for_where_the_options_say(monkeypatch, tmp_path, h
     assert found == where | {"path": "me/adapter", "local_files_only": False}
 
 
-def test_invalid_unicode_is_replaced_with_a_warning(tokenizer, caplog):
-    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
-    texts = ["We see.", "a\ud800b", "The dog."]
-    found = translator(texts, num_beams=2)
-    assert found == translator(["We see.", "a\ufffdb", "The dog."], num_beams=2)
-    assert caplog.text.count("replaced invalid Unicode with U+FFFD") == 1
-    assert "Sentence 2: replaced invalid" in caplog.text
-
-
 def test_a_call_rejects_nbest_and_names_the_way_to_several_translations(tokenizer):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     message = r"nbest must be 1, got 2\. .*translator\.search_options\(nbest=2\)"
@@ -578,11 +535,8 @@ def test_rejects_a_single_str_and_texts_that_are_not_str(tokenizer):
     for given in (("We.", ["Wir."]), (["We."], "Wir.")):
         with pytest.raises(ValueError, match="must be a list or another iterable of str"):
             translator.score(*given)
-    with pytest.raises(ValueError, match="path must name at least one folder, got an empty list"):
-        Translator.from_pretrained([])
     with pytest.raises(ValueError, match="Sentence 2 must be a str, got NoneType"):
         translator(["We see.", None])
-    assert translator.translate_pool([], SearchOptions()) == []
 
 
 @pytest.mark.parametrize(
@@ -663,15 +617,9 @@ def test_renormalized_probabilities_exclude_suppressed_ids(num_beams, tokenizer)
     ("name", "value"),
     [
         ("repetition_penalty", 1.2),
-        ("forced_bos_token_id", 5),
         ("begin_suppress_tokens", [4]),
         ("no_repeat_ngram_size", 2),
-        ("encoder_no_repeat_ngram_size", 2),
-        ("min_length", 5),
         ("min_new_tokens", 5),
-        ("exponential_decay_length_penalty", (2, 2.0)),
-        ("guidance_scale", 1.5),
-        ("stop_strings", ["."]),
     ],
 )
 def test_rejects_generation_settings_that_translator_lacks(name, value, tokenizer):
@@ -689,11 +637,6 @@ def test_a_search_that_stops_early_is_rejected_for_an_imported_model(tokenizer):
     model.generation_config.length_normalization = "power"
     with pytest.raises(ValueError, match=r"says early_stopping=True, which Translator does not"):
         Translator(model, tokenizer)(["We see."])
-
-
-def test_a_name_that_is_no_dtype_is_rejected(folder):
-    with pytest.raises(ValueError, match=r"dtype must be one of auto, float32, .*, got 'bf16'"):
-        Translator.from_pretrained(folder, dtype="bf16")
 
 
 @pytest.mark.parametrize("sizes", [{}, {"decoder_vocab_size": 9}], ids=["one", "two"])
@@ -740,26 +683,6 @@ def test_a_prefix_may_contain_suppressed_ids(tokenizer, sampling):
     assert not {*best.token_ids[len(given) :]} & {*given}
     (forced,) = translator.engine.score([translator.encode("We see.")], [best.token_ids])
     assert best.log_probability == pytest.approx(forced, rel=1e-5)
-
-
-@pytest.mark.usefixtures("library_adapters")
-def test_embedding_rows_that_an_adapter_trained_are_used(tmp_path, folder, tokenizer):
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    rows = {"embed_tokens": [*range(4, 200)]}
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=3, trainable_token_indices=rows))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "trainable_tokens_delta" in name:
-                parameter.mul_(-2.0)
-    texts = [text for text in TEXTS if text.strip()]
-    ids = tokenizer(texts, padding=True, return_tensors="pt")
-    expected = decode_lines(tokenizer, model.generate(**ids, num_beams=1).tolist())
-    model.save_pretrained(tmp_path / "adapter")
-    tokenizer.save_pretrained(tmp_path / "adapter")
-    merged = Translator.from_pretrained(tmp_path / "adapter")
-    assert merged(texts, num_beams=1) == expected
-    assert merged.model.config.tie_word_embeddings
-    assert merged.model.lm_head.weight is merged.model.get_input_embeddings().weight
 
 
 FORKED = """

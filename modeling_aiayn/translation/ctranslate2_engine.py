@@ -1,19 +1,17 @@
 """CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import ctranslate2
 from transformers import GenerationConfig, PreTrainedTokenizerBase
-from transformers.utils import GENERATION_CONFIG_NAME
 
-from ..data.parsing import parse_json, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
-from .engine import SourceSentence
-from .hypotheses import Hypothesis, normalized_score
+from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions, search_defaults
 
 # Fields of the exported config.json: positions of the encoder and of the decoder, and the
@@ -37,7 +35,6 @@ class CTranslate2Engine:
         device: "cpu", "cuda" or "auto".
 
     Raises:
-        OSError: The folder is not CTranslate2's.
         ValueError: The tokenizers are not the exported model's, or its generation config needs
             something that engines here do not support.
     """
@@ -53,12 +50,10 @@ class CTranslate2Engine:
         device: str = "cpu",
     ) -> None:
         self._made_by = os.getpid()
-        try:
-            self.translator = ctranslate2.Translator(str(folder), device=device)
-        except RuntimeError as error:
-            raise OSError(f"{folder}: CTranslate2 cannot open it ({error}).") from error
-        exported = read_json_object(Path(folder) / "config.json")
-        hashes = [vocabulary_sha256(each) for each in (source_tokenizer, target_tokenizer)]
+        folder = Path(folder)
+        self.translator = ctranslate2.Translator(str(folder), device=device)
+        exported = json.loads((folder / "config.json").read_text("utf-8"))
+        hashes = [vocabulary_sha256(source_tokenizer), vocabulary_sha256(target_tokenizer)]
         if exported.get(VOCABULARIES_FIELD, hashes) != hashes:
             raise ValueError(
                 f"{folder}: its tokenizers are not those that it was exported with. Export the "
@@ -67,29 +62,18 @@ class CTranslate2Engine:
         self.source_positions, self.target_positions = (
             exported.get(POSITIONS_FIELD.format(half=half)) for half in ("encoder", "decoder")
         )
-        for positions in (self.source_positions, self.target_positions):
-            if positions is not None and type(positions) is not int:
-                raise ValueError(
-                    f"{folder}: its config.json must hold numbers of positions, got "
-                    f"{positions!r}. Export the model again."
-                )
-        self.source_tokens, self.target_tokens = (
-            _exported_tokens(Path(folder), side) for side in ("source", "target")
-        )
+        self.source_tokens = _exported_tokens(folder, "source")
+        self.target_tokens = _exported_tokens(folder, "target")
         self.target_ids = {token: index for index, token in enumerate(self.target_tokens)}
-        generation_config = GenerationConfig(
-            **read_json_object(Path(folder) / GENERATION_CONFIG_NAME)
-        )
+        generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
         self.search_defaults = search_defaults(generation_config)
         self.rules = DecodingRules.from_generation_config(
-            generation_config,
-            len(self.target_tokens),
-            self.target_positions,
+            generation_config, len(self.target_tokens), self.target_positions
         )
         self.end = self.rules.single_eos_token_id
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check that the engine supports the options, and required phrases if there are any."""
+        """Check that CTranslate2 supports the options."""
         check_ctranslate2_options(options, has_phrases)
 
     def search(
@@ -105,8 +89,8 @@ class CTranslate2Engine:
         for limit in sorted({*limits} - {longest}):
             late = [
                 index
-                for index, its in enumerate(limits)
-                if its == limit and any(len(each) >= limit for each in results[index].hypotheses)
+                for index, result in enumerate(results)
+                if limits[index] == limit and max(map(len, result.hypotheses)) >= limit
             ]
             again = self._translated([sentences[index] for index in late], options, limit)
             for index, result in zip(late, again, strict=True):
@@ -196,11 +180,9 @@ def _tokens_at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
 
 def _exported_tokens(folder: Path, side: str) -> list[str]:
     """The token of each id in an exported model's vocabulary, of "source" or "target"."""
-    own = folder / f"{side}_vocabulary.json"
-    path = own if own.is_file() else folder / "shared_vocabulary.json"
-    tokens = parse_json(path.read_text("utf-8"), str(path))
-    if not isinstance(tokens, list):
-        raise ValueError(f"{path} must hold a JSON list of tokens. Export the model again.")
+    path = folder / f"{side}_vocabulary.json"
+    path = path if path.is_file() else folder / "shared_vocabulary.json"
+    tokens: list[str] = json.loads(path.read_text("utf-8"))
     return tokens
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ..generation import MAX_TOKENS_BEYOND_SOURCE
-from .engine import SourceSentence
-from .options import MAX_LENGTH_OFFSET, SearchOptions
+from .hypotheses import SourceSentence
+from .options import SearchOptions
 
 # Subtracted from the logit of an id that is excluded from the softmax. It is finite in float16 too,
 # so that a prefix with such an id stays possible.
@@ -46,18 +46,24 @@ class DecodingRules:
         With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
 
         Raises:
-            ValueError: The config needs something that only generate() supports, or suppresses an
-                id that does not exist.
+            ValueError: The config needs something that only generate() supports, or names no
+                token of the vocabulary that ends a translation.
         """
         _check_supported(generation_config)
-        suppressed = _suppressed_token_ids(generation_config, vocab_size)
-        ends = generation_config.eos_token_id
+        suppressed = _suppressed_token_ids(generation_config)
+        end = generation_config.eos_token_id
+        ends = end if isinstance(end, list) else [end]
+        if not ends or not all(token in range(vocab_size) for token in ends):
+            raise ValueError(
+                f"eos_token_id must be in [0, {vocab_size}), got {end!r}. Set it in "
+                "generation_config.json to the id of the token that ends a translation."
+            )
         return cls(
-            eos_token_ids=frozenset(_check_ends(ends, vocab_size)),
+            eos_token_ids=frozenset(ends),
             suppressed_token_ids=suppressed,
             excluded_from_softmax=suppressed if generation_config.renormalize_logits else (),
-            max_tokens_beyond_source=_check_limit(
-                getattr(generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE)
+            max_tokens_beyond_source=getattr(
+                generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE
             ),
             target_positions=target_positions,
         )
@@ -98,26 +104,6 @@ class DecodingRules:
             logits[..., ids] -= EXCLUDED_LOGIT
 
 
-def _check_ends(ends: Any, vocab_size: int) -> list[int]:
-    """Check eos_token_id, and return it as a list with at least one id."""
-    ids = ends if isinstance(ends, list) else [ends]
-    if not ids or not all(type(each) is int and 0 <= each < vocab_size for each in ids):
-        raise ValueError(
-            f"eos_token_id must be in [0, {vocab_size}), got {ends!r}. Set it in "
-            "generation_config.json to the id of the token that ends a translation."
-        )
-    return ids
-
-
-def _check_limit(tokens: Any) -> int:
-    if type(tokens) is not int or not 0 <= tokens <= MAX_LENGTH_OFFSET:
-        raise ValueError(
-            f"max_tokens_beyond_source must be in [0, {MAX_LENGTH_OFFSET}], got {tokens!r}. Set it "
-            "in generation_config.json."
-        )
-    return tokens
-
-
 def _check_supported(generation_config: GenerationConfig) -> None:
     neutral: dict[str, tuple[Any, ...]] = {
         "repetition_penalty": (None, 1.0),
@@ -147,21 +133,12 @@ def _check_supported(generation_config: GenerationConfig) -> None:
             )
 
 
-def _suppressed_token_ids(generation_config: GenerationConfig, vocab_size: int) -> tuple[int, ...]:
+def _suppressed_token_ids(generation_config: GenerationConfig) -> tuple[int, ...]:
     words = generation_config.bad_words_ids or []
-    for word in words if isinstance(words, list) else [words]:
-        if not isinstance(word, list) or len(word) != 1:
-            raise ValueError(
-                f"bad_words_ids must have one id each in Translator, got {word}. Use "
-                "model.generate(), or remove it from the generation config."
-            )
-    given = [*(generation_config.suppress_tokens or []), *(word[0] for word in words)]
-    if not all(type(each) is int for each in given):
-        raise ValueError(f"suppress_tokens and bad_words_ids must hold ids, got {given}.")
-    ids = sorted({*given})
-    if ids and not 0 <= ids[0] <= ids[-1] < vocab_size:
+    if any(len(word) != 1 for word in words):
         raise ValueError(
-            f"suppress_tokens and bad_words_ids must be in [0, {vocab_size}), got {ids}. "
-            "Remove the ids outside this range from the generation config."
+            f"bad_words_ids must have one id each in Translator, got {words}. Use "
+            "model.generate(), or remove it from the generation config."
         )
-    return tuple(ids)
+    suppressed = generation_config.suppress_tokens or []
+    return tuple(sorted({*suppressed, *(word[0] for word in words)}))

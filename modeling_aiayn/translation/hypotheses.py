@@ -10,6 +10,24 @@ from .candidates import Candidates
 from .options import SearchOptions
 
 
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence to translate, in ids.
+
+    Args:
+        input_ids: The source, `</s>` last.
+        prefix: The first ids of the translation.
+        phrases: Ids of each phrase that the translation must contain.
+        number: Index of the sentence among all sentences. Sampling draws by it, so that equal
+            sentences get different samples.
+    """
+
+    input_ids: Sequence[int]
+    prefix: Sequence[int] = ()
+    phrases: Sequence[Sequence[int]] = ()
+    number: int = 0
+
+
 class Hypothesis(NamedTuple):
     """A finished translation.
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..saved.languages import Languages
-from .engine import SourceSentence
+from .hypotheses import SourceSentence
 
 VOCABULARIES = "vocabularies_sha256"
 LANGUAGES = "languages"
@@ -60,25 +60,14 @@ class Shortlist:
 
     @classmethod
     def read(cls, path: str | Path) -> "Shortlist":
-        """Read a file that `save` wrote.
-
-        Raises:
-            OSError: There is no such file, or it is damaged or of another kind.
-        """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"No such file: {path}.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                starts, ids, always = (
-                    file.get_tensor(name).long() for name in ("starts", "ids", "always")
-                )
-                vocabularies = json.loads(file.metadata()[VOCABULARIES])
-                # Earlier versions did not save the languages.
-                languages = json.loads(file.metadata().get(LANGUAGES, "null"))
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise OSError(
-                f"{path} is damaged, or no shortlist. Make one with aiayn make-shortlist."
-            ) from error
+        """Read a file that `save` wrote."""
+        with safe_open(path, framework="pt") as file:
+            starts, ids, always = (
+                file.get_tensor(name).long() for name in ("starts", "ids", "always")
+            )
+            vocabularies, languages = (
+                json.loads(file.metadata()[name]) for name in (VOCABULARIES, LANGUAGES)
+            )
         return cls(starts, ids, always, vocabularies, languages and tuple(languages))
 
     def check_model(

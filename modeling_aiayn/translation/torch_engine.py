@@ -17,10 +17,9 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from .beam_decoder import BeamDecoder
 from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
 from .decoding_rules import DecodingRules
-from .engine import SourceSentence
 from .fast_linear import int8_linear_function, linear_function, warn_of_slow_int8
 from .fast_model import FastModel
-from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch
+from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch, SourceSentence
 from .options import SearchOptions, search_defaults
 from .required_phrases import ConstrainedSearch
 from .shortlist import Shortlist

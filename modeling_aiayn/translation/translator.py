@@ -2,11 +2,11 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -25,11 +25,9 @@ from ..tokenization import (
     decode_lines,
     is_blank,
     named_tokenizer_errors,
-    replace_surrogates,
     vocabulary_sha256,
 )
-from .engine import Engine, SourceSentence
-from .hypotheses import Hypothesis, normalized_score
+from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions
 from .pools import (
     BATCH_SIZE,
@@ -38,7 +36,6 @@ from .pools import (
     SourceText,
     batches_by_length,
     check_several,
-    check_text,
     read_pools,
     source_texts,
 )
@@ -46,7 +43,6 @@ from .progress import TranslationBar
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
-EXPORT_HINT = "Write one with: aiayn export-ctranslate2."
 # Names of dtypes: auto is that of the saved weights.
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
@@ -55,6 +51,39 @@ logger = logging.getLogger(__name__)
 MAX_SOURCE_TOKENS = 512
 # For prefixes, phrases and translations to score: memory grows with the square of their length.
 MAX_TARGET_TOKENS = 2048
+
+
+class Engine(Protocol):
+    """Translates and scores batches of ids, and owns the model or models that do it."""
+
+    @property
+    def models(self) -> Sequence[AiaynForConditionalGeneration]:
+        """The models; empty if the engine has a format of its own."""
+
+    @property
+    def source_positions(self) -> int | None:
+        """The most tokens that a source may have. None: any number."""
+
+    @property
+    def target_positions(self) -> int | None:
+        """The most tokens that a translation may have. None: any number."""
+
+    @property
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Search options that the model has of its own; see `options.search_defaults`."""
+
+    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
+        """Check that the engine supports the options, and required phrases if there are any."""
+
+    def search(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        """The nbest translations of each sentence of a batch, best first."""
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """The log-probability of each target of a batch, `</s>` last, in nats."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +124,7 @@ class Translator:
         engine: An engine with a model of its own. None: our own engine with the given model.
 
     Raises:
-        ValueError: Model and tokenizers or several models do not fit each other, a model is of
-            another class, or there is not exactly one of model and engine.
+        ValueError: Model and tokenizers do not fit each other, or a model is of another class.
     """
 
     def __init__(
@@ -107,16 +135,12 @@ class Translator:
         *,
         engine: Engine | None = None,
     ) -> None:
-        if (model is None) == (engine is None):
-            raise ValueError(
-                "Pass either a model or an engine to Translator, and None for the other."
-            )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        models = model if isinstance(model, Sequence) else [model] if model is not None else []
+        models: Any = model if isinstance(model, Sequence) else [model]
         self.engine: Engine = engine or TorchEngine(models)
-        for each in self.engine.models:
-            self._check_tokenizers(each)
+        for loaded in self.engine.models:
+            self._check_tokenizers(loaded)
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
@@ -167,26 +191,20 @@ class Translator:
 
         Raises:
             OSError: There is no such folder, or it holds no model.
-            ValueError: Weights are missing or not finite, the engine is unknown, or it does not
-                support the options.
+            ValueError: Weights are missing or not finite, models or the shortlist do not fit each
+                other, or the engine does not support the options.
         """
         paths = [path] if isinstance(path, (str, Path)) else list(path)
-        if not paths:
-            raise ValueError("path must name at least one folder, got an empty list.")
-        if engine == "ctranslate2":
-            rejected = [*(["hub"] if hub else []), *model_options]
-            rejected += ["dtype"] if dtype is not None else []
-            rejected += ["several folders"] if len(paths) > 1 else []
-            rejected += ["shortlist"] if shortlist is not None else []
-            if rejected:
-                raise ValueError(
-                    "The engine ctranslate2 runs one exported folder and takes no other option "
-                    f"than device, got {', '.join(rejected)}."
-                )
-            return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
-        if engine != "torch":
-            raise ValueError(f"engine must be torch or ctranslate2, got {engine!r}.")
-        return cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
+        if engine == "torch":
+            return cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
+        options = {"hub": hub or None, "dtype": dtype, "shortlist": shortlist, **model_options}
+        rejected = [name for name, value in options.items() if value is not None]
+        if rejected or len(paths) > 1:
+            raise ValueError(
+                "The engine ctranslate2 runs one exported folder and takes no other option "
+                f"than device, got {', '.join(rejected) or f'{len(paths)} folders'}."
+            )
+        return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
 
     @classmethod
     def _from_torch(
@@ -198,30 +216,27 @@ class Translator:
         shortlist: str | Path | None,
         model_options: dict[str, Any],
     ) -> Self:
-        is_int8 = dtype in ("int8", torch.int8)
-        _check_dtype(dtype)
-        if dtype is not None:
-            model_options["dtype"] = torch.float32 if is_int8 else dtype
         options = {"trust_remote_code": False, "local_files_only": not hub}
         model_options = options | model_options
+        is_int8 = dtype in ("int8", torch.int8)
+        if dtype is not None:
+            model_options["dtype"] = torch.float32 if is_int8 else dtype
         if not hub:
             subfolder = model_options.pop("subfolder", "")
-            paths = [Path(find_model(each), subfolder) for each in paths]
+            paths = [Path(find_model(path), subfolder) for path in paths]
         languages = _common_languages(paths, hub, model_options)
-        models = [load_model(each, hub, **model_options) for each in paths]
+        models = [load_model(path, hub, **model_options) for path in paths]
         if device is not None:
             models = [model.to(device) for model in models]
         if dtype in (None, "auto") and all(model.device.type == "cpu" for model in models):
-            is_int8 = all(find_int8_weights(each, hub, **model_options) for each in paths)
+            is_int8 = all(find_int8_weights(path, hub, **model_options) for path in paths)
         models = [convert_for_cpu(model) for model in models]
-        for name in LOCATION_OPTIONS:
-            if name in model_options:
-                options[name] = model_options[name]
+        options |= {name: model_options[name] for name in LOCATION_OPTIONS if name in model_options}
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
         target_ids = None
         if shortlist is not None:
+            hashes = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
             target_ids = Shortlist.read(shortlist)
-            hashes = [vocabulary_sha256(each) for each in tokenizers]
             target_ids.check_model(hashes, languages, shortlist)
         engine = TorchEngine(models, int8=is_int8, shortlist=target_ids)
         return cls(None, *tokenizers, engine=engine)
@@ -231,16 +246,11 @@ class Translator:
         check_package("ctranslate2", "ctranslate2")
         from .ctranslate2_engine import CTranslate2Engine
 
-        check_directory(folder, EXPORT_HINT)
-        for name in (SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER):
-            if not (folder / name).is_dir():
-                raise FileNotFoundError(
-                    f"{folder} holds no CTranslate2 model: there is no {name} in it. {EXPORT_HINT}"
-                )
-        options = {"trust_remote_code": False, "local_files_only": True}
+        folders = (folder / SOURCE_TOKENIZER_FOLDER, folder / TARGET_TOKENIZER_FOLDER)
+        # transformers would take a folder that is missing for a repository.
+        check_directory(folders[0], "Write one with: aiayn export-ctranslate2.")
         source, target = (
-            load_tokenizer(folder / name, **options)
-            for name in (SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER)
+            load_tokenizer(each, trust_remote_code=False, local_files_only=True) for each in folders
         )
         return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
 
@@ -260,17 +270,7 @@ class Translator:
         return self.models[0]
 
     def search_options(self, **given: Any) -> SearchOptions:
-        """Add defaults to search options: an imported model's own, else those of SearchOptions.
-
-        Raises:
-            ValueError: An option is unknown, or as for SearchOptions.
-        """
-        names = [each.name for each in fields(SearchOptions)]
-        if unknown := sorted(given.keys() - {*names}):
-            raise ValueError(
-                f"Translator has no option {', '.join(unknown)}. It has {', '.join(names)}. For "
-                "those of generate(), call model.generate()."
-            )
+        """Add defaults to search options: an imported model's own, else those of SearchOptions."""
         return SearchOptions(**{**self.engine.search_defaults, **given})
 
     def __call__(
@@ -306,7 +306,7 @@ class Translator:
                 options,
                 batch_size=batch_size,
                 max_tokens_per_batch=max_tokens_per_batch,
-                pool_size=max(1, len(texts)),
+                pool_size=len(texts),
                 report=bar.report,
             )
             return [best.text for best, *_ in results]
@@ -348,14 +348,11 @@ class Translator:
         self.engine.check_options(options, phrases is not None)
         for column in (texts, prefixes, phrases):
             check_several(column)
-        _check_sizes(
-            batch_size=batch_size, max_tokens_per_batch=max_tokens_per_batch, pool_size=pool_size
-        )
         given = source_texts(texts, prefixes, phrases, first_number)
         limits = (batch_size, max_tokens_per_batch)
         return (
             translations
-            for pool in read_pools(given, pool_size)
+            for pool in read_pools(given, max(1, pool_size))
             for translations in self.translate_pool(pool, options, *limits, report)
         )
 
@@ -368,33 +365,28 @@ class Translator:
         report: Callable[[int, int], object] | None = None,
     ) -> list[list[Translation]]:
         """Translate texts that are all in memory; arguments are those of `stream`."""
-        if not pool:
-            return []
         report = report or (lambda *_: None)
-        sentences = self._encoded(pool)
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
-        filled = [
-            index
-            for index, given in enumerate(pool)
-            if not is_blank(given.text) and self._has_room_for_phrases(sentences[index])
-        ]
+        filled = [index for index, given in enumerate(pool) if not is_blank(given.text)]
         if len(filled) < len(pool):
             report(len(pool) - len(filled), 0)
-        lengths = [len(sentences[index].input_ids) for index in filled]
+        sentences = self._encoded([pool[index] for index in filled])
+        lengths = [len(sentence.input_ids) for sentence in sentences]
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
-            indices = [filled[position] for position in batch]
-            hypotheses = self.engine.search([sentences[index] for index in indices], options)
-            for index, best in zip(indices, hypotheses, strict=True):
+            hypotheses = self.engine.search([sentences[index] for index in batch], options)
+            tokens = 0
+            for index, best in zip(batch, hypotheses, strict=True):
                 if best:
-                    results[index] = self._decoded(pool[index].text, best)
+                    source = pool[filled[index]].text
+                    results[filled[index]] = self._decoded(source, best)
+                    tokens += len(best[0].token_ids)
                 else:
-                    reason = "contains all of its phrases"
-                    if not sentences[index].phrases:
-                        reason = "is allowed by the options of the search"
-                    logger.warning(
-                        "Sentence %d: no translation %s.", pool[index].number + 1, reason
-                    )
-            report(len(indices), sum(len(results[index][0].token_ids) for index in indices))
+                    reason = "is allowed by the options of the search"
+                    if sentences[index].phrases:
+                        reason = "contains all of its phrases"
+                    number = sentences[index].number + 1
+                    logger.warning("Sentence %d: no translation %s.", number, reason)
+            report(len(batch), tokens)
         return results
 
     def score(
@@ -420,31 +412,23 @@ class Translator:
             The translations with their scores, in the order of the texts.
 
         Raises:
-            ValueError: A text or target is not a str, their numbers differ, or a size is below 1.
+            ValueError: There are more texts than targets, or fewer.
         """
         check_several(texts)
         check_several(targets)
-        _check_sizes(batch_size=batch_size, max_tokens_per_batch=max_tokens_per_batch)
-        texts, targets = list(texts), list(targets)
-        if len(texts) != len(targets):
-            raise ValueError(
-                f"Each text needs a target, got {len(texts)} texts and {len(targets)} targets."
-            )
         options = options or self.search_options()
-        names = [f"Sentence {number}" for number in range(1, len(texts) + 1)]
-        for name, text, target in zip(names, texts, targets, strict=True):
-            check_text(text, name)
-            check_text(target, f"{name}, target")
-        sources = [self.encode(text, name) for text, name in zip(texts, names, strict=True)]
-        ids = [self.encode_target(text, name) for text, name in zip(targets, names, strict=True)]
+        given = list(zip(texts, targets, strict=True))
+        names = [f"Sentence {number}" for number in range(1, len(given) + 1)]
+        sources = [self.encode(text, name) for (text, _), name in zip(given, names, strict=True)]
+        ids = [self.encode_target(text, name) for (_, text), name in zip(given, names, strict=True)]
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         scored: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
             totals = self.engine.score([sources[i] for i in batch], [ids[i] for i in batch])
             for i, total in zip(batch, totals, strict=True):
                 score = normalized_score(total, len(ids[i]), options)
-                scored[i] = Translation(texts[i], targets[i], score, total, tuple(ids[i]))
-        return [scored[index] for index in range(len(texts))]
+                scored[i] = Translation(*given[i], score, total, tuple(ids[i]))
+        return [scored[index] for index in range(len(given))]
 
     @cached_property
     def max_source_tokens(self) -> int:
@@ -465,8 +449,7 @@ class Translator:
         return len(self._source_ids(text)) > self.max_source_tokens
 
     def _source_ids(self, text: str) -> list[int]:
-        with named_tokenizer_errors(self.source_tokenizer):
-            ids: list[int] = self.source_tokenizer(self.source_text(text)).input_ids
+        ids: list[int] = _token_ids(self.source_tokenizer, self.source_text(text))
         return ids
 
     def source_text(self, text: str) -> str:
@@ -490,7 +473,8 @@ class Translator:
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
-        return self._cut(self._target_ids(text), name, self.max_target_tokens)
+        ids = _token_ids(self.target_tokenizer, clean_text(text))
+        return self._cut(ids, name, self.max_target_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
         if len(ids) <= limit:
@@ -502,46 +486,28 @@ class Translator:
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
         texts = [self.source_text(given.text) for given in pool]
-        with named_tokenizer_errors(self.source_tokenizer):
-            encoded_texts = self.source_tokenizer(texts).input_ids
-        sentences = []
-        for given, ids in zip(pool, encoded_texts, strict=True):
-            name = f"Sentence {given.number + 1}"
-            if replace_surrogates(given.text) != given.text:
-                logger.warning("%s: replaced invalid Unicode with U+FFFD.", name)
-            # Leave room for the end.
-            room = self.max_target_tokens - 1
-            prefix = self._cut(self._target_ids(given.prefix, True), f"{name}, prefix", room)
-            encoded = (self._target_ids(each, True) for each in given.phrases)
-            phrases = [each for each in encoded if each]
-            unknown = self.target_tokenizer.unk_token_id
-            if any(unknown in ids for ids in (prefix, *phrases)):
-                logger.warning(
-                    "%s: a word of its prefix or phrases is not in the vocabulary. The translation "
-                    "has %s in its place.",
-                    *(name, self.target_tokenizer.unk_token),
-                )
-            source = self._cut(ids, name, self.max_source_tokens)
-            sentences.append(SourceSentence(source, prefix, phrases, given.number))
-        return sentences
+        encoded = _token_ids(self.source_tokenizer, texts) if texts else []
+        return [self._sentence(given, ids) for given, ids in zip(pool, encoded, strict=True)]
 
-    def _target_ids(self, text: str, is_part: bool = False) -> list[int]:
-        if is_part and not text.strip():
-            return []
-        with named_tokenizer_errors(self.target_tokenizer):
-            encoded = self.target_tokenizer(clean_text(text), add_special_tokens=not is_part)
-        ids: list[int] = encoded.input_ids
-        return ids
+    def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
+        name = f"Sentence {given.number + 1}"
+        room = self.max_target_tokens - 1  # leaves room for the end
+        prefix = self._cut(self._part_ids(given.prefix), f"{name}, prefix", room)
+        phrases = [part for part in map(self._part_ids, given.phrases) if part]
+        unknown = self.target_tokenizer.unk_token_id
+        if any(unknown in part for part in (prefix, *phrases)):
+            logger.warning(
+                "%s: a word of its prefix or phrases is not in the vocabulary. The translation "
+                "has %s in its place.",
+                *(name, self.target_tokenizer.unk_token),
+            )
+        source = self._cut(ids, name, self.max_source_tokens)
+        return SourceSentence(source, prefix, phrases, given.number)
 
-    def _has_room_for_phrases(self, sentence: SourceSentence) -> bool:
-        tokens = sum(map(len, sentence.phrases))
-        if tokens < self.max_target_tokens:
-            return True
-        logger.warning(
-            "Sentence %d: not translated. Its phrases have %d tokens, but translations at most %d.",
-            *(sentence.number + 1, tokens, self.max_target_tokens),
-        )
-        return False
+    def _part_ids(self, text: str) -> list[int]:
+        """Ids of a prefix or a phrase."""
+        part = clean_text(text)
+        return _token_ids(self.target_tokenizer, part, add_special_tokens=False) if part else []
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
@@ -551,30 +517,19 @@ class Translator:
         ]
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}.")
-
-
-def _check_dtype(dtype: str | torch.dtype | None) -> None:
-    if not isinstance(dtype, str) or dtype == "auto":
-        return
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options: Any) -> Any:
+    """Ids of a text, or of each of several."""
+    with named_tokenizer_errors(tokenizer):
+        return tokenizer(text, **options).input_ids
 
 
 def _common_languages(
     paths: Sequence[str | Path], hub: bool, location: dict[str, Any]
 ) -> Languages | None:
-    """The languages of an ensemble's models, as far as they are known.
-
-    Raises:
-        ValueError: Two models have different languages.
-    """
-    known = {each: saved_languages(each, hub, **location) for each in paths}
-    directions = {each: languages for each, languages in known.items() if languages is not None}
+    """The languages of an ensemble's models, as far as they are known."""
+    known = {path: saved_languages(path, hub, **location) for path in paths}
+    directions = {path: languages for path, languages in known.items() if languages is not None}
     if len({*directions.values()}) > 1:
-        saved = ", ".join(f"{each}: {' to '.join(names)}" for each, names in directions.items())
+        saved = ", ".join(f"{path}: {' to '.join(names)}" for path, names in directions.items())
         raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")
     return next(iter(directions.values()), None)
