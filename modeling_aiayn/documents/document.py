@@ -1,5 +1,6 @@
-"""A document with markup: its sentences, and the document with their translations."""
+"""A text of any format: its sentences, and the text with their translations."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,71 +8,73 @@ from itertools import accumulate, chain
 from typing import Self
 
 from ..translation.whole_texts import SplitText
-from .html_blocks import parse_html
-from .markdown_blocks import parse_markdown
+from .formats import FORMATS
 from .marks import Block, Mark
 from .placement import Attention, Place, PlacedSentence
 
 # Opening markup of emphasis in Markdown.
 EMPHASIS = ("*", "**", "_", "__", "~", "~~")
-PARSERS = {"html": parse_html, "markdown": parse_markdown}
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document: markup that is copied, and text that is translated.
+    """A text: markup that is copied, and blocks that are translated.
 
     Args:
         parts: Markup, which stays as it is, and blocks.
-        split: The sentences of each block.
+        splits: The sentences of each block.
     """
 
     parts: Sequence[str | Block]
-    split: Sequence[SplitText]
+    splits: Sequence[SplitText]
 
     @classmethod
-    def of(cls, text: str, kind: str, language: str) -> Self:
-        """Read a document.
+    def of(cls, text: str, format_name: str, language: str) -> Self:
+        """Read a text.
 
         Args:
-            text: The document.
-            kind: "html" or "markdown".
+            text: The text.
+            format_name: A name in `FORMATS`.
             language: Its language, an ISO 639 code, by which it is split into sentences.
         """
-        parts = PARSERS[kind](text)
+        parts = FORMATS[format_name].parse(text)
         blocks = [part for part in parts if isinstance(part, Block)]
         return cls(parts, [SplitText.of(block.text, language) for block in blocks])
 
     @cached_property
     def sentences(self) -> list[str]:
         """The sentences to translate."""
-        return list(chain.from_iterable(split.sentences for split in self.split))
+        return list(chain.from_iterable(split.sentences for split in self.splits))
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether there are marks, whose places in a translation are found by attention."""
+        return any(isinstance(part, Block) and part.marks for part in self.parts)
 
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
-        """The document with the translations of its sentences.
+        """The text with the translations of its sentences.
 
         Args:
             translations: A translation of each sentence.
             attention: Returns the attention between the words of a translation and of its source,
                 from which the marks get their places.
         """
-        rest, splits = iter(translations), iter(self.split)
+        remaining, splits = iter(translations), iter(self.splits)
         written = []
         for part in self.parts:
             if isinstance(part, str):
                 written.append(part)
                 continue
             split = next(splits)
-            own = [next(rest) for _ in split.sentences]
-            written.append(_translated_block(part, split, own, attention))
+            of_block = [next(remaining) for _ in split.sentences]
+            written.append(_translated_block(part, split, of_block, attention))
         return "".join(written)
 
 
 def _translated_block(
     block: Block, split: SplitText, translations: list[str], attention: Attention
 ) -> str:
-    """A block with its marks around the translations."""
-    places: dict[int, Place] = {}
+    places: dict[Mark, Place] = {}
     starts = _starts(split, split.sentences)
     bounds = [0, *starts[1:], len(block.text) + 1]
     target = split.joined(translations)
@@ -87,10 +90,10 @@ def _translated_block(
             translation,
             attention,
         )
-        for key, place in sentence.places(block.marks).items():
-            first = places.get(key)
+        for mark, place in sentence.places(block.marks).items():
+            first = places.get(mark)
             begin = first.start if first else place.start + shift
-            places[key] = Place(begin, place.end + shift, place.before, place.after)
+            places[mark] = Place(begin, place.end + shift, place.before, place.after)
     return "".join(_rendered(block, block.marks, places, target, 0, len(target)))
 
 
@@ -104,12 +107,12 @@ def _starts(split: SplitText, sentences: Sequence[str]) -> list[int]:
 
 
 def _rendered(
-    block: Block, marks: Sequence[Mark], places: dict[int, Place], text: str, start: int, end: int
+    block: Block, marks: Sequence[Mark], places: dict[Mark, Place], text: str, start: int, end: int
 ) -> Iterator[str]:
     """The parts of a translated text from start to end, with the marks in it."""
     here, before = start, ""
-    for mark in sorted(marks, key=lambda mark: (places[id(mark)].start, places[id(mark)].end)):
-        place = places[id(mark)]
+    for mark in sorted(marks, key=lambda mark: (places[mark].start, places[mark].end)):
+        place = places[mark]
         inner = "".join(_rendered(block, mark.inner, places, text, place.start, place.end))
         # Markdown reads delimiters without text between them, such as ****, as text.
         if mark.opening in EMPHASIS and not inner.strip():
@@ -124,33 +127,36 @@ def _rendered(
 
 
 class DocumentLines:
-    """Splits the lines of a document into sentences, and returns its lines with the translations.
+    """Splits the lines of a text into sentences, and returns its lines with the translations.
 
     Args:
-        lines: The lines of the document; all of it is kept in memory.
-        kind: "html" or "markdown".
-        language: Its language, an ISO 639 code.
+        lines: The lines of the text. With a format that has markup, all of it is kept in memory.
+        format_name: A name in `FORMATS`.
+        language: The text's language, an ISO 639 code.
         attention: Returns the attention between the words of a translation and of its source.
     """
 
     def __init__(
-        self, lines: Iterable[str], kind: str, language: str, attention: Attention
+        self, lines: Iterable[str], format_name: str, language: str, attention: Attention
     ) -> None:
-        self._lines, self._kind, self._language = lines, kind, language
+        self._lines, self._format_name, self._language = lines, format_name, language
         self._attention = attention
-        self._document: Document | None = None
+        self._documents: deque[Document] = deque()
         self._translations: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        """The sentences of the document; an empty one if it has none."""
-        document = Document.of("\n".join(self._lines), self._kind, self._language)
-        self._document = document
-        yield from document.sentences or [""]
+        """The sentences; an empty one for a line or a document without sentences."""
+        has_markup = FORMATS[self._format_name].has_markup
+        for text in ["\n".join(self._lines)] if has_markup else self._lines:
+            document = Document.of(text, self._format_name, self._language)
+            self._documents.append(document)
+            yield from document.sentences or [""]
 
     def add(self, translation: str) -> list[str]:
-        """Take the translation of the next sentence; after the last one, return all lines."""
+        """Take the next sentence's translation; return the lines that are complete with it."""
         self._translations.append(translation)
-        document = self._document
-        if document is None or len(self._translations) < len(document.sentences):
+        if len(self._translations) < len(self._documents[0].sentences):
             return []
-        return document.translated(self._translations, self._attention).split("\n")
+        text = self._documents.popleft().translated(self._translations, self._attention)
+        self._translations.clear()
+        return text.split("\n")

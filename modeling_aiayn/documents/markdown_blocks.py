@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from ..saved.loading import check_package
 from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
 from .marks import Block, BlockBuilder, Escape, has_words
 
@@ -104,7 +103,6 @@ def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _parser() -> Any:
-    check_package("markdown_it", "documents")
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

@@ -28,7 +28,7 @@ def has_words(text: str) -> bool:
     return LETTER.search(text) is not None
 
 
-@dataclass
+@dataclass(eq=False)
 class Mark:
     """Markup at a place of a text.
 
@@ -64,7 +64,7 @@ class Block:
     """A paragraph, heading, item or cell: text that is translated, and its marks.
 
     Args:
-        text: Plain text, blanks and line ends as single blanks, none at its ends.
+        text: Plain text. In formats with markup, blanks and line ends are single blanks.
         marks: Its marks, in the order of the text.
         escape: Writes translated text so that it is read as text, whatever markup follows it.
     """

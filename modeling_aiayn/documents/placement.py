@@ -89,9 +89,9 @@ class PlacedSentence:
         ).tolist()
         return weights
 
-    def places(self, marks: Sequence[Mark]) -> dict[int, Place]:
-        """The places of a block's marks, as far as they are in this sentence, by id."""
-        places: dict[int, Place] = {}
+    def places(self, marks: Sequence[Mark]) -> dict[Mark, Place]:
+        """The places of a block's marks, as far as they are in this sentence."""
+        places: dict[Mark, Place] = {}
         here = [mark for mark in marks if self._contains(mark)]
         self._place(here, (0, len(self.target_units)), self._covered(self.start, self.end), places)
         return places
@@ -110,7 +110,7 @@ class PlacedSentence:
         ]
 
     def _place(
-        self, marks: list[Mark], window: Span, covered: list[int], places: dict[int, Place]
+        self, marks: list[Mark], window: Span, covered: list[int], places: dict[Mark, Place]
     ) -> None:
         """Place marks side by side, and the marks within them.
 
@@ -122,18 +122,18 @@ class PlacedSentence:
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         # Atoms stand after marks from an earlier sentence, and before marks that continue.
-        spans = [(mark, windows[id(mark)]) for mark in marks if not mark.is_atom]
+        spans = [(mark, windows[mark]) for mark in marks if not mark.is_atom]
         low = max((span[1] for mark, span in spans if self._began_earlier(mark)), default=window[0])
         high = min((span[0] for mark, span in spans if self._continues(mark)), default=window[1])
         for mark in marks:
             if mark.is_atom:
                 taken = list(windows.values())
-                places[id(mark)] = self._atom(mark, window, covered, taken, (low, high))
+                places[mark] = self._atom(mark, window, covered, taken, (low, high))
                 continue
-            first, last = windows[id(mark)]
+            first, last = windows[mark]
             own = self._covered(mark.start, mark.end)
             part = self._part_of_word(mark, own, first) if last - first == 1 else None
-            places[id(mark)] = Place(*(part or self._characters(first, last)))
+            places[mark] = Place(*(part or self._characters(first, last)))
             # An atom at the end of a mark is in the sentence in which the mark ends.
             inner = [
                 each
@@ -142,28 +142,28 @@ class PlacedSentence:
             ]
             self._place(inner, (first, last), own, places)
 
-    def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[int, Span]:
+    def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[Mark, Span]:
         """The target words of marks side by side: those with the clearest attention first."""
-        owned = {id(mark): self._covered(mark.start, mark.end) for mark in marks}
-        if len(marks) == 1 and owned[id(marks[0])] == covered:
-            return {id(marks[0]): window}
+        owned = {mark: self._covered(mark.start, mark.end) for mark in marks}
+        if len(marks) == 1 and owned[marks[0]] == covered:
+            return {marks[0]: window}
         # A mark that comes from an earlier sentence must start at the first word, and one that
         # continues in the next sentence must end at the last word. So these marks choose first.
         bound = [self._began_earlier(mark) or self._continues(mark) for mark in marks]
-        runs = [self._best_run(mark, owned[id(mark)], window, [], window[1]) for mark in marks]
+        runs = [self._best_run(mark, owned[mark], window, [], window[1]) for mark in marks]
         order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
         windows = {} if any(bound) else self._same_words(marks, window)
         taken = sorted(set(windows.values()))
         end = window[1]  # place of marks without words
-        for mark in (marks[each] for each in order if id(marks[each]) not in windows):
-            _, run = self._best_run(mark, owned[id(mark)], window, taken, end)
-            windows[id(mark)] = run
+        for mark in (marks[each] for each in order if marks[each] not in windows):
+            _, run = self._best_run(mark, owned[mark], window, taken, end)
+            windows[mark] = run
             taken = sorted([*taken, run])
             if self._continues(mark):
                 end = run[0]
         return windows
 
-    def _same_words(self, marks: list[Mark], window: Span) -> dict[int, Span]:
+    def _same_words(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
         """For each mark of a part of a word, such as H<sub>2</sub>O, the same word of the target.
 
         Marks of one word share it. Marks of words that the target does not have are left out.
@@ -183,7 +183,7 @@ class PlacedSentence:
                 shared = [unit for unit in same if unit in owners]
                 unit = self._most_attending(own[0], shared or same)
                 owners[unit] = own[0]
-                found[id(mark)] = (unit, unit + 1)
+                found[mark] = (unit, unit + 1)
         return found
 
     def _part_of_word(self, mark: Mark, own: list[int], unit: int) -> Span | None:

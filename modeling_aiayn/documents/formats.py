@@ -1,0 +1,53 @@
+"""The formats of texts with several sentences. A new format is one entry of FORMATS."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..saved.loading import check_package
+from .html_blocks import parse_html
+from .markdown_blocks import parse_markdown
+from .marks import Block
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """A format of a text.
+
+    Args:
+        name: The name by which commands and requests choose it.
+        endings: Endings of the names of its files.
+        parse: Reads a text: markup, which is copied, and blocks, which are translated.
+        has_markup: Whether the blocks have marks, so that a text is read as one document and its
+            model must return attention. Without markup, each line is read alone.
+        packages: The optional packages that reading and splitting such a text needs.
+        extra: The extra of modeling_aiayn that installs them.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    parse: Callable[[str], list[str | Block]]
+    has_markup: bool = True
+    packages: tuple[str, ...] = ("sentencex",)
+    extra: str = "documents"
+
+    def check_packages(self) -> None:
+        """Check that the packages are installed."""
+        for package in self.packages:
+            check_package(package, self.extra)
+
+
+def parse_plain(text: str) -> list[str | Block]:
+    """Read a text without markup: one block."""
+    return [Block(text, [], lambda translated, _: translated)]
+
+
+FORMATS = {
+    text_format.name: text_format
+    for text_format in (
+        TextFormat("text", (".txt",), parse_plain, has_markup=False),
+        TextFormat("html", (".html", ".htm"), parse_html),
+        TextFormat(
+            "markdown", (".md", ".markdown"), parse_markdown, packages=("sentencex", "markdown_it")
+        ),
+    )
+}
