@@ -35,7 +35,6 @@ from modeling_aiayn.language_model.training import (
     LanguageModelArguments,
     LanguageModelTrainingArguments,
 )
-from modeling_aiayn.saved import publishing
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, encode_pairs
@@ -179,7 +178,6 @@ def hub(monkeypatch, tmp_path_factory):
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("cache")))
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)
         yield server
 
 

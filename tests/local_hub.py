@@ -5,19 +5,12 @@ import hashlib
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 
 class LocalHub(ThreadingHTTPServer):
-    """A server on 127.0.0.1 that runs within a `with` block.
-
-    trouble simulates an error: "cut" (the connection ends during a commit), "cut upload" (it ends
-    during the upload of a large file), "refuse" (status 401), "silent" (a commit gets no answer),
-    "slow" and "slow headers" (its answer comes byte by byte, without an end), or a status and
-    headers by which a commit is answered.
-    """
+    """A server on 127.0.0.1 that runs within a `with` block; is_refusing: it rejects tokens."""
 
     daemon_threads = True
 
@@ -25,7 +18,7 @@ class LocalHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.repositories, self.objects, self.requests, self.sdks = {}, {}, [], {}
-        self.trouble = None
+        self.is_refusing = False
 
     def handle_error(self, request, client_address):
         """Ignore clients that disconnect: tests provoke them."""
@@ -80,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
             self.body = self.rfile.read(length)
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path, self.body))
-        if self.server.trouble == "refuse" and self.command == "POST":
+        if self.server.is_refusing and self.command == "POST":
             return self.answer({"error": "Invalid username or password."}, 401)
         for pattern, method in ROUTES:
             if match := re.fullmatch(pattern, f"{self.command} {path}"):
@@ -127,25 +120,12 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer({"transfer": "basic", "objects": answers})
 
     def lfs_put(self, oid):
-        if self.server.trouble == "cut upload":
-            self.close_connection = True
-            return self.connection.close()
         if hashlib.sha256(self.body).hexdigest() != oid:
             return self.answer({"error": "checksum"}, 400)
         self.server.objects[oid] = self.body
         return self.answer({})
 
     def commit(self, repo, revision):
-        if self.server.trouble == "cut":
-            self.close_connection = True
-            return self.connection.close()
-        if self.server.trouble == "silent":
-            return time.sleep(60)
-        if str(self.server.trouble).startswith("slow"):
-            return self.dribble()
-        if isinstance(self.server.trouble, tuple):
-            status, headers = self.server.trouble
-            return self.answer({"error": "trouble"}, status, headers.items())
         files = self.changed_files(self.server.branch(repo, revision)[1])
         commit_id = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         self.server.repositories[repo][revision] = (commit_id, files)
@@ -163,18 +143,6 @@ class Handler(BaseHTTPRequestHandler):
             elif entry["key"] == "deletedFile":
                 del files[entry["value"]["path"]]
         return files
-
-    def dribble(self):
-        self.send_response(200)
-        if self.server.trouble == "slow":
-            self.send_header("Content-Length", "1000000")
-            self.end_headers()
-        else:
-            self.flush_headers()
-            self.wfile.write(b"X-Slow: ")
-        for _ in range(300):
-            self.wfile.write(b"a")
-            time.sleep(0.2)
 
     def info(self, repo, revision="main"):
         found = self.server.branch(repo, revision)

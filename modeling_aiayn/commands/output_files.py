@@ -13,8 +13,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from ..saved.folders import model_files
 from ..saved.loading import find_model
-from ..saved.publishing import MODEL_FILES, WEIGHT_FILES
 
 logger = logging.getLogger(__name__)
 
@@ -127,8 +127,8 @@ def keep_whole_lines(path: Path) -> int:
 def files_of_models(models: Iterable[str]) -> list[Path]:
     """The files that are read when models are loaded from their folders."""
     folders = [Path(find_model(model)) for model in models]
-    names = (*MODEL_FILES, *WEIGHT_FILES, *EXPORTED_FILES)
-    return [path for folder in folders for name in names for path in folder.glob(name)]
+    exported = [path for folder in folders for name in EXPORTED_FILES for path in folder.glob(name)]
+    return [*exported, *(path for folder in folders for path in model_files(folder))]
 
 
 def status_of(stream: IO[Any]) -> os.stat_result | None:

@@ -8,8 +8,6 @@ loaded and tried first. Only the card, weights, tokenizers, model code, scores a
 uploaded, and for a Space this package. The token is the one of `hf auth login` or of HF_TOKEN.
 """
 
-import math
-import shlex
 import sys
 from dataclasses import dataclass
 from inspect import signature
@@ -33,7 +31,7 @@ from ..saved.folders import check_directory, load_config
 from ..saved.loading import check_package, find_model
 from ..saved.publishing import model_operations, upload
 from ..translation import Translator
-from .command_line import parse_arguments, typed_command
+from .command_line import parse_arguments
 from .saved_model import load_with_tokenizer
 
 # Saved classes that do not translate, or not with our decoder.
@@ -66,18 +64,12 @@ class PushFlags:
     )
     private: bool = HfArg(default=False, help="Make a new repository private.")
     message: str = HfArg(default="Upload model", help="Commit message.")
-    timeout: float = HfArg(
-        default=60.0,
-        help="Seconds to wait for each answer of the Hub; the time for sending files is added.",
-    )
 
     def __post_init__(self) -> None:
         if self.examples and not self.space:
             raise ValueError("--examples needs --space true.")
         if self.space:
             check_package("gradio", "app")
-        if not 0 < self.timeout < math.inf:
-            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout}.")
         if not self.message.strip():
             raise ValueError("message must not be empty: it is the commit's message.")
         if find_model(self.model) != self.model and not Path(self.model).exists():
@@ -131,17 +123,12 @@ def main() -> None:
     (flags,) = parse_arguments(__doc__, PushFlags)
     operations = flags.operations()
     check_works(flags.model)
-    try:
-        address = upload(
-            operations,
-            flags.repo_id,
-            space_sdk=SPACE_SDK if flags.space else None,
-            revision=flags.revision,
-            private=flags.private,
-            message=flags.message,
-            timeout=flags.timeout,
-        )
-    except (ConnectionError, PermissionError) as error:
-        command = shlex.join(typed_command())
-        raise OSError(f"{error} The folder is unchanged; to try again: {command}") from error
+    address = upload(
+        operations,
+        flags.repo_id,
+        space_sdk=SPACE_SDK if flags.space else None,
+        revision=flags.revision,
+        private=flags.private,
+        message=flags.message,
+    )
     sys.stdout.write(f"{address}\n")

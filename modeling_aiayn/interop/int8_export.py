@@ -4,11 +4,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 from transformers.utils import CONFIG_NAME
 
-from ..saved.int8 import INT8_WEIGHTS_NAME, save_int8_weights
-from ..saved.publishing import read_card_metadata
+from ..saved.folders import INT8_WEIGHTS_NAME
+from ..saved.int8 import save_int8_weights
 from ..saved.whole_files import new_folder, write_file
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
@@ -80,7 +80,7 @@ def export_int8(
 
 
 def _metadata(card: str | Path | None) -> str:
-    own = read_card_metadata(card) if card and Path(card).is_file() else {}
-    kept = {name: own[name] for name in KEPT_METADATA if own.get(name) is not None}
+    original = ModelCard.load(card).data.to_dict() if card and Path(card).is_file() else {}
+    kept = {name: original[name] for name in KEPT_METADATA if name in original}
     fields = {"license": "other", **kept, "pipeline_tag": "translation", "tags": ["aiayn", "int8"]}
     return ModelCardData(**fields).to_yaml().strip()

@@ -6,13 +6,13 @@ from importlib.metadata import requires, version
 from importlib.resources import files
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, SpaceCardData
+from huggingface_hub import CommitOperationAdd, ModelCard, SpaceCardData
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from ..data.parsing import read_json_object
-from ..saved.publishing import model_operations, read_card_metadata
+from ..saved.publishing import model_operations
 
 PACKAGE = "modeling_aiayn"
 SPACE_SDK = "gradio"
@@ -63,9 +63,9 @@ def space_operations(
     operations = model_operations(folder, Path(folder).resolve().name)
     for operation in operations:
         operation.path_in_repo = f"{model}/{operation.path_in_repo}"
-    license = read_card_metadata(Path(folder, "README.md"))["license"]
+    license = ModelCard.load(Path(folder, "README.md")).data.license
     texts = {
-        "README.md": CARD.format(metadata=_metadata(name, str(license)), title=name, model=model),
+        "README.md": CARD.format(metadata=_metadata(name, license), title=name, model=model),
         "app.py": APP.format(model=model, examples=list(examples)),
         "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements(folder)),
     }
@@ -79,7 +79,7 @@ def space_operations(
     return operations
 
 
-def _metadata(title: str, license: str) -> str:
+def _metadata(title: str, license: str | None) -> str:
     """The settings by which the Hub runs the Space."""
     data = SpaceCardData(
         title=title,

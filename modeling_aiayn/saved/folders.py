@@ -8,7 +8,15 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+from transformers.tokenization_utils_base import (
+    ADDED_TOKENS_FILE,
+    FULL_TOKENIZER_FILE,
+    SPECIAL_TOKENS_MAP_FILE,
+    TOKENIZER_CONFIG_FILE,
+)
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -40,6 +48,23 @@ SETTINGS_FILES = (
     *(CONFIG_NAME, GENERATION_CONFIG_NAME, ADAPTER_CONFIG_NAME),
     *("tokenizer_config.json", "tokenizer.json"),
 )
+# Not a name that transformers reads: it would take the numbers for the weights themselves.
+INT8_WEIGHTS_NAME = "model.int8.safetensors"
+WEIGHT_FILES = (
+    SAFE_WEIGHTS_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    "model-*-of-*.safetensors",
+    INT8_WEIGHTS_NAME,
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
+)
+# Files that every class of tokenizers may have, beside those that the class names.
+TOKENIZER_FILES = (
+    TOKENIZER_CONFIG_FILE,
+    FULL_TOKENIZER_FILE,
+    ADDED_TOKENS_FILE,
+    SPECIAL_TOKENS_MAP_FILE,
+)
 # Options of from_pretrained that locate a repository's files.
 LOCATION_OPTIONS = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 
@@ -53,6 +78,53 @@ def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | No
         **{name: options[name] for name in LOCATION_OPTIONS if name in options},
     )
     return None if file is None else Path(file)
+
+
+def model_files(folder: str | Path) -> list[Path]:
+    """List the files of a model's folder from which the model is loaded, sorted.
+
+    These are the weights, configurations, files of the tokenizers, and the code: what the folder's
+    own modeling_aiayn.py and pipeline import, so folders of other releases keep all of theirs.
+    """
+    folder = Path(folder)
+    found = {
+        path
+        for pattern in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
+        for path in folder.glob(pattern)
+    }
+    for place in (folder, folder / TARGET_TOKENIZER_FOLDER):
+        found |= {place / name for name in _tokenizer_files(place / TOKENIZER_CONFIG_FILE)}
+    found |= _code_files(folder)
+    return sorted(path for path in found if path.is_file())
+
+
+def _tokenizer_files(settings: Path) -> set[str]:
+    name = read_json_object(settings).get("tokenizer_class") if settings.is_file() else None
+    tokenizer_class = tokenizer_class_from_name(name or "") or PreTrainedTokenizerFast
+    return {*TOKENIZER_FILES, *tokenizer_class.vocab_files_names.values()}
+
+
+def _code_files(folder: Path) -> set[Path]:
+    config = folder / CONFIG_NAME
+    settings = read_json_object(config) if config.is_file() else {}
+    pipelines = settings.get("custom_pipelines", {}).values()
+    modules = ["modeling_aiayn", *(task["impl"].partition(".")[0] for task in pipelines)]
+    files = [path for path in (folder / f"{module}.py" for module in modules) if path.is_file()]
+    imported = {Path(name) for path in files for name in get_relative_import_files(path)}
+    return imported.union(files)
+
+
+def check_one_model(folder: str | Path) -> None:
+    """Check that a folder with weights in 8 bits has no others, which these would hide.
+
+    Raises:
+        OSError: It has.
+    """
+    for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
+        if Path(folder, name).is_file() and Path(folder, INT8_WEIGHTS_NAME).is_file():
+            raise OSError(
+                f"{folder} holds two models, in {INT8_WEIGHTS_NAME} and {name}. Delete one."
+            )
 
 
 def load_config(path: str | Path, hub: bool = False, **options: Any) -> PreTrainedConfig:

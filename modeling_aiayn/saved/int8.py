@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import GenerationConfig
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .folders import (
     ENFORCED,
     FLOATS,
+    INT8_WEIGHTS_NAME,
     LOCATION_OPTIONS,
+    check_one_model,
     check_weight_file,
     check_weights,
     find_file,
@@ -22,8 +23,6 @@ from .folders import (
     without_load_report,
 )
 
-# Not a name that transformers reads: it would take the numbers for the weights themselves.
-INT8_WEIGHTS_NAME = "model.int8.safetensors"
 # Ending of the name of a matrix's scales.
 SCALES = ".scales"
 # Whole numbers from -127 to 127 stand for weights.
@@ -72,19 +71,6 @@ def read_int8_weights(path: Path) -> dict[str, Tensor]:
         elif not name.endswith(SCALES):
             weights[name] = tensor
     return weights
-
-
-def check_one_model(folder: str | Path) -> None:
-    """Check that a folder with weights in 8 bits has no others, which these would hide.
-
-    Raises:
-        OSError: It has.
-    """
-    for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
-        if Path(folder, name).is_file() and Path(folder, INT8_WEIGHTS_NAME).is_file():
-            raise OSError(
-                f"{folder} holds two models, in {INT8_WEIGHTS_NAME} and {name}. Delete one."
-            )
 
 
 def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:

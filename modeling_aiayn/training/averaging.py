@@ -17,9 +17,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..data.parsing import read_json_object
-from ..saved.folders import check_weight_files, load_config
-from ..saved.int8 import INT8_WEIGHTS_NAME
-from ..saved.publishing import MODEL_FILES, read_card_metadata, renamed_card
+from ..saved.folders import INT8_WEIGHTS_NAME, check_weight_files, load_config, model_files
+from ..saved.publishing import renamed_card
 from ..saved.whole_files import check_unused, new_folder
 from .ema import load_weights
 from .resume.checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
@@ -186,11 +185,11 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
         None if dtype is None else getattr(torch, dtype),
     )
     with new_folder(output) as unfinished:
-        for name in MODEL_FILES:
-            source = folders[-1] / name
-            if source.is_file():
-                (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, unfinished / name)
+        for source in model_files(folders[-1]):
+            if ".safetensors" not in source.name:
+                target = unfinished / source.relative_to(folders[-1])
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
         if card is not None:
             (unfinished / "README.md").write_text(card, "utf-8")
         if dtype is not None:
@@ -210,7 +209,6 @@ def _card_of_mean(folders: list[Path], name: str) -> str | None:
     owner = last.parent if last.name.startswith(PREFIX_CHECKPOINT_DIR) else last
     if not (owner / "README.md").is_file():
         return None
-    read_card_metadata(owner / "README.md")
     card = ModelCard(renamed_card(owner, name))
     for field in ("eval_results", "model_name"):
         setattr(card.data, field, None)
