@@ -13,7 +13,6 @@ from modeling_aiayn.data.augmentation import (
     with_typing_errors,
 )
 from modeling_aiayn.training.data import DataArguments, load_splits
-from modeling_aiayn.translation import Translator
 
 PAIRS = Dataset.from_dict(
     {
@@ -106,21 +105,3 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
         load_splits(DataArguments(**files, **kinds))
     with pytest.raises(ValueError, match=r"one or more of capitals, title_case, .*, got 'capital'"):
         load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=["capital"]))
-
-
-def test_the_benchmark_scores_each_kind_of_noise(run, tmp_path):
-    sentences = ["A dog runs across the green grass.", "Two men are sitting on a bench."]
-    (tmp_path / "a.en").write_text("\n".join(sentences))
-    translations = Translator.from_pretrained("aiayn-en-de")(sentences)
-    (tmp_path / "a.de").write_text("\n".join(translations))
-    code, out, err = run("../benchmarks/benchmark_robustness.py", "--file", tmp_path / "a")
-    assert code == 0, err
-    rows = [line.rsplit(maxsplit=3) for line in out.splitlines()[1:]]
-    assert [name.strip() for name, *_ in rows] == [
-        *("as it is", "capitals", "title case", "no final punctuation", "typing errors")
-    ]
-    scores = [float(score) for _, score, *_ in rows]
-    assert scores[0] == 100.0 and scores[1] < 50.0
-    assert [float(loss) for *_, loss in rows] == [
-        pytest.approx(score - 100, abs=0.011) for score in scores
-    ]

@@ -6,7 +6,6 @@ import json
 import logging
 
 import pytest
-from conftest import MULTI30K
 from datasets import Dataset
 
 from modeling_aiayn.classification.labelled_texts import read_labelled
@@ -14,13 +13,12 @@ from modeling_aiayn.data.corpus import (
     embedded_pairs,
     parse_columns,
     read_hub,
-    read_lines,
     read_pairs,
     read_rows,
     skip_empty,
-    stream_lines,
     warn_of_overlap,
 )
+from modeling_aiayn.data.lines import read_lines, stream_lines
 
 ENGLISH = ["A dog runs.", "Two men, one hat.", "NA", "1"]
 GERMAN = ["Ein Hund läuft.", "Zwei Männer, ein Hut.", "null", "nan"]
@@ -72,7 +70,7 @@ def test_a_dataset_is_read_by_its_name(tmp_path, caplog):
     assert list(pairs["source"]) == ["Ein Hund.", "d"]
     assert list(pairs["target"]) == ["A dog.", "c"]
     assert "[test]: skipped 1 of 3 pairs with an empty side" in caplog.text
-    with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got the keys"):
+    with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got "):
         read_hub(str(tmp_path), None, "test", "fr", "en")
 
 
@@ -90,11 +88,6 @@ def test_only_newlines_end_lines(tmp_path):
         assert list(stream_lines(path)) == lines
         assert list(stream_lines(io.BytesIO(text.encode()))) == lines
     assert list(stream_lines(io.BytesIO(b"a\0b\xff\n"))) == ["a\ufffdb\ufffd"]
-
-
-def test_sentences_lose_surrounding_blanks(tmp_path):
-    (tmp_path / "pairs.tsv").write_text("  a dog \t ein Hund\n")
-    assert read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")[0]["source"] == "a dog"
 
 
 def test_different_numbers_of_lines_are_rejected(prefix, tmp_path):
@@ -128,16 +121,6 @@ def test_files_without_pairs_are_rejected(tmp_path):
         skip_empty(Dataset.from_dict({"source": [], "target": []}), "nothing")
 
 
-def test_the_error_names_a_damaged_gz_file(prefix, tmp_path):
-    path = tmp_path / "data.de.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(OSError, match=r"data\.de\.gz: truncated or damaged"):
-        read_pairs(prefix, "en", "de")
-    path.write_bytes(b"no gzip at all")
-    with pytest.raises(OSError, match=r"data\.de\.gz: truncated or damaged"):
-        read_pairs(prefix, "en", "de")
-
-
 def test_the_error_names_a_line_that_is_not_utf8(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"fine\ncaf\xe9\n")
@@ -156,13 +139,11 @@ def test_the_error_names_a_missing_file(tmp_path):
     ("name", "text", "message"),
     [
         ("pairs.tsv", "a\tb\nc\td\te\n", r"pairs\.tsv:2: a line must have 2 columns, got 3"),
-        ("pairs.tsv", "a b\n", r"pairs\.tsv:1: a line must have 2 columns, got 1"),
         ("pairs.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', r"pairs\.jsonl:2: not valid JSON"),
-        ("pairs.jsonl", '{"en": "a"}\n', r"jsonl:1: .* text under 'de', got the keys \['en'\]"),
-        ("pairs.jsonl", '{"en": "a", "de": 5}\n', r"jsonl:1: .* text under 'de', got 5\."),
-        ("pairs.jsonl", '{"en": "a", "de": null}\n', r'text under .de., got None\. Write .* "" to'),
+        ("pairs.jsonl", '{"en": "a"}\n', r"jsonl:1: .* text under 'de', got \{'en': 'a'\}"),
+        ("pairs.jsonl", '{"en": "a", "de": null}\n', r'text under .de., got .* Write "" to'),
         ("pairs.tsv", "a\0\tb\0\n", r"pairs\.tsv:1: not UTF-8: .* NUL bytes, as UTF-16 has"),
-        ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got list"),
+        ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got \[1\]"),
     ],
 )
 def test_the_error_names_a_malformed_line(tmp_path, name, text, message):
@@ -217,26 +198,3 @@ def test_embedded_pairs_exist_in_both_directions():
     assert list(forward["source"]) == list(backward["target"])
     with pytest.raises(ValueError, match="has en and de, got 'en' and 'fr'"):
         embedded_pairs("test", 5, "en", "fr")
-
-
-@pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not beside the project")
-def test_all_of_multi30k_is_read():
-    pairs = read_pairs(str(MULTI30K / "train"), "en", "de")
-    assert len(pairs) == 29_000
-    assert pairs[0]["target"] == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
-
-
-def test_a_name_with_its_language_is_answered_with_the_name_to_give(tmp_path):
-    (tmp_path / "train.en").write_text("a\n")
-    with pytest.raises(FileNotFoundError, match=r"Give the name without the language, .*/train\."):
-        read_pairs(str(tmp_path / "train.en"), "en", "de")
-    (tmp_path / "train.en").rename(tmp_path / "train.en.gz")
-    with pytest.raises(FileNotFoundError, match=r"Give the name without the language, .*/train\."):
-        read_pairs(str(tmp_path / "train.en.gz"), "en", "de")
-
-
-@pytest.mark.parametrize("name", ["pairs.csv", "pairs.json", "pairs.TSV", "pairs.txt.gz"])
-def test_a_file_of_pairs_in_another_format_is_not_called_missing(tmp_path, name):
-    (tmp_path / name).write_text("a\tb\n")
-    with pytest.raises(ValueError, match=rf"{name} must be a \.tsv or \.jsonl file"):
-        read_pairs(str(tmp_path / name), "en", "de")

@@ -1,18 +1,16 @@
 """Scores compared with sacreBLEU and with known values."""
 
-import evaluate
 import pytest
 import sacrebleu
 
-from modeling_aiayn.data import metrics
-from modeling_aiayn.data.metrics import TranslationScores, moses_bleu
+from modeling_aiayn.data.metrics import moses_bleu, score_texts
 
 HYPOTHESES = ["Two dogs, running in the grass.", "A man sits on a red T-shirt ."]
 REFERENCES = ["Two dogs run in the grass.", "a man sits on a red t-shirt."]
 
 
 def test_scores_equal_those_of_sacrebleu():
-    scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
+    scores = score_texts(HYPOTHESES, REFERENCES)
     for name, options in (
         ("bleu", {}),
         ("bleu_lowercase", {"lowercase": True}),
@@ -38,7 +36,7 @@ def test_moses_bleu_scores_the_tokens_of_moses():
 
 
 def test_signatures_describe_the_scores():
-    scores = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
+    scores = score_texts(HYPOTHESES, REFERENCES)
     assert "case:mixed" in scores["bleu_signature"]
     assert "case:lc" in scores["bleu_lowercase_signature"]
     assert "tok:intl" in scores["bleu_lowercase_intl_signature"]
@@ -48,9 +46,7 @@ def test_signatures_describe_the_scores():
 def test_intervals_equal_those_of_sacrebleu():
     hypotheses = [f"a dog number {n % 7} sees {n % 3} cats" for n in range(60)]
     references = [f"a dog number {n % 5} sees {n % 4} cats" for n in range(60)]
-    scores = TranslationScores().compute(
-        predictions=hypotheses, references=references, resamples=200
-    )
+    scores = score_texts(hypotheses, references, resamples=200)
     expected = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=200)
     low, high = (
         float(part) for part in (expected._mean - expected._ci, expected._mean + expected._ci)
@@ -58,7 +54,7 @@ def test_intervals_equal_those_of_sacrebleu():
     assert scores["bleu_confidence"] == pytest.approx((high - low) / 2)
     assert low < scores["bleu"] < high
     assert "bs:200|seed:" in scores["bleu_signature"]
-    plain = TranslationScores().compute(predictions=hypotheses, references=references)
+    plain = score_texts(hypotheses, references)
     assert plain["bleu"] == scores["bleu"]
     assert not any("confidence" in name or "bs:" in str(plain[name]) for name in plain)
 
@@ -66,27 +62,12 @@ def test_intervals_equal_those_of_sacrebleu():
 def test_intervals_of_low_scores_are_finite():
     """Some resamples share no word with their references."""
     hypotheses, references = ["a b c d e"] * 3, ["a b c d e", "v w x y z", "v w x y z"]
-    scores = TranslationScores().compute(
-        predictions=hypotheses, references=references, resamples=100
-    )
+    scores = score_texts(hypotheses, references, resamples=100)
     assert 0 < scores["bleu"] < 100
     assert scores["bleu_confidence"] > 10
 
 
 def test_a_perfect_translation_scores_100():
-    scores = TranslationScores().compute(predictions=REFERENCES, references=REFERENCES)
+    scores = score_texts(REFERENCES, REFERENCES)
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)
-
-
-def test_evaluate_loads_the_metric_from_its_file():
-    metric = evaluate.load(metrics.__file__)
-    metric.add_batch(predictions=HYPOTHESES[:1], references=REFERENCES[:1])
-    metric.add_batch(predictions=HYPOTHESES[1:], references=REFERENCES[1:])
-    expected = TranslationScores().compute(predictions=HYPOTHESES, references=REFERENCES)
-    assert metric.compute() == expected
-
-
-def test_scoring_no_translations_is_rejected():
-    with pytest.raises(ValueError, match="at least one translation"):
-        TranslationScores().compute(predictions=[], references=[])

@@ -12,7 +12,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import read_json_lines, read_lines, warn_of_overlap
+from ..data.corpus import warn_of_overlap
+from ..data.lines import read_json_lines, read_lines
 from ..training.ignored_flags import reject_ignored
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, pipeline
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import stream_lines
+from ..data.lines import stream_lines
 from ..tokenization import clean_text
 from ..translation.pools import read_pools
 from .command_line import parse_arguments

@@ -16,7 +16,8 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import read_lines, skip_empty
+from ..data.corpus import skip_empty
+from ..data.lines import read_lines
 from ..data.metrics import moses_bleu
 from ..saved.loading import check_package
 from ..saved.whole_files import write_file

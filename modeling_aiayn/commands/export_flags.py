@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import read_lines
 from ..data.embedded_corpus import generate_pairs
+from ..data.lines import read_lines
 from .translator_flags import ModelFlags
 
 

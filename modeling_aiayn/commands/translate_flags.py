@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import stream_lines
+from ..data.lines import stream_lines
 from ..saved.loading import BUNDLED_MODEL, check_package
 from ..translation.pools import SourceText, source_texts
 from .output_files import check_outputs, files_of_models, partial_path, status_of

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from datasets import Dataset, concatenate_datasets
 
-COLUMNS = ["source", "target"]
+from .corpus import COLUMNS
+
 # Share of the characters of a text that get a typing error.
 TYPING_ERRORS = 0.04
 # Punctuation that may end a sentence.

@@ -50,12 +50,10 @@ def generate_pairs(split: str, size: int, seed: int = 0) -> list[AlignedPair]:
     """Generate distinct pairs of one split; splits share no sentence, whatever their seeds.
 
     Raises:
-        ValueError: split is not "train", "validation" or "test", or size is not positive.
+        ValueError: split is not "train", "validation" or "test".
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}.")
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}.")
     generator = random.Random(f"{split} {seed}")
     pairs: dict[str, AlignedPair] = {}
     while len(pairs) < size:
@@ -90,12 +88,16 @@ class _Verb:
     german_participle: str
 
 
+def _rows(table: str) -> list[list[str]]:
+    return [line.split() for line in table.strip().splitlines()]
+
+
 def _nouns(table: str) -> tuple[_Noun, ...]:
-    return tuple(_Noun(*line.split()) for line in table.strip().splitlines())
+    return tuple(_Noun(*row) for row in _rows(table))
 
 
 def _verbs(table: str) -> tuple[_Verb, ...]:
-    return tuple(_Verb(*line.split()) for line in table.strip().splitlines())
+    return tuple(_Verb(*row) for row in _rows(table))
 
 
 _BEINGS = _nouns("""
@@ -180,10 +182,9 @@ _CASES = ("nominative", "accusative", "dative")
 
 def _paradigm(table: str) -> dict[tuple[str, str], str]:
     """Endings by case (rows) and gender or plural (columns); "-" means no ending."""
-    rows = [line.split() for line in table.strip().splitlines()]
     return {
         (case, gender): ending.strip("-")
-        for case, row in zip(_CASES, rows, strict=True)
+        for case, row in zip(_CASES, _rows(table), strict=True)
         for gender, ending in zip(_GENDERS, row, strict=True)
     }
 
@@ -268,7 +269,7 @@ class _Sentence:
         singular, plural, stem, endings, adjective_endings = self.generator.choice(_DETERMINERS)
         is_plural = plural is not None and self.chance(0.3)
         form = (case, "plural" if is_plural else noun.gender)
-        parts = [self.word(plural if is_plural and plural else singular, stem + endings[form])]
+        parts = [self.word((is_plural and plural) or singular, stem + endings[form])]
         if self.chance(adjectives):
             english, german = self.generator.choice(_ADJECTIVES)
             parts.append(self.word(english, german + adjective_endings[form]))

@@ -4,17 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import datasets
-import evaluate
 from sacrebleu import BLEU, CHRF
-
-CITATION = """\
-@inproceedings{post-2018-call,
-    title = "A Call for Clarity in Reporting {BLEU} Scores",
-    author = "Post, Matt",
-    booktitle = "Proceedings of the Third Conference on Machine Translation",
-    year = "2018",
-}"""
 
 
 class PythonNumbers:
@@ -25,7 +15,7 @@ class PythonNumbers:
     """
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Any:
-        return super()._compute_score_from_stats([float(each) for each in stats])  # type: ignore[misc]
+        return super()._compute_score_from_stats([float(number) for number in stats])  # type: ignore[misc]
 
 
 class PlainBLEU(PythonNumbers, BLEU):
@@ -44,46 +34,36 @@ SCORES: dict[str, Callable[[], Any]] = {
 }
 
 
-class TranslationScores(evaluate.Metric):
-    """BLEU and chrF of sacreBLEU, and lower-cased BLEU for comparison with the literature.
+def score_texts(
+    translations: Sequence[str], references: Sequence[str], resamples: int = 0
+) -> dict[str, Any]:
+    """Compute BLEU and chrF with sacreBLEU.
 
-    - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
-    - bleu_lowercase: BLEU of lower-cased text. Papers on Multi30k score lower-cased files in
-      Moses's tokens. For German, 13a makes the same tokens (3 of 12,106 differ); for other
-      languages use `moses_bleu`.
-    - bleu_lowercase_intl: BLEU of lower-cased text with each punctuation mark as a token, as in
-      tutorials that score spaCy's tokens.
-    - chrf: F-score of character n-grams.
-    - *_signature: sacreBLEU's description of how each score was computed.
-    - *_confidence, if compute is given resamples: half the width of the 95 % confidence interval.
+    Args:
+        translations: A text for each reference.
+        references: The correct translations.
+        resamples: Number of resamples for intervals by bootstrap (Koehn 2004). 0: no intervals.
 
-    It needs no network: TranslationScores().compute(predictions=..., references=...).
+    Returns:
+        - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
+        - bleu_lowercase: BLEU of lower-cased text. Papers on Multi30k score lower-cased files in
+          Moses's tokens. For German, 13a makes the same tokens (3 of 12,106 differ); for other
+          languages use `moses_bleu`.
+        - bleu_lowercase_intl: BLEU of lower-cased text with each punctuation mark as a token, as in
+          tutorials that score spaCy's tokens.
+        - chrf: F-score of character n-grams.
+        - *_signature: sacreBLEU's description of how each score was computed.
+        - *_confidence, with resamples: half the width of the 95 % confidence interval.
     """
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=str(self.__doc__),
-            citation=CITATION,
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
-
-    def _compute(
-        self, predictions: list[str], references: list[str], resamples: int = 0
-    ) -> dict[str, Any]:
-        """Score translations; resamples are for intervals by bootstrap (Koehn 2004)."""
-        if not predictions:
-            raise ValueError("Scoring needs at least one translation, got none.")
-        result: dict[str, Any] = {}
-        for name, make_metric in SCORES.items():
-            metric = make_metric()
-            score = metric.corpus_score(predictions, [references], n_bootstrap=resamples)
-            result[name] = float(score.score)
-            if resamples:
-                result[f"{name}_confidence"] = float(score._ci)
-            result[f"{name}_signature"] = str(metric.get_signature())
-        return result
+    result: dict[str, Any] = {}
+    for name, make_metric in SCORES.items():
+        metric = make_metric()
+        score = metric.corpus_score(translations, [references], n_bootstrap=resamples)
+        result[name] = float(score.score)
+        if resamples:
+            result[f"{name}_confidence"] = float(score._ci)
+        result[f"{name}_signature"] = str(metric.get_signature())
+    return result
 
 
 def moses_bleu(

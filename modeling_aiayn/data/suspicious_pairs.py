@@ -28,7 +28,8 @@ def script_of_letter(letter: str) -> str:
 
 def script_of(text: str) -> str | None:
     """The script of most of a text's different letters; None without letters."""
-    counts = Counter(script_of_letter(each) for each in dict.fromkeys(text) if each.isalpha())
+    letters = filter(str.isalpha, dict.fromkeys(text))
+    counts = Counter(map(script_of_letter, letters))
     return max(counts, key=counts.__getitem__) if counts else None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..data.corpus import read_lines
 from ..data.embedded_corpus import generate_pairs
+from ..data.lines import read_lines
 from ..translation import Translator
 from .alignment import Links, align
 from .attention_weights import AttentionChoice

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 from .foreign_model import (
     ASSUMED_FIELDS,
     INFERRED_FIELDS,

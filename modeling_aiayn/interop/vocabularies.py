@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import FSMTTokenizer, PreTrainedTokenizerBase
 
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 from ..tokenization import PortableTokenizer
 
 # subword-nmt's mark at the end of a piece that does not end its word.

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import read_bytes
+from ..data.lines import open_binary
 from ..tokenization import SPECIAL_TOKENS, byte_tokenizer, train_character_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ def load_text(
         ValueError: The file is not UTF-8 but unit is "character", or a part is shorter than one
             window.
     """
-    content = read_bytes(arguments.train_file)
+    with open_binary(arguments.train_file) as file:
+        content = file.read()
     if arguments.unit == "byte":
         byte_parts = _split(content, arguments)
         return {name: _encode_bytes(part) for name, part in byte_parts.items()}, byte_tokenizer()

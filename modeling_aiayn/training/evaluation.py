@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from ..data.metrics import TranslationScores
+from ..data.metrics import score_texts
 from ..losses import IGNORED_LABEL
 from ..tokenization import decode_lines
 
@@ -75,13 +75,12 @@ def translation_metrics(
 
     The tokenizer is the target's; references are in the order of the evaluation data.
     """
-    scores = TranslationScores()
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         ids = prediction.predictions
         ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
         texts = decode_lines(tokenizer, ids.tolist())
-        result = scores.compute(predictions=texts, references=references)
+        result = score_texts(texts, references)
         return {name: value for name, value in result.items() if isinstance(value, float)}
 
     return compute

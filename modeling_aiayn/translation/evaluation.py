@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..data.metrics import TranslationScores
+from ..data.metrics import score_texts
 from .translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -65,10 +65,7 @@ def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
     """Scores of translations against the targets of pairs by name, and their signatures."""
-    scores: dict[str, Any] = TranslationScores().compute(
-        predictions=list(translations), references=list(pairs["target"]), resamples=1000
-    )
-    return scores
+    return score_texts(translations, list(pairs["target"]), resamples=1000)
 
 
 def score_table(scores: dict[str, Any]) -> str:
