@@ -1,12 +1,10 @@
 """The package's layout: which module may import which, and what the Hub set holds."""
 
 import ast
-import io
 import json
 import os
 import subprocess
 import sys
-import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "modeling_aiayn"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-IDS = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
+
 
 HUB_SET = {
     *("configuration_aiayn", "attention", "dropout", "layers", "stacks", "losses", "chunked_loss"),
@@ -38,7 +36,6 @@ ROOMS = {
     "classification": BASE | {"training", "inspection"},
     "language_model": BASE | {"training", "inspection"},
 }
-MAX_FUNCTION_LINES = 40
 
 
 def module_name(path: Path) -> str:
@@ -112,30 +109,6 @@ def test_no_imports_form_a_cycle():
         visit(name, ())
 
 
-def code_lines(source: str) -> set[int]:
-    """Numbers of the lines that hold more than a comment."""
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
-        line
-        for token in tokens
-        if token.type not in (*skipped, tokenize.ENDMARKER)
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-
-
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_no_function_is_long(path):
-    source = path.read_text("utf-8")
-    lines = code_lines(source)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = 1 if ast.get_docstring(node) is not None else 0
-            body = node.body[first:]
-            own = lines & set(range(body[0].lineno, node.end_lineno + 1)) if body else set()
-            assert len(own) <= MAX_FUNCTION_LINES, f"{node.name} has {len(own)} lines"
-
-
 def test_no_two_functions_share_a_name():
     """Methods may, and each command has a main()."""
     names = Counter(
@@ -146,19 +119,6 @@ def test_no_two_functions_share_a_name():
     )
     del names["main"]
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_functions_that_raise_are_called_check():
-    wrong = [
-        f"{path.name}: {node.name}"
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef)
-        and node.name.lstrip("_").startswith(("refuse_", "require_", "ensure_", "validate_"))
-        # The library calls this method of a configuration by its name.
-        and node.name != "validate_architecture"
-    ]
-    assert wrong == []
 
 
 # Modules of Python, and names of os and signal, that Windows does not have.
