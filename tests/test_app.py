@@ -24,7 +24,7 @@ from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.text_pages import ClassificationPage, CompletionPage
 from modeling_aiayn.pages.translation_page import TranslationPage
 from modeling_aiayn.saved.loading import BUNDLED_MODELS, find_model, load_model
-from modeling_aiayn.serving.model_thread import ModelThread
+from modeling_aiayn.serving.batching import ModelThread
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator
 

@@ -24,8 +24,8 @@ from starlette.testclient import TestClient
 
 from modeling_aiayn.commands.server_flags import ServerFlags
 from modeling_aiayn.documents.placement import units_of
-from modeling_aiayn.serving.app import Service, make_app
-from modeling_aiayn.serving.batching import Batcher, QueueFullError
+from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
+from modeling_aiayn.serving.service import ServedModel, Service, make_app
 from modeling_aiayn.translation import Translator
 
 
@@ -39,10 +39,9 @@ def attention(source, target):
 
 
 def client_of(translate=upper, max_characters=100, max_waiting=50, formats=("text", "html")):
-    batcher = Batcher(translate, 8, max_waiting, ThreadPoolExecutor(1))
-    service = Service(
-        batcher, "en", "de", max_characters, lambda text: len(text) > 60, attention, formats
-    )
+    batcher = Batcher(translate, 8, max_waiting, ModelThread())
+    model = ServedModel(batcher, lambda text: len(text) > 60, attention, formats)
+    service = Service({("en", "de"): model}, max_characters)
     return TestClient(make_app(service), raise_server_exceptions=False)
 
 
@@ -75,6 +74,8 @@ def test_answers_have_the_shape_of_the_question():
         assert ask(client, "We go. See!").json() == {"translatedText": "WE GO. SEE!"}
         assert ask(client, ["a", "", "b\nc"]).json() == {"translatedText": ["A", "", "B\nC"]}
         assert ask(client, "a", source="auto", format="text").json()["translatedText"] == "A"
+        half = client.post("/translate", content=b'{"q": "a \\ud800", "target": "de"}')
+        assert half.json() == {"translatedText": "A \ufffd"}
         form = client.post("/translate", data={"q": "a & ü", "source": "en", "target": "de"})
         assert form.json() == {"translatedText": "A & Ü"}
         assert client.get("/health").json() == {"status": "ok"}
@@ -83,6 +84,18 @@ def test_answers_have_the_shape_of_the_question():
             ("en", ["de"]),
             ("de", []),
         ]
+
+
+def test_each_direction_of_the_table_has_its_model():
+    def model(translate):
+        return ServedModel(Batcher(translate, 8, 50, ModelThread()), lambda _: False, attention)
+
+    table = {("en", "de"): model(upper), ("de", "en"): model(lambda texts: [*map(str.lower, texts)])}
+    with TestClient(make_app(Service(table, 100))) as client:
+        assert ask(client, "Abc").json() == {"translatedText": "ABC"}
+        assert ask(client, "Abc", "de", "en").json() == {"translatedText": "abc"}
+        targets = [(found["code"], found["targets"]) for found in client.get("/languages").json()]
+        assert targets == [("en", ["de"]), ("de", ["en"])]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +112,6 @@ def test_answers_have_the_shape_of_the_question():
         (b'{"q": "a"', 400, "must be JSON or a form in UTF-8"),
         (b"\xff", 400, "must be JSON or a form in UTF-8"),
         (b"[" * 5000, 400, "must be JSON or a form"),
-        (b'{"q": "\\ud800", "target": "de"}', 400, "half of a surrogate pair"),
         (json.dumps({"q": "a" * 101, "target": "de"}).encode(), 413, "at most 100 characters"),
         (json.dumps({"q": ["a" * 60, "b" * 60], "target": "de"}).encode(), 413, "at most 100"),
         (json.dumps({"q": "a" * 61, "target": "de"}).encode(), 413, "sentence is too long for"),
@@ -145,7 +157,7 @@ def test_waiting_sentences_of_all_requests_are_one_batch():
         return upper(sentences)
 
     async def run():
-        batcher = Batcher(translate, 6, 50, ThreadPoolExecutor(1))
+        batcher = Batcher(translate, 6, 50, ModelThread())
         first = asyncio.create_task(batcher(["first"]))
         await asyncio.to_thread(started.wait)
         others = [asyncio.create_task(batcher([f"{n}a", f"{n}b"])) for n in range(4)]
@@ -168,7 +180,7 @@ def test_a_full_queue_refuses_and_cancelled_requests_leave_it():
         return upper(sentences)
 
     async def run():
-        batcher = Batcher(translate, 6, 5, ThreadPoolExecutor(1))
+        batcher = Batcher(translate, 6, 5, ModelThread())
         first = asyncio.create_task(batcher(["first"]))
         await asyncio.to_thread(started.wait)
         gone = asyncio.create_task(batcher(["x"] * 4))
@@ -189,7 +201,7 @@ def test_documents_that_wait_are_bounded_too():
     goes_on = threading.Event()
 
     async def run():
-        batcher = Batcher(upper, 6, 2, ThreadPoolExecutor(1))
+        batcher = Batcher(upper, 6, 2, ModelThread())
         waiting = [asyncio.create_task(batcher.run(goes_on.wait)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError):
@@ -211,7 +223,7 @@ def test_a_panic_of_a_library_is_reported_to_each_request():
         raise Panic("index out of bounds")
 
     async def run():
-        batcher = Batcher(fail, 6, 5, ThreadPoolExecutor(1))
+        batcher = Batcher(fail, 6, 5, ModelThread())
         for _ in range(2):
             with pytest.raises(RuntimeError, match="index out of bounds"):
                 await asyncio.wait_for(batcher(["a"]), 10)
@@ -347,7 +359,7 @@ def test_a_client_that_closes_its_connection_leaves_no_traceback():
             yield b"{"
             raise ClientDisconnect
 
-    service = Service(None, "en", "de", 100, None, attention)
+    service = Service({}, 100)
     with pytest.raises(HTTPException, match="The connection was closed") as raised:
         asyncio.run(service._body(Closed()))
     assert raised.value.status_code == 400
@@ -359,8 +371,8 @@ def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
             yield b"{"
             await asyncio.sleep(5)
 
-    monkeypatch.setattr("modeling_aiayn.serving.app.BODY_SECONDS", 0.01)
-    service = Service(None, "en", "de", 100, None, attention)
+    monkeypatch.setattr("modeling_aiayn.serving.service.BODY_SECONDS", 0.01)
+    service = Service({}, 100)
     with pytest.raises(HTTPException, match="did not arrive within") as raised:
         asyncio.run(service._body(Stalled()))
     assert raised.value.status_code == 408
@@ -375,8 +387,8 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
         translated.extend(sentences)
         return sentences
 
-    batcher = Batcher(translate, 1, 2, ThreadPoolExecutor(1))
-    service = Service(batcher, "en", "de", 100, lambda text: False, attention)
+    batcher = Batcher(translate, 1, 2, ModelThread())
+    service = Service({("en", "de"): ServedModel(batcher, lambda text: False, attention)}, 100)
 
     async def ask(texts, leaves_after):
         body = json.dumps({"q": texts, "target": "de"}).encode()

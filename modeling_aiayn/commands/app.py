@@ -72,7 +72,7 @@ def make_page(flags: AppFlags) -> Any:
     """Load the model, and make the page for its kind."""
     from ..pages.text_pages import ClassificationPage, CompletionPage
     from ..pages.translation_page import TranslationPage
-    from ..serving.model_thread import ModelThread
+    from ..serving.batching import ModelThread
 
     thread, device = ModelThread(), default_device(flags.device)
     path = flags.model if flags.hub else find_model(flags.model)

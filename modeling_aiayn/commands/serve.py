@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers.hf_argparser import HfArg
 
+from ..documents.formats import FORMATS
 from ..saved.languages import choose_languages
 from ..saved.loading import BUNDLED_MODEL, check_package
 from .command_line import parse_arguments
@@ -46,7 +47,8 @@ class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
         )
         if self.max_waiting < 1:
             raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
-        check_package("sentencex", "documents")
+        for text_format in FORMATS.values():
+            text_format.check_packages()
         for package in ("starlette", "uvicorn"):
             check_package(package, "server")
 
@@ -57,9 +59,8 @@ def main() -> None:
     import uvicorn
 
     from ..documents.word_attention import word_attention
-    from ..serving.app import Service, make_app
-    from ..serving.batching import Batcher
-    from ..serving.model_thread import ModelThread
+    from ..serving.batching import Batcher, ModelThread
+    from ..serving.service import ServedModel, Service, make_app
 
     thread = ModelThread()
     translator = thread(flags.load)
@@ -73,15 +74,13 @@ def main() -> None:
 
     # An unusable model shows here, and the first request is not slow.
     thread(translate, ["A test."])
-    service = Service(
-        Batcher(translate, flags.batch_size, flags.max_waiting, thread.executor),
-        flags.source_lang,
-        flags.target_lang,
-        flags.max_characters,
+    model = ServedModel(
+        Batcher(translate, flags.batch_size, flags.max_waiting, thread),
         lambda sentence: translator.is_too_long(flags.prepare_sentence(sentence)),
         attention,
-        ("text", "html") if translator.models else ("text",),
+        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
     )
+    service = Service({(flags.source_lang, flags.target_lang): model}, flags.max_characters)
     config = uvicorn.Config(
         make_app(service),
         log_level="warning",

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
 from ..inspection.attention_weights import text_attention_maps
 from ..language_model.completion import complete
-from ..serving.model_thread import ModelThread
+from ..serving.batching import ModelThread
 from ..tokenization import clean_text
 from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
 

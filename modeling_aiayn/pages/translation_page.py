@@ -8,7 +8,7 @@ from typing import Any
 import gradio
 
 from ..inspection.attention_weights import attention_maps
-from ..serving.model_thread import ModelThread
+from ..serving.batching import ModelThread
 from ..translation import Translator
 from ..translation.translator import Translation
 from ..translation.whole_texts import SplitText

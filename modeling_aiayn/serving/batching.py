@@ -1,9 +1,25 @@
-"""Batches of the sentences of concurrent requests."""
+"""The thread in which a server's models compute, and batches of concurrent requests."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class ModelThread(ThreadPoolExecutor):
+    """Runs functions one after another in a thread of its own.
+
+    torch keeps workers for each thread that computes, and is several times slower if there are more
+    of them than cores. Web servers answer each request in another thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run a function in the thread, and return its result or raise its error."""
+        return self.submit(function, *arguments, **options).result()
 
 
 class QueueFullError(Exception):
@@ -20,7 +36,7 @@ class Batcher:
         translate: Translates sentences.
         batch_size: Sentences of a batch, at most.
         max_waiting: Sentences that may wait.
-        thread: An executor with one thread, in which translate runs.
+        thread: The thread in which translate runs.
     """
 
     def __init__(
@@ -28,7 +44,7 @@ class Batcher:
         translate: Callable[[list[str]], list[str]],
         batch_size: int,
         max_waiting: int,
-        thread: ThreadPoolExecutor,
+        thread: ModelThread,
     ) -> None:
         self.translate = translate
         self.batch_size, self.max_waiting = batch_size, max_waiting
@@ -57,7 +73,9 @@ class Batcher:
         finally:
             for future in futures:
                 future.cancel()  # of a request that has failed or whose client has gone
-            self._waiting = deque(each for each in self._waiting if not each[1].cancelled())
+            self._waiting = deque(
+                (sentence, future) for sentence, future in self._waiting if not future.cancelled()
+            )
 
     async def run(self, function: Callable[[], str]) -> str:
         """Run a function that uses the model, between two batches.

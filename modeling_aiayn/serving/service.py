@@ -1,9 +1,10 @@
-"""LibreTranslate's HTTP interface for one model: /translate, /languages and /health.
+"""LibreTranslate's HTTP interface: /translate, /languages and /health.
 
 Source: https://docs.libretranslate.com/api/operations/translate/.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from ..data.parsing import parse_json
 from ..documents.document import Document
+from ..documents.formats import FORMATS
 from ..documents.placement import Attention
-from ..translation.whole_texts import SplitText
+from ..tokenization import replace_surrogates
 from .batching import Batcher, QueueFullError
 
 # A body has at most so many bytes for each character of its texts, and for its other fields.
@@ -32,71 +33,84 @@ CLOSED = "The connection was closed."
 
 
 @dataclass(frozen=True)
+class ServedModel:
+    """A model that translates in one direction.
+
+    Args:
+        batcher: Translates sentences.
+        is_too_long: Whether a sentence has more tokens than the model takes.
+        attention: Returns the attention of a translation to its source, from which markup gets its
+            places.
+        formats: The names of the formats that the model can translate. Formats with markup need a
+            model that returns attention.
+    """
+
+    batcher: Batcher
+    is_too_long: Callable[[str], bool]
+    attention: Attention
+    formats: Sequence[str] = tuple(FORMATS)
+
+    async def translate(self, documents: Sequence[Document]) -> list[str]:
+        """Translate texts.
+
+        Raises:
+            QueueFullError: Too many sentences wait already.
+        """
+        sentences = [sentence for document in documents for sentence in document.sentences]
+        translations = iter(await self.batcher(sentences))
+        return [
+            await self._joined(document, [next(translations) for _ in document.sentences])
+            for document in documents
+        ]
+
+    async def _joined(self, document: Document, translations: list[str]) -> str:
+        join = partial(document.translated, translations, self.attention)
+        return await self.batcher.run(join) if document.has_marks else join()
+
+
+@dataclass(frozen=True)
 class Service:
     """A translation service.
 
     Args:
-        batcher: Translates sentences.
-        source_lang: Source language, an ISO 639 code.
-        target_lang: Target language.
+        directions: The models by their source and target language, as ISO 639 codes.
         max_characters: Characters of the texts of a request, at most.
-        is_too_long: Whether a sentence has more tokens than the model takes.
-        attention: Returns the attention of a translation to its source, from which the tags of HTML
-            get their places.
-        formats: Formats of a text that are accepted. "html" needs a model that gives attention.
     """
 
-    batcher: Batcher
-    source_lang: str
-    target_lang: str
+    directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
-    is_too_long: Callable[[str], bool]
-    attention: Attention
-    formats: Sequence[str] = ("text", "html")
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
         fields = _parsed(await self._body(request), request.headers.get("content-type", ""))
         texts = self._texts(fields)
-        split = [self._split(text, fields.get("format", "text")) for text in texts]
-        sentences = [sentence for each in split for sentence in each.sentences]
-        for sentence in filter(self.is_too_long, sentences):
+        source, model = self._source_and_model(fields)
+        format_name = fields.get("format", "text")
+        if format_name not in model.formats:
+            names = " or ".join(model.formats)
+            raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
+        documents = [Document.of(text, format_name, source) for text in texts]
+        sentences = (sentence for document in documents for sentence in document.sentences)
+        for sentence in filter(model.is_too_long, sentences):
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
             raise HTTPException(413, text)
         try:
-            translations = await _while_connected(request, self._translated(split, sentences))
+            translations = await _while_connected(request, model.translate(documents))
         except QueueFullError as error:
             text = "The server is busy. Try again in a moment."
             raise HTTPException(429, text, {"Retry-After": "1"}) from error
         is_list = isinstance(fields["q"], list)
         return JSONResponse({"translatedText": translations if is_list else translations[0]})
 
-    async def _translated(
-        self, split: Sequence[SplitText | Document], sentences: Sequence[str]
-    ) -> list[str]:
-        """The translated texts; sentences are those of all of them."""
-        remaining = iter(await self.batcher(sentences))
-        return [
-            await self._joined(each, [next(remaining) for _ in each.sentences]) for each in split
-        ]
-
-    def _split(self, text: str, kind: str) -> SplitText | Document:
-        """Split a text or an HTML document into sentences."""
-        if kind == "html":
-            return Document.of(text, kind, self.source_lang)
-        return SplitText.of(text, self.source_lang)
-
-    async def _joined(self, split: SplitText | Document, translations: list[str]) -> str:
-        """The text or document with the translations of its sentences."""
-        if isinstance(split, SplitText):
-            return split.joined(translations)
-        return await self.batcher.run(partial(split.translated, translations, self.attention))
-
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
-        targets = {self.source_lang: [self.target_lang], self.target_lang: []}
-        answer = [{"code": code, "name": code, "targets": its} for code, its in targets.items()]
-        return JSONResponse(answer)
+        targets: dict[str, list[str]] = {}
+        for source, target in self.directions:
+            targets.setdefault(source, []).append(target)
+            targets.setdefault(target, [])
+        return JSONResponse(
+            [{"code": code, "name": code, "targets": codes} for code, codes in targets.items()]
+        )
 
     async def health(self, _: Request) -> JSONResponse:
         """Answer GET /health."""
@@ -125,24 +139,25 @@ class Service:
         return f"The texts of a request must have at most {self.max_characters:,} characters."
 
     def _texts(self, fields: Mapping[str, Any]) -> Sequence[str]:
-        """The texts of a request, after all fields have been checked."""
         given = fields.get("q")
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise HTTPException(400, "q must be a text or a list of texts.")
         if sum(map(len, texts)) > self.max_characters:
             raise HTTPException(413, self._limit)
-        source, target = fields.get("source", "auto"), fields.get("target")
-        if source not in ("auto", self.source_lang) or target != self.target_lang:
-            raise HTTPException(
-                400,
-                f"This server translates from {self.source_lang} to {self.target_lang}, got "
-                f"source {source!r} and target {target!r}.",
-            )
-        if fields.get("format", "text") not in self.formats:
-            names = " or ".join(self.formats)
-            raise HTTPException(400, f"format must be {names}, got {fields['format']!r}.")
-        return texts
+        return [replace_surrogates(text) for text in texts]
+
+    def _source_and_model(self, fields: Mapping[str, Any]) -> tuple[str, ServedModel]:
+        """The source language of a request, and the model of its direction."""
+        given, wanted = fields.get("source", "auto"), fields.get("target")
+        for (source, target), model in self.directions.items():
+            if given in ("auto", source) and wanted == target:
+                return source, model
+        served = " and ".join(f"from {source} to {target}" for source, target in self.directions)
+        raise HTTPException(
+            400,
+            f"This server translates {served}, got source {given!r} and target {wanted!r}.",
+        )
 
 
 def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
@@ -153,10 +168,12 @@ def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
     try:
         text = body.decode("utf-8")
         if content_type.startswith(FORM):
-            values = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
-            return {name: each if len(each) > 1 else each[0] for name, each in values.items()}
-        fields = parse_json(text, "The request")
-    except ValueError as error:
+            form = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
+            return {
+                name: values if len(values) > 1 else values[0] for name, values in form.items()
+            }
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The request must be JSON or a form in UTF-8: {error}") from error
     if not isinstance(fields, dict):
         raise HTTPException(400, 'The request must be a JSON object, as in {"q": "A text."}.')
