@@ -90,7 +90,10 @@ def test_each_direction_of_the_table_has_its_model():
     def model(translate):
         return ServedModel(Batcher(translate, 8, 50, ModelThread()), lambda _: False, attention)
 
-    table = {("en", "de"): model(upper), ("de", "en"): model(lambda texts: [*map(str.lower, texts)])}
+    table = {
+        ("en", "de"): model(upper),
+        ("de", "en"): model(lambda texts: [*map(str.lower, texts)]),
+    }
     with TestClient(make_app(Service(table, 100))) as client:
         assert ask(client, "Abc").json() == {"translatedText": "ABC"}
         assert ask(client, "Abc", "de", "en").json() == {"translatedText": "abc"}

@@ -169,9 +169,7 @@ def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
         text = body.decode("utf-8")
         if content_type.startswith(FORM):
             form = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
-            return {
-                name: values if len(values) > 1 else values[0] for name, values in form.items()
-            }
+            return {name: values if len(values) > 1 else values[0] for name, values in form.items()}
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The request must be JSON or a form in UTF-8: {error}") from error
