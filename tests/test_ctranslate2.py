@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from conftest import small_config, small_model
+from modeling_aiayn.commands.export_flags import ExportFlags
 from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aiayn.commands.export_flags import ExportFlags
 from modeling_aiayn.commands.export_marian import MarianFlags
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,

@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from modeling_aiayn.commands.translator_flags import ModelFlags
 
 from modeling_aiayn.commands import freed_memory, translator_flags
-from modeling_aiayn.commands.translator_flags import ModelFlags
 from modeling_aiayn.translation.translator import Translator
 
 # Prints how many pages the system must give to a process that fills 240 MiB for the second time.

@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from modeling_aiayn.commands.translate_flags import TranslateFlags
 from transformers import AutoTokenizer
 
 from modeling_aiayn.commands.app import AppFlags
 from modeling_aiayn.commands.evaluate_translation import EvaluationFlags
 from modeling_aiayn.commands.quantize import QuantizeFlags
 from modeling_aiayn.commands.serve import ServeFlags
-from modeling_aiayn.commands.translate_flags import TranslateFlags
 from modeling_aiayn.saved.languages import choose_languages, saved_languages, set_languages
 
 

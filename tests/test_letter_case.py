@@ -1,8 +1,8 @@
 """Sentences in capitals and in title case, as a model has seen sentences."""
 
 import pytest
-
 from modeling_aiayn.commands.source_flags import SourceFlags
+
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.letter_case import natural_case
 

@@ -25,6 +25,10 @@ from conftest import (
     arguments_of_recipe,
     small_model,
 )
+from modeling_aiayn.commands.shares import Share
+from modeling_aiayn.commands.translate_flags import TranslateFlags
+from modeling_aiayn.commands.translation_output import TranslationOutput
+from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from torch import distributed
 from transformers import AutoConfig, AutoTokenizer
 
@@ -34,10 +38,6 @@ from modeling_aiayn.commands import evaluate_translation as evaluate_command
 from modeling_aiayn.commands import output_files, stream_flags
 from modeling_aiayn.commands.command_line import parse_arguments, run_command, typed_command
 from modeling_aiayn.commands.recipes import RECIPES, find_recipe
-from modeling_aiayn.commands.shares import Share
-from modeling_aiayn.commands.translate_flags import TranslateFlags
-from modeling_aiayn.commands.translation_output import TranslationOutput
-from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.data.parsing import parse_yaml
 from modeling_aiayn.translation.pools import POOL_SIZE

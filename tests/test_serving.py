@@ -18,11 +18,11 @@ import pytest
 import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
+from modeling_aiayn.commands.server_flags import ServerFlags
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
 
-from modeling_aiayn.commands.server_flags import ServerFlags
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
 from modeling_aiayn.serving.service import ServedModel, Service, make_app

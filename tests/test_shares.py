@@ -7,11 +7,11 @@ from itertools import chain
 import pytest
 import torch
 from conftest import ROOT
+from modeling_aiayn.commands.saved_model import default_device
+from modeling_aiayn.commands.shares import Share, merge
 from test_parallel import ACCELERATE, TORCHRUN, launch
 
 from modeling_aiayn.commands import shares
-from modeling_aiayn.commands.saved_model import default_device
-from modeling_aiayn.commands.shares import Share, merge
 
 TEXTS = [f"We see {number} cats." for number in range(11)]
 

@@ -13,11 +13,11 @@ import torch
 from accelerate import disk_offload
 from conftest import ROOT, small_model
 from datasets import Dataset
+from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
-from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from modeling_aiayn.saved.loading import load_model
 from modeling_aiayn.tokenization import (
     decode_lines,

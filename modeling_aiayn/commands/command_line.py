@@ -26,10 +26,11 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
         return action.help if action.default is None else super()._get_help_string(action)
 
 
-def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]:
+def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -> tuple[Any, ...]:
     """Fill dataclasses from a recipe, if the first argument is one, and from flags.
 
-    The fields of the dataclasses are the flags; description is the text of --help.
+    The fields of the dataclasses are the flags; description is the text of --help. defaults replace
+    default values of flags.
     """
     usage = None
     if any(issubclass(each, TrainingArguments) for each in dataclass_types):
@@ -43,6 +44,7 @@ def parse_arguments(description: str, *dataclass_types: type) -> tuple[Any, ...]
         epilog="An error is one line. --debug at the end of the command shows its traceback.",
         formatter_class=_HelpFormatter,
     )
+    parser.set_defaults(**defaults)
     arguments, required = sys.argv[1:], []
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         recipe = read_recipe(find_recipe(arguments[0]))

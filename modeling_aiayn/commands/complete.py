@@ -12,7 +12,8 @@ from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
 from .command_line import parse_arguments
-from .saved_model import DEVICE_HELP, check_head, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP
+from .inputs import check_head, default_device, load_with_tokenizer
 
 
 @dataclass

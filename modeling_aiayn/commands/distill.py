@@ -4,67 +4,45 @@ aiayn distill --model runs/teacher --file data/train --output data/distilled.jso
 aiayn train-translation student.yaml --train_file data/distilled.jsonl data/train \
     --validation_file data/valid --output_dir runs/student
 
-Of the hypotheses of each beam search, the one nearest to the reference is written.
+Of the hypotheses of each beam search, the one nearest to the reference is written. These are all
+beams, or with --nbest N the best N; with --do_sample, N samples.
 """
 
 import json
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 from datasets import concatenate_datasets
 from sacrebleu.metrics.bleu import BLEU
 from transformers.hf_argparser import HfArg
 
-from ..translation.pools import SourceText, source_texts
+from ..translation.translate_file import hashes_of, translate_file
 from ..translation.translator import Translation
 from .command_line import parse_arguments
-from .output_files import check_outputs, files_of_models, partial_path
-from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import SearchFlags
-from .stream_flags import StreamFlags
+from .flags import (
+    PAIRS_HELP,
+    BatchFlags,
+    EngineFlags,
+    ModelFlags,
+    PairFlags,
+    SearchFlags,
+    StreamFlags,
+    given_options,
+)
+from .inputs import (
+    check_outputs,
+    complete_languages,
+    files_of_pairs,
+    load_translator,
+    read_pairs_of,
+    several_processes,
+)
 
 
-@dataclass(kw_only=True)
-class DistillFlags(PairFlags, StreamFlags):
-    """The pairs to translate, and the file to write."""
+@dataclass
+class DistillFlags:
+    """The pairs to translate."""
 
     file: list[str] = HfArg(help=f"{PAIRS_HELP} Several are concatenated.")
-    output: str = HfArg(
-        help="File to write, .jsonl or .jsonl.gz; until it is complete, its name ends in .partial."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.output.removesuffix(".gz").endswith(".jsonl"):
-            raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {self.output}.")
-        if self.source_lang == self.target_lang:  # they are the keys of a pair
-            raise ValueError(f"source_lang and target_lang must differ, got {self.source_lang!r}.")
-        outputs = {"--output": self.output, "The unfinished --output": partial_path(self.output)}
-        check_outputs(outputs, self._inputs)
-
-    @property
-    def _inputs(self) -> dict[str, list[Path]]:
-        return {
-            "--file": self.files_of_pairs(*self.file),
-            "--model": [] if self.hub else files_of_models(self.model),
-            "--shortlist": [] if self.shortlist is None else [Path(self.shortlist)],
-        }
-
-    @property
-    def input_files(self) -> list[Path]:
-        """The files that the lines depend on."""
-        return [path for files in self._inputs.values() for path in files]
-
-
-@dataclass(frozen=True)
-class DistillSearchFlags(SearchFlags):
-    """As `SearchFlags`, with a choice among hypotheses."""
-
-    nbest: int | None = HfArg(  # type: ignore[assignment]
-        default=None,
-        help="Number of hypotheses from which the one nearest to the reference is chosen. Default: "
-        "all beams, or one sample.",
-    )
 
 
 def nearest(translations: list[Translation], reference: str) -> str:
@@ -79,18 +57,38 @@ def nearest(translations: list[Translation], reference: str) -> str:
 
 def main() -> None:
     """Read, translate, choose, write."""
-    flags, search = parse_arguments(__doc__, DistillFlags, DistillSearchFlags)
-    pairs = concatenate_datasets([flags.read_pairs(file) for file in flags.file])
+    model, engine, batch, search, pair_flags, stream, flags = parse_arguments(
+        __doc__,
+        *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, PairFlags, StreamFlags),
+        DistillFlags,
+    )
+    if not (stream.output or "").removesuffix(".gz").endswith(".jsonl"):
+        raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {stream.output}.")
+    columns = complete_languages(pair_flags, model)
+    if columns.source_lang == columns.target_lang:  # they are the keys of a pair
+        raise ValueError(f"source_lang and target_lang must differ, got {columns.source_lang!r}.")
+    files = files_of_pairs(columns, *flags.file)
+    check_outputs({"--output": stream.output}, [*files, engine.shortlist])
+    pairs = concatenate_datasets([read_pairs_of(columns, file) for file in flags.file])
     references = list(pairs["target"])
-    translator = flags.load()
-    options = search.options_for(translator)
+    translator = load_translator(model, engine)
+    options = translator.search_options(**given_options(search))
     if search.nbest is None and not options.do_sample:
         options = replace(options, nbest=options.num_beams)
-    flags.check_earlier_lines(options)
 
-    def lines(source: SourceText, translations: list[Translation]) -> list[str]:
-        text = nearest(translations, references[source.number])
-        pair = {flags.source_lang: source.text, flags.target_lang: text}
+    def lines(number: int, translations: list[Translation]) -> list[str]:
+        text = nearest(translations, references[number])
+        pair = {columns.source_lang: translations[0].source, columns.target_lang: text}
         return [json.dumps(pair, ensure_ascii=False)]
 
-    flags.write(translator, source_texts(pairs["source"], None, None, 0), options, lines)
+    translate_file(
+        translator,
+        pairs["source"],
+        stream.output,
+        options,
+        resume=stream.resume is not None,
+        stream=several_processes(model, engine, stream),
+        format_lines=lines,
+        settings=asdict(columns) | hashes_of(files),
+        **asdict(batch),
+    )

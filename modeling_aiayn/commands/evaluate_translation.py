@@ -9,14 +9,12 @@ hypotheses has one line per source sentence, as `aiayn translate` writes it.
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import skip_empty
+from ..data.corpus import parse_columns, read_rows, skip_empty
 from ..data.lines import read_lines
 from ..data.metrics import moses_bleu
 from ..saved.loading import check_package
@@ -29,61 +27,52 @@ from ..translation.evaluation import (
     with_translations,
 )
 from .command_line import parse_arguments
-from .output_files import check_outputs, files_of_models
-from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import OneBestFlags, changed_flags
-from .translator_flags import TranslatorFlags
+from .flags import (
+    PAIRS_HELP,
+    BatchFlags,
+    EngineFlags,
+    ModelFlags,
+    OneBestFlags,
+    PairFlags,
+    given_options,
+)
+from .inputs import check_outputs, complete_languages, files_of_pairs, load_translator
 
 
-@dataclass(kw_only=True)
-class EvaluationFlags(PairFlags, TranslatorFlags):
-    """The model or translations to score, the sentence pairs, and files for the results."""
+@dataclass
+class EvaluationFlags:
+    """The translations to score, the sentence pairs, and files for the results."""
 
-    model: list[str] = HfArg(
-        default_factory=list, help="Folder of a trained model, as for translate."
-    )
+    file: str = HfArg(help=PAIRS_HELP)
     hypotheses: str | None = HfArg(
         default=None, help="File of translations to score, instead of a model."
     )
-    file: str = HfArg(help=PAIRS_HELP)
     moses: bool = HfArg(
         default=False, help="Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."
     )
-    scores: str | None = HfArg(default=None, help="JSON file to write the scores to.")
-    translations: str | None = HfArg(default=None, help="File to write the translations to.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if bool(self.model) == (self.hypotheses is not None):
-            raise ValueError("Give either --model or --hypotheses.")
-        if self.moses:
-            check_package("sacremoses", "interop")
-        inputs = {
-            "--file": self.files_of_pairs(self.file),
-            "--hypotheses": [] if self.hypotheses is None else [Path(self.hypotheses)],
-            "--model": files_of_models(self.model),
-        }
-        check_outputs({"--scores": self.scores, "--translations": self.translations}, inputs)
-
-    def check_search(self, search: OneBestFlags) -> None:
-        """Check that flags of a model and its search come with a model."""
-        unused = changed_flags(self, TranslatorFlags) | search.given
-        if self.hypotheses is not None and unused:
-            raise ValueError(f"--{next(iter(unused))} is for --model. Leave it out.")
-
-    def write(self, scores: dict[str, Any], lines: Sequence[str]) -> None:
-        """Write the scores, and the translations of all lines, to the files that flags name."""
-        if self.translations is not None:
-            write_file(Path(self.translations), "\n".join([*lines, ""]))
-        if self.scores is not None:
-            write_file(Path(self.scores), json.dumps(scores, indent=2) + "\n")
+    scores_file: str | None = HfArg(default=None, help="JSON file to write the scores to.")
+    translations: str | None = HfArg(
+        default=None, help="File to write the translations to, one line per pair."
+    )
 
 
 def main() -> None:
     """Read, translate, score, report."""
-    flags, search = parse_arguments(__doc__, EvaluationFlags, OneBestFlags)
-    flags.check_search(search)
-    rows = flags.read_rows(flags.file)
+    model, engine, batch, search, pair_flags, flags = parse_arguments(
+        __doc__,
+        *(ModelFlags, EngineFlags, BatchFlags, OneBestFlags, PairFlags, EvaluationFlags),
+        model=None,
+    )
+    if (model.model is None) == (flags.hypotheses is None):
+        raise ValueError("Give either --model or --hypotheses.")
+    if flags.moses:
+        check_package("sacremoses", "interop")
+    columns = complete_languages(pair_flags, model)
+    read = [*files_of_pairs(columns, flags.file), flags.hypotheses]
+    outputs = {"--scores_file": flags.scores_file, "--translations": flags.translations}
+    check_outputs(outputs, read)
+    languages = (columns.source_lang, columns.target_lang)
+    rows = read_rows(flags.file, *languages, parse_columns(columns.columns))
     if flags.hypotheses is not None:
         rows = with_translations(rows, read_lines(flags.hypotheses))
     pairs = skip_empty(rows, flags.file)
@@ -91,16 +80,18 @@ def main() -> None:
         translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)
     else:
-        translator = flags.load()
-        options = vars(search.options_for(translator))
-        scores, translations = evaluate_translation(
-            translator, pairs, **flags.batch_options, **options
-        )
+        translator = load_translator(model, engine)
+        options = asdict(batch) | given_options(search)
+        scores, translations = evaluate_translation(translator, pairs, **options)
     if flags.moses:
-        scores |= moses_bleu(translations, list(pairs["target"]), flags.target_lang)
+        scores |= moses_bleu(translations, list(pairs["target"]), columns.target_lang)
     try:
         # Nothing is lost if a file cannot be written, or if nobody reads stdout.
         sys.stdout.write(f"{score_table(scores)}\n")
         sys.stdout.flush()
     finally:
-        flags.write(scores, lines_for_all_rows(rows, translations))
+        if flags.translations is not None:
+            lines = lines_for_all_rows(rows, translations)
+            write_file(Path(flags.translations), "\n".join([*lines, ""]))
+        if flags.scores_file is not None:
+            write_file(Path(flags.scores_file), json.dumps(scores, indent=2) + "\n")

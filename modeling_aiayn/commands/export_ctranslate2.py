@@ -14,13 +14,13 @@ from transformers.hf_argparser import HfArg
 from ..saved.loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
-from .export_flags import ExportFlags
-from .search_flags import OneBestFlags
+from .flags import ModelFlags, OneBestFlags, OutputFlags, SentenceFlags, given_options
+from .inputs import load_translator, sentences_to_compare
 
 
-@dataclass(kw_only=True)
-class CTranslate2Flags(ExportFlags):
-    """What to write, with which weights."""
+@dataclass
+class CTranslate2Flags:
+    """How to write weights."""
 
     quantization: str = HfArg(
         default="float32",
@@ -31,15 +31,17 @@ class CTranslate2Flags(ExportFlags):
 
 def main() -> None:
     """Export, compare, report."""
-    flags, search = parse_arguments(__doc__, CTranslate2Flags, OneBestFlags)
+    model, output, sentences, search, flags = parse_arguments(
+        __doc__, ModelFlags, OutputFlags, SentenceFlags, OneBestFlags, CTranslate2Flags
+    )
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
-    from ..translation.ctranslate2_engine import check_ctranslate2_options
 
-    check_ctranslate2_options(search)
-    texts = flags.sentences()
-    translator = flags.load()
-    export_ctranslate2(translator, flags.output, flags.quantization)
-    exported = Translator.from_pretrained(flags.output, engine="ctranslate2")
-    report = compare_engines(translator, exported, texts, search.options_for(translator))
-    sys.stdout.write(f"{flags.output} ({flags.quantization}): {report}\n")
+    texts = sentences_to_compare(sentences.file)
+    translator = load_translator(model)
+    options = translator.search_options(**given_options(search))
+    options.check_supported("ctranslate2")
+    export_ctranslate2(translator, output.output, flags.quantization)
+    exported = Translator.from_pretrained(output.output, engine="ctranslate2")
+    report = compare_engines(translator, exported, texts, options)
+    sys.stdout.write(f"{output.output} ({flags.quantization}): {report}\n")

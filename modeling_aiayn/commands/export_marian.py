@@ -11,18 +11,20 @@ from transformers.hf_argparser import HfArg
 from ..interop.marian_export import export_marian
 from ..interop.parity import SOURCES
 from .command_line import parse_arguments
-from .export_flags import OutputFlags
+from .flags import ModelFlags, OutputFlags
+from .inputs import load_translator
 
 
-@dataclass(kw_only=True)
-class MarianFlags(OutputFlags):
-    """The folder to write, and the size of the comparison."""
+@dataclass
+class MarianFlags:
+    """The size of the comparison."""
 
     sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
 
 
 def main() -> None:
     """Export, compare, report."""
-    (flags,) = parse_arguments(__doc__, MarianFlags)
-    report = export_marian(flags.load(), flags.output, sources=flags.sources, show_progress=True)
+    model, output, flags = parse_arguments(__doc__, ModelFlags, OutputFlags, MarianFlags)
+    translator = load_translator(model)
+    report = export_marian(translator, output.output, sources=flags.sources, show_progress=True)
     sys.stdout.write(f"{report}\n")

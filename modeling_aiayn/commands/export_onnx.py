@@ -11,12 +11,13 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.loading import check_package
 from .command_line import parse_arguments
-from .export_flags import ExportFlags
+from .flags import ModelFlags, OutputFlags, SentenceFlags
+from .inputs import load_translator, sentences_to_compare
 
 
-@dataclass(kw_only=True)
-class OnnxFlags(ExportFlags):
-    """What to write, with which weights."""
+@dataclass
+class OnnxFlags:
+    """How to write weights."""
 
     dtypes: list[str] = HfArg(
         default_factory=lambda: ["float32", "int8"],
@@ -26,18 +27,20 @@ class OnnxFlags(ExportFlags):
 
 def main() -> None:
     """Export, compare, report."""
-    (flags,) = parse_arguments(__doc__, OnnxFlags)
+    model, output, sentences, flags = parse_arguments(
+        __doc__, ModelFlags, OutputFlags, SentenceFlags, OnnxFlags
+    )
     for package in ("onnx", "onnxscript", "onnxruntime"):
         check_package(package, "onnx")
     from ..interop.onnx_export import export_onnx
     from ..interop.onnx_parity import count_equal
 
-    texts = flags.sentences()
-    translator = flags.load()
-    export_onnx(translator, flags.output, flags.dtypes, show_progress=True)
+    texts = sentences_to_compare(sentences.file)
+    translator = load_translator(model)
+    export_onnx(translator, output.output, flags.dtypes, show_progress=True)
     for dtype in flags.dtypes:
-        equal = count_equal(translator, flags.output, texts, dtype, show_progress=True)
+        equal = count_equal(translator, output.output, texts, dtype, show_progress=True)
         sys.stdout.write(
-            f"{flags.output} ({dtype}): the same greedy ids as generate() for {equal} of "
+            f"{output.output} ({dtype}): the same greedy ids as generate() for {equal} of "
             f"{len(texts)} texts\n"
         )

@@ -7,7 +7,7 @@ reads the sentence pairs, and its attention tells which words translate which.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers.hf_argparser import HfArg
@@ -18,13 +18,18 @@ from ..saved.whole_files import new_file
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
 from .command_line import parse_arguments
-from .output_files import check_outputs, files_of_models
-from .pair_flags import PAIRS_HELP, PairFlags
-from .translator_flags import BatchFlags
+from .flags import PAIRS_HELP, BatchFlags, ModelFlags, PairFlags
+from .inputs import (
+    check_outputs,
+    complete_languages,
+    files_of_pairs,
+    load_translator,
+    read_pairs_of,
+)
 
 
-@dataclass(kw_only=True)
-class ShortlistFlags(PairFlags, BatchFlags):
+@dataclass
+class ShortlistFlags:
     """The sentence pairs, the file to write, and its size."""
 
     file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")
@@ -36,35 +41,25 @@ class ShortlistFlags(PairFlags, BatchFlags):
         default=100, help="Number of the most frequent target tokens, which every batch may use."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_not_int8("The model reads pairs here. Leave it out.")
-        for name in ("per_token", "frequent"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        inputs = {
-            "--file": self.files_of_pairs(self.file),
-            "--model": [] if self.hub else files_of_models(self.model),
-        }
-        check_outputs({"--output": self.output}, inputs)
-
 
 def main() -> None:
     """Read, count, write."""
-    (flags,) = parse_arguments(__doc__, ShortlistFlags)
-    pairs = flags.read_pairs(flags.file)
-    translator = flags.load()
-    counts = count_links(
-        translator, list(pairs["source"]), list(pairs["target"]), **flags.batch_options
+    model, batch, pair_flags, flags = parse_arguments(
+        __doc__, ModelFlags, BatchFlags, PairFlags, ShortlistFlags
     )
+    columns = complete_languages(pair_flags, model)
+    check_outputs({"--output": flags.output}, files_of_pairs(columns, flags.file))
+    pairs = read_pairs_of(columns, flags.file)
+    translator = load_translator(model)
+    counts = count_links(translator, list(pairs["source"]), list(pairs["target"]), **asdict(batch))
     tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
     shortlist = Shortlist.from_counts(
         counts,
-        [vocabulary_sha256(each) for each in tokenizers],
+        [vocabulary_sha256(tokenizer) for tokenizer in tokenizers],
         per_id=flags.per_token,
         frequent=flags.frequent,
         is_shared=translator.model.config.decoder_vocab_size is None,
-        languages=saved_languages(flags.model[0], flags.hub),
+        languages=saved_languages(model.model[0], model.hub),
     )
     with new_file(Path(flags.output)) as unfinished:
         shortlist.save(unfinished)

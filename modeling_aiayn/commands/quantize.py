@@ -7,8 +7,9 @@ pairs before and after, and the scores of both are printed.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from transformers.hf_argparser import HfArg
@@ -20,37 +21,34 @@ from ..saved.whole_files import check_unused
 from ..translation import Translator
 from ..translation.evaluation import score_translations
 from .command_line import parse_arguments
-from .pair_flags import PAIRS_HELP, PairFlags
-from .search_flags import OneBestFlags
-from .translator_flags import BatchFlags
+from .flags import (
+    PAIRS_HELP,
+    BatchFlags,
+    ModelFlags,
+    OneBestFlags,
+    OutputFlags,
+    PairFlags,
+    given_options,
+)
+from .inputs import complete_languages, load_translator, read_pairs_of
 
 CARD = "README.md"
 
 
-@dataclass(kw_only=True)
-class QuantizeFlags(PairFlags, BatchFlags):
-    """The folder to write, and sentence pairs to compare on."""
+@dataclass
+class QuantizeFlags:
+    """Sentence pairs to compare on."""
 
-    output: str = HfArg(help="Folder to write.")
     file: str | None = HfArg(
         default=None, help=f"{PAIRS_HELP} Both models translate and are scored on them."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_not_int8("quantize rounds the weights itself. Leave it out.")
-        check_unused(Path(self.output))
-        self.files_of_pairs(*([] if self.file is None else [self.file]))
 
-
-def compare(
-    flags: QuantizeFlags, search: OneBestFlags, pairs: Dataset, translators: dict[str, Translator]
-) -> str:
+def compare(pairs: Dataset, translators: dict[str, Translator], options: dict[str, Any]) -> str:
     """Translate sentence pairs with each translator, and return a table of scores."""
     lines, translations = [], []
     for name, translator in translators.items():
-        options = vars(search.options_for(translator))
-        texts = translator(pairs["source"], show_progress=True, **flags.batch_options, **options)
+        texts = translator(pairs["source"], show_progress=True, **options)
         scores = score_translations(texts, pairs)
         lines.append(f"{name:<10}BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
         translations.append(texts)
@@ -60,16 +58,20 @@ def compare(
 
 def main() -> None:
     """Round, write, compare, report."""
-    flags, search = parse_arguments(__doc__, QuantizeFlags, OneBestFlags)
-    for name in search.given if flags.file is None else ():
-        raise ValueError(f"--{name} needs --file, whose sentences are translated. Pass both.")
-    pairs = None if flags.file is None else flags.read_pairs(flags.file)
-    before = flags.load()
-    model = flags.model[0]
-    card = find_file(model, CARD, {}) if flags.hub else Path(find_model(model), CARD)
-    written = export_int8(before, flags.output, card)
-    sys.stdout.write(f"{flags.output}: {written}\n")
-    after = Translator.from_pretrained(flags.output)
+    model, output, batch, search, pair_flags, flags = parse_arguments(
+        __doc__,
+        *(ModelFlags, OutputFlags, BatchFlags, OneBestFlags, PairFlags, QuantizeFlags),
+    )
+    check_unused(Path(output.output))
+    pairs = None
+    if flags.file is not None:
+        pairs = read_pairs_of(complete_languages(pair_flags, model), flags.file)
+    before = load_translator(model)
+    name = model.model[0]
+    card = find_file(name, CARD, {}) if model.hub else Path(find_model(name), CARD)
+    written = export_int8(before, output.output, card)
+    sys.stdout.write(f"{output.output}: {written}\n")
     if pairs is not None:
-        table = compare(flags, search, pairs, {"before": before, "int8": after})
+        translators = {"before": before, "int8": Translator.from_pretrained(output.output)}
+        table = compare(pairs, translators, asdict(batch) | given_options(search))
         sys.stdout.write(f"{table}\n")

@@ -9,7 +9,6 @@ on the first half of the pairs and scored on the second half.
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
@@ -24,14 +23,14 @@ from ..inspection.alignment_scores import (
 from ..inspection.pictures import check_ending
 from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
-from .output_files import check_outputs
-from .translator_flags import ModelFlags
+from .flags import ModelFlags
+from .inputs import check_outputs, load_translator
 
 EMBEDDED_PAIRS = 500
 
 
-@dataclass(kw_only=True)
-class AlignmentFlags(ModelFlags):
+@dataclass
+class AlignmentFlags:
     """Sentence pairs with gold links, and a picture to draw."""
 
     source: str | None = HfArg(default=None, help="File of tokenized sentences.")
@@ -50,8 +49,6 @@ class AlignmentFlags(ModelFlags):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_not_int8("The model reads pairs here. Leave it out.")
         named = [self.source, self.target, self.gold]
         if any(named) and not all(named):
             raise ValueError("--source, --target and --gold belong together: give all three.")
@@ -63,35 +60,34 @@ class AlignmentFlags(ModelFlags):
             raise ValueError("--reversed describes --gold. Give --gold, or leave out --reversed.")
         if self.picture is not None:
             check_ending(self.picture)
-            files = {name: getattr(self, name) for name in ("source", "target", "gold")}
-            inputs = {f"--{name}": [Path(path)] for name, path in files.items() if path is not None}
-            check_outputs({"--picture": self.picture}, inputs)
+            check_outputs({"--picture": self.picture}, [self.source, self.target, self.gold])
 
-    def read_pairs_with_links(self) -> list[GoldPair]:
-        """Read or generate the pairs, at least two."""
-        if self.source and self.target and self.gold:
-            pairs = read_gold(self.source, self.target, self.gold, self.reversed)
-        else:
-            languages = saved_languages(self.model[0], self.hub) or DEFAULT_LANGUAGES
-            if sorted(languages) != sorted(DEFAULT_LANGUAGES):
-                raise ValueError(
-                    "The built-in grammar is English and German, and the model translates from "
-                    f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
-                )
-            size = EMBEDDED_PAIRS if self.pairs is None else self.pairs
-            pairs = embedded_gold(size, is_reversed=languages != DEFAULT_LANGUAGES)
-        if len(pairs) < 2:
+
+def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[GoldPair]:
+    """Read or generate the pairs, at least two."""
+    if flags.source and flags.target and flags.gold:
+        pairs = read_gold(flags.source, flags.target, flags.gold, flags.reversed)
+    else:
+        languages = saved_languages(model.model[0], model.hub) or DEFAULT_LANGUAGES
+        if sorted(languages) != sorted(DEFAULT_LANGUAGES):
             raise ValueError(
-                f"score-alignment needs at least 2 pairs, one half to choose on, got {len(pairs)}."
+                "The built-in grammar is English and German, and the model translates from "
+                f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
             )
-        return pairs
+        size = EMBEDDED_PAIRS if flags.pairs is None else flags.pairs
+        pairs = embedded_gold(size, is_reversed=languages != DEFAULT_LANGUAGES)
+    if len(pairs) < 2:
+        raise ValueError(
+            f"score-alignment needs at least 2 pairs, one half to choose on, got {len(pairs)}."
+        )
+    return pairs
 
 
 def main() -> None:
     """Read, align, report."""
-    (flags,) = parse_arguments(__doc__, AlignmentFlags)
-    pairs = flags.read_pairs_with_links()
-    translator = flags.load()
+    model, flags = parse_arguments(__doc__, ModelFlags, AlignmentFlags)
+    pairs = read_pairs_with_links(flags, model)
+    translator = load_translator(model)
     half = len(pairs) // 2
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
     best = min(first, key=lambda choice: first[choice].error_rate)

@@ -8,20 +8,27 @@ that are under way, or after a minute.
 """
 
 import logging
+import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
 from ..saved.languages import choose_languages
-from ..saved.loading import BUNDLED_MODEL, check_package
+from ..saved.loading import check_package
 from .command_line import parse_arguments
-from .search_flags import OneBestFlags
-from .server_flags import ServerFlags
-from .source_flags import SourceFlags
-from .translator_flags import MODEL_OR_BUNDLED, TranslatorFlags
+from .flags import (
+    BatchFlags,
+    EngineFlags,
+    ModelFlags,
+    OneBestFlags,
+    ServerFlags,
+    SourceFlags,
+    given_options,
+)
+from .inputs import load_translator, sentence_preparation
 
 logger = logging.getLogger(__name__)
 
@@ -29,33 +36,44 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 60
 
 
-@dataclass(kw_only=True)
-class ServeFlags(SourceFlags, ServerFlags, TranslatorFlags):
-    """The address, the languages, and the bounds of a server."""
+@dataclass
+class ServeFlags:
+    """The language that is translated to."""
 
-    model: list[str] = HfArg(default_factory=lambda: [BUNDLED_MODEL], help=MODEL_OR_BUNDLED)
     target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
-    max_waiting: int = HfArg(
-        default=2000, help="Maximum number of waiting sentences; further requests get status 429."
-    )
 
-    def __post_init__(self) -> None:
-        ServerFlags.__post_init__(self)
-        TranslatorFlags.__post_init__(self)
-        self.source_lang, self.target_lang = choose_languages(
-            self.source_lang, self.target_lang, self.model[0], self.hub
-        )
-        if self.max_waiting < 1:
-            raise ValueError(f"max_waiting must be at least 1, got {self.max_waiting}.")
-        for text_format in FORMATS.values():
-            text_format.check_packages()
-        for package in ("starlette", "uvicorn"):
-            check_package(package, "server")
+
+def address(server: ServerFlags) -> str:
+    """The address of a server, as a browser takes it."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}"
+
+
+def open_port(server: ServerFlags) -> socket.socket:
+    """A socket that listens on the port; an OSError if this is not possible."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    try:
+        return socket.create_server((server.host, server.port), family=family)
+    except OSError as error:
+        raise OSError(
+            f"The server cannot listen on {server.host}:{server.port} ({error.strerror}). Pass "
+            "another --port, or as --host an address of this machine."
+        ) from error
 
 
 def main() -> None:
     """Load, try, listen."""
-    flags, search = parse_arguments(__doc__, ServeFlags, OneBestFlags)
+    model, engine, batch, search, source, server, flags = parse_arguments(
+        __doc__,
+        *(ModelFlags, EngineFlags, BatchFlags, OneBestFlags, SourceFlags, ServerFlags, ServeFlags),
+    )
+    for text_format in FORMATS.values():
+        text_format.check_packages()
+    for package in ("starlette", "uvicorn"):
+        check_package(package, "server")
+    source_lang, target_lang = choose_languages(
+        source.source_lang, flags.target_lang, model.model[0], model.hub
+    )
     import uvicorn
 
     from ..documents.word_attention import word_attention
@@ -63,24 +81,25 @@ def main() -> None:
     from ..serving.service import ServedModel, Service, make_app
 
     thread = ModelThread()
-    translator = thread(flags.load)
-    options = flags.batch_options | vars(search.options_for(translator))
+    translator = thread(load_translator, model, engine)
+    options = asdict(batch) | given_options(search)
+    _, prepare = sentence_preparation(source, model)
 
     def translate(sentences: list[str]) -> list[str]:
-        return translator([*map(flags.prepare_sentence, sentences)], **options)
+        return translator([*map(prepare, sentences)], **options)
 
     def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, flags.prepare_sentence(source), target)
+        return word_attention(translator, prepare(source), target)
 
     # An unusable model shows here, and the first request is not slow.
     thread(translate, ["A test."])
-    model = ServedModel(
-        Batcher(translate, flags.batch_size, flags.max_waiting, thread),
-        lambda sentence: translator.is_too_long(flags.prepare_sentence(sentence)),
+    served = ServedModel(
+        Batcher(translate, batch.batch_size, server.max_waiting, thread),
+        lambda sentence: translator.is_too_long(prepare(sentence)),
         attention,
         [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
     )
-    service = Service({(flags.source_lang, flags.target_lang): model}, flags.max_characters)
+    service = Service({(source_lang, target_lang): served}, server.max_characters)
     config = uvicorn.Config(
         make_app(service),
         log_level="warning",
@@ -88,7 +107,7 @@ def main() -> None:
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    with flags.open_port() as listener:
-        logger.info("Listening on %s.", flags.address)
+    with open_port(server) as listener:
+        logger.info("Listening on %s.", address(server))
         with suppress(KeyboardInterrupt):  # uvicorn has answered the last request
             uvicorn.Server(config).run(sockets=[listener])

@@ -26,10 +26,14 @@ from ..inspection.pictures import PICTURE_ENDINGS, check_ending
 from ..modeling_aiayn import AiaynEncoderModel
 from ..saved.loading import find_model
 from .command_line import parse_arguments
-from .output_files import check_outputs, files_of_models
-from .saved_model import default_device, load_with_tokenizer, saved_architecture
-from .search_flags import OneBestFlags
-from .translator_flags import ModelFlags
+from .flags import ModelFlags, OneBestFlags, given_options
+from .inputs import (
+    check_outputs,
+    default_device,
+    load_translator,
+    load_with_tokenizer,
+    saved_architecture,
+)
 
 PAGE_ENDING = ".html"
 # Models that read one text, by the class that they were saved as.
@@ -88,14 +92,14 @@ class PictureFlags:
 
 
 def load_maps(
-    flags: ModelFlags, search: OneBestFlags, text: str, target: str | None
+    flags: ModelFlags, search: dict[str, Any], text: str, target: str | None
 ) -> AttentionMaps:
     """Run the model on the text and record its attention."""
     path = flags.model[0] if flags.hub else find_model(flags.model[0])
     architecture = saved_architecture(path, flags.hub)
     if architecture not in TEXT_MODELS:
-        return attention_maps(flags.load(), text, target, **search.given)
-    if target is not None or search.given:
+        return attention_maps(load_translator(flags), text, target, **search)
+    if target is not None or search:
         raise ValueError(
             f"{flags.model[0]} is an {architecture}, which does not translate. Leave out --target "
             "and the flags of the search."
@@ -109,9 +113,8 @@ def load_maps(
 def main() -> None:
     """Load, draw, and print the name of the file."""
     flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
-    inputs = {"--model": [] if flags.hub else files_of_models(flags.model)}
-    check_outputs({"--output": picture.output}, inputs)
-    maps = load_maps(flags, search, picture.text, picture.target)
+    check_outputs({"--output": picture.output}, [])
+    maps = load_maps(flags, given_options(search), picture.text, picture.target)
     picture.draw(maps)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""
     sys.stdout.write(f"{picture.text}{arrow}: {picture.output}\n")

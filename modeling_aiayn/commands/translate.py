@@ -5,34 +5,88 @@ aiayn translate --model runs/multi30k --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
 aiayn translate --format text < letter.en > letter.de
 aiayn translate --format markdown --input README.md --output LIESMICH.md
-aiayn translate --input large.en --output large.de --processes 8 --resume true
+aiayn translate --input large.en --output large.de --processes 8 --resume auto
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
 With --format lines or text, the output has as many lines as the input. With --nbest N, up to N
 lines are written for each input line, and one for an empty line; they start with the number of the
-input line. torchrun and accelerate launch divide a file among processes and machines: see
-docs/translation.md.
+input line.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from torch import Tensor
+from transformers.hf_argparser import HfArg
 
+from ..data.lines import stream_lines
 from ..documents.document import DocumentLines
+from ..documents.formats import FORMATS
 from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..tokenization import replace_surrogates
-from ..translation.pools import SourceText
+from ..translation.translate_file import hashes_of, translate_file
 from ..translation.translation_lines import translation_lines
 from ..translation.translator import Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
-from .search_flags import SearchFlags
-from .translate_flags import TranslateFlags
+from .flags import (
+    BatchFlags,
+    EngineFlags,
+    ModelFlags,
+    SearchFlags,
+    SourceFlags,
+    StreamFlags,
+    given_options,
+)
+from .inputs import check_outputs, load_translator, sentence_preparation, several_processes
 
 logger = logging.getLogger(__name__)
+
+# The path of a file that stdin is redirected from; Windows has none.
+STDIN = Path("/dev/stdin")
+
+
+@dataclass
+class TranslateFlags:
+    """Input and columns of a translation."""
+
+    text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
+    input: str | None = HfArg(
+        default=None, help="File of sentences to translate, plain or .gz. Default: stdin."
+    )
+    prefixes: str | None = HfArg(
+        default=None, help="File with a line per sentence: the words its translation starts with."
+    )
+    phrases: str | None = HfArg(
+        default=None,
+        help="File with a line per sentence: phrases that its translation must contain, separated "
+        "by tabs.",
+    )
+    scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
+    format: str = HfArg(
+        default="lines",
+        help="lines: each line of the input is a sentence. text: a line may have several "
+        "sentences; it is split, and lines and blanks stay as they are. html, markdown: the input "
+        "is one document, whose markup stays. text, html and markdown need the extra 'documents'.",
+        metadata={"choices": ["lines", *FORMATS]},
+    )
+    alignment: str | None = HfArg(
+        default=None,
+        help="Add a column of word links (source-target) read from the cross-attention of a layer "
+        "(2), of a layer and head (2,3), or of the mean of all (mean).",
+    )
+
+    def __post_init__(self) -> None:
+        if self.text is not None and self.input is not None:
+            raise ValueError("Give either --text or --input, not both.")
+        for name in ("prefixes", "phrases", "scores", "alignment"):
+            if self.format != "lines" and getattr(self, name):
+                raise ValueError(f"--format {self.format} cannot be used with --{name}.")
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -44,43 +98,69 @@ def valid_lines(lines: Iterable[str]) -> Iterator[str]:
         yield valid
 
 
-def whole_texts(flags: TranslateFlags, translator: Translator) -> WholeLines | DocumentLines | None:
-    """Return the object that splits the input into sentences; None if each line is a sentence.
-
-    Raises:
-        ValueError: The format needs attention, and the model is an exported one.
-    """
-    if flags.format == "lines":
+def split_texts(
+    texts: Iterable[str],
+    form: str,
+    language: str,
+    translator: Translator,
+    prepare: Callable[[str], str],
+) -> WholeLines | DocumentLines | None:
+    """Return the object that splits texts into sentences; None if each text is a sentence."""
+    if form == "lines":
         return None
-    texts = valid_lines(flags.texts())
-    if flags.format == "text":
-        return WholeLines(texts, flags.source_lang)
-    _ = translator.model
+    FORMATS[form].check_packages()
+    if not FORMATS[form].has_markup:
+        return WholeLines(valid_lines(texts), language)
+    _ = translator.model  # raises an error for an exported model, which gives no attention
 
     def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, flags.prepare_sentence(source), target)
+        return word_attention(translator, prepare(source), target)
 
-    return DocumentLines(texts, flags.format, flags.source_lang, attention)
+    return DocumentLines(valid_lines(texts), form, language, attention)
 
 
 def main() -> None:
     """Read, translate, write."""
-    flags, search = parse_arguments(__doc__, TranslateFlags, SearchFlags)
+    model, engine, batch, search, source, stream, flags = parse_arguments(
+        __doc__,
+        *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, SourceFlags, StreamFlags),
+        TranslateFlags,
+    )
+    read = [STDIN if flags.text is None and flags.input is None else flags.input, engine.shortlist]
+    check_outputs({"--output": stream.output}, [*read, flags.prefixes, flags.phrases])
+    language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
-    flags.check_one_line_for_each(search.nbest)
-    if flags.format != "lines" and search.nbest > 1:
-        raise ValueError(f"--format {flags.format} needs --nbest 1.")
-    translator = flags.load()
-    options = search.options_for(translator)
-    translator.engine.check_options(options, flags.phrases is not None)
-    flags.check_earlier_lines(options)
+    translator = load_translator(model, engine)
+    options = translator.search_options(**given_options(search))
+    is_resumable = flags.format == "lines" and options.nbest == 1
+    if stream.resume and not is_resumable:
+        raise ValueError("--resume needs --format lines and --nbest 1: a line for each text.")
     align = aligner(translator, choice) if choice else None
-    whole = whole_texts(flags, translator)
+    texts = flags.text
+    if texts is None:
+        texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
+    is_dialogue = flags.text is None and flags.input is None and sys.stdin.isatty()
+    whole = split_texts(texts, flags.format, language, translator, prepare)
 
-    def lines(source: SourceText, translations: list[Translation]) -> list[str]:
+    def lines(number: int, translations: list[Translation]) -> list[str]:
         if whole is not None:
             return whole.add(translations[0].text)
-        number = source.number if options.nbest > 1 else None
-        return translation_lines(translations, number, flags.scores, align)
+        shown = number if options.nbest > 1 else None
+        return translation_lines(translations, shown, flags.scores, align)
 
-    flags.write(translator, flags.source_texts(whole or flags.texts()), options, lines)
+    translate_file(
+        translator,
+        map(prepare, whole or texts),
+        stream.output,
+        options,
+        resume=stream.resume is not None,
+        prefixes=flags.prefixes,
+        phrases=flags.phrases,
+        stream=None if is_dialogue else several_processes(model, engine, stream),
+        format_lines=lines,
+        settings=asdict(flags) | asdict(source) | hashes_of(path for path in read if path),
+        is_resumable=is_resumable,
+        show_progress=not is_dialogue,
+        **asdict(batch),
+        **({"pool_size": 1} if is_dialogue else {}),
+    )

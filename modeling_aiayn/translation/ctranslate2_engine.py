@@ -1,5 +1,6 @@
 """CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class CTranslate2Engine:
         device: str = "cpu",
     ) -> None:
         self._made_by = os.getpid()
-        folder = Path(folder)
+        self._folder = folder = Path(folder)
         self.translator = ctranslate2.Translator(str(folder), device=device)
         exported = json.loads((folder / "config.json").read_text("utf-8"))
         hashes = [vocabulary_sha256(source_tokenizer), vocabulary_sha256(target_tokenizer)]
@@ -72,9 +73,16 @@ class CTranslate2Engine:
         )
         self.end = self.rules.single_eos_token_id
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the files of the folder."""
+        files = sorted(path for path in self._folder.rglob("*") if path.is_file())
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check that CTranslate2 supports the options."""
-        check_ctranslate2_options(options, has_phrases)
+        options.check_supported("ctranslate2", has_phrases)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
@@ -184,15 +192,3 @@ def _exported_tokens(folder: Path, side: str) -> list[str]:
     path = path if path.is_file() else folder / "shared_vocabulary.json"
     tokens: list[str] = json.loads(path.read_text("utf-8"))
     return tokens
-
-
-def check_ctranslate2_options(options: SearchOptions, has_phrases: bool = False) -> None:
-    """Raise a ValueError for the first option that CTranslate2 does not support."""
-    unsupported = {
-        "do_sample": options.do_sample,
-        "coverage_penalty": options.coverage_penalty,
-        "required phrases": has_phrases,
-    }
-    for name, is_asked in unsupported.items():
-        if is_asked:
-            raise ValueError(f"The engine ctranslate2 does not support {name}. Use engine='torch'.")

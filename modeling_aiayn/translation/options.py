@@ -1,29 +1,14 @@
 """Options of a search for translations."""
 
 import math
-from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from transformers import GenerationConfig
-from transformers.hf_argparser import HfArg
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
 MAX_LENGTH_OFFSET = 100_000
-# The classes that options of these types accept: numbers of numpy too.
-ACCEPTED: dict[type, type] = {int: Integral, float: Real}
-# Time and memory grow with most of these. The upper bounds are far above what is of use.
-RANGES: dict[str, tuple[float, float]] = {
-    "num_beams": (1, 1000),
-    "nbest": (1, 10_000),
-    "length_penalty": (-100, 100),
-    "coverage_penalty": (0, 100),
-    "max_length_factor": (0, 1000),
-    "max_length_offset": (0, MAX_LENGTH_OFFSET),
-    "min_length": (0, MAX_LENGTH_OFFSET),
-    "no_repeat_ngram_size": (0, MAX_LENGTH_OFFSET),
-    "top_k": (0, 2**31),
-}
+ENGINES = ("torch", "ctranslate2")
 
 
 def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
@@ -41,6 +26,31 @@ def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
     return {"length_normalization": normalization, **library, **given}
 
 
+def _option(
+    default: Any,
+    help: str,
+    *,
+    minimum: float = 0,
+    choices: tuple[str, ...] = (),
+    engines: tuple[str, ...] = ENGINES,
+    default_help: str | None = None,
+) -> Any:
+    """An option of `SearchOptions`, and all that is known about it.
+
+    Commands make a flag of it, and engines reject the options that they do not support.
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": help,
+            "minimum": minimum,
+            "choices": choices,
+            "engines": engines,
+            "default_help": default_help,
+        },
+    )
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search for translations; the defaults are section 6.1's.
@@ -48,78 +58,80 @@ class SearchOptions:
     Lengths are in target tokens and include `</s>`, except min_length, which does not.
 
     Raises:
-        ValueError: A value has another type or is out of its range, or two options exclude each
-            other.
+        ValueError: A value is out of its range, or two options exclude each other.
     """
 
-    num_beams: int = HfArg(default=4, help="Number of beams; 1 means greedy search.")
-    nbest: int = HfArg(
-        default=1, help="Translations of each sentence, best first; at most num_beams."
+    num_beams: int = _option(
+        4,
+        "Number of beams; 1 means greedy search.",
+        minimum=1,
+        default_help="4, or an imported model's own",
     )
-    length_penalty: float = HfArg(
-        default=0.6,
-        help="Exponent alpha of the length penalty; larger values prefer longer translations.",
+    nbest: int = _option(
+        1, "Translations of each sentence, best first; at most num_beams.", minimum=1
     )
-    length_normalization: str = HfArg(
-        default="gnmt",
-        help="Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
+    length_penalty: float = _option(
+        0.6,
+        "Exponent alpha of the length penalty; larger values prefer longer translations.",
+        minimum=-math.inf,
+        default_help="0.6, or an imported model's own",
+    )
+    length_normalization: str = _option(
+        "gnmt",
+        "Length penalty that divides log-probabilities: gnmt is ((5 + n) / 6)^alpha, power is "
         "n^alpha, as in generate().",
-        metadata={"choices": LENGTH_NORMALIZATIONS},
+        choices=LENGTH_NORMALIZATIONS,
+        default_help="gnmt; power for an imported model with settings for generate()",
     )
-    coverage_penalty: float = HfArg(
-        default=0.0,
-        help="Weight of Wu et al.'s penalty on source tokens that get little attention.",
+    coverage_penalty: float = _option(
+        0.0,
+        "Weight of Wu et al.'s penalty on source tokens that get little attention.",
+        engines=("torch",),
     )
-    max_length_factor: float = HfArg(
-        default=1.0,
-        help="A translation has at most max_length_factor * source + max_length_offset tokens.",
+    max_length_factor: float = _option(
+        1.0, "A translation has at most max_length_factor * source + max_length_offset tokens."
     )
-    max_length_offset: int | None = HfArg(
-        default=None,
-        help="See max_length_factor. Default: the model's own, or 50 as in the paper.",
+    max_length_offset: int | None = _option(
+        None, "See max_length_factor.", default_help="the model's own, or 50 as in the paper"
     )
-    min_length: int = HfArg(
-        default=0, help="Minimum number of tokens before `</s>`. A lower maximum overrides it."
+    min_length: int = _option(
+        0, "Minimum number of tokens before `</s>`. A lower maximum overrides it."
     )
-    no_repeat_ngram_size: int = HfArg(
-        default=0, help="No n-gram of this size occurs twice in a translation; 0: no limit."
+    no_repeat_ngram_size: int = _option(
+        0,
+        "No n-gram of this size occurs twice in a translation; 0: no limit.",
+        default_help="0, or an imported model's own",
     )
-    do_sample: bool = HfArg(default=False, help="Sample nbest translations instead of searching.")
-    temperature: float = HfArg(
-        default=1.0, help="Sampling: values below 1 give translations that differ less."
+    do_sample: bool = _option(
+        False, "Sample nbest translations instead of searching.", engines=("torch",)
     )
-    top_k: int = HfArg(default=0, help="Sampling: use the k likeliest tokens only; 0: all.")
-    top_p: float = HfArg(
-        default=1.0, help="Sampling: use only the likeliest tokens whose probabilities add up to p."
+    temperature: float = _option(
+        1.0, "Sampling: values below 1 give translations that differ less.", engines=("torch",)
     )
-    search_seed: int = HfArg(default=0, help="Sampling: random seed.")
+    top_k: int = _option(
+        0, "Sampling: use the k likeliest tokens only; 0: all.", engines=("torch",)
+    )
+    top_p: float = _option(
+        1.0,
+        "Sampling: use only the likeliest tokens whose probabilities add up to p.",
+        engines=("torch",),
+    )
+    search_seed: int = _option(0, "Sampling: random seed.", minimum=-math.inf, engines=("torch",))
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name, (minimum, maximum) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not minimum <= value <= maximum:
-                bound = f"at least {minimum}" if value < minimum else f"at most {maximum}"
-                raise ValueError(f"{name} must be {bound}, got {value}.")
-        if self.length_normalization not in LENGTH_NORMALIZATIONS:
-            raise ValueError(
-                f"length_normalization must be one of {', '.join(LENGTH_NORMALIZATIONS)}, got "
-                f"{self.length_normalization!r}."
-            )
+        for option in fields(self):
+            value, minimum = getattr(self, option.name), option.metadata["minimum"]
+            choices = option.metadata["choices"]
+            if choices and value not in choices:
+                raise ValueError(
+                    f"{option.name} must be one of {', '.join(choices)}, got {value!r}."
+                )
+            if not choices and value is not None and not minimum <= value < math.inf:
+                raise ValueError(f"{option.name} must be at least {minimum}, got {value}.")
         self._check_sampling()
 
-    def _check_types(self) -> None:
-        for each in fields(SearchOptions):
-            value, default = getattr(self, each.name), each.default
-            kind = int if default is None else type(default)
-            is_fit = isinstance(value, ACCEPTED.get(kind, kind)) and (
-                kind is bool or not isinstance(value, bool)
-            )
-            if not is_fit and not (default is None and value is None):
-                raise ValueError(f"{each.name} must be of type {kind.__name__}, got {value!r}.")
-
     def _check_sampling(self) -> None:
-        if not 0 < self.temperature < math.inf:
+        if not self.temperature > 0:
             raise ValueError(
                 f"temperature must be a number greater than 0, got {self.temperature}. For the "
                 "likeliest token at each step, search with num_beams=1."
@@ -149,6 +161,18 @@ class SearchOptions:
                 f"{self.nbest}. For several, call translator.stream(texts, "
                 f"translator.search_options(nbest={self.nbest}))."
             )
+
+    def check_supported(self, engine: str, has_phrases: bool = False) -> None:
+        """Check that an engine, one of ENGINES, takes the options that differ from their defaults.
+
+        Raises:
+            ValueError: It does not take one of them, or it does not take required phrases.
+        """
+        given = [each for each in fields(self) if getattr(self, each.name) != each.default]
+        names = [each.name for each in given if engine not in each.metadata["engines"]]
+        names += ["required phrases"] if has_phrases and engine != "torch" else []
+        for name in names:
+            raise ValueError(f"The engine {engine} does not support {name}. Use engine='torch'.")
 
     @property
     def width(self) -> int:

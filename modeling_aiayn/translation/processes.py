@@ -7,32 +7,35 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
 from .options import SearchOptions
-from .pools import SourceText, read_pools
+from .pools import POOL_SIZE, SourceText, read_pools, source_texts
 from .translator import Translation, Translator
 
 Pool = list[list[Translation]]
 
 
 def stream_in_processes(
-    load: Callable[[], Translator],
-    texts: Iterable[SourceText],
-    options: SearchOptions,
-    *,
+    load: Callable[[int], Translator],
     processes: int,
     threads: int,
-    pool_size: int,
-    report: Callable[[int, int], object],
-    **batch_options: int,
+    texts: Iterable[str],
+    options: SearchOptions,
+    *,
+    prefixes: Iterable[str] | None = None,
+    phrases: Iterable[Sequence[str]] | None = None,
+    first_number: int = 0,
+    pool_size: int = POOL_SIZE,
+    report: Callable[[int, int], object] | None = None,
+    **batch_sizes: int,
 ) -> Iterator[list[Translation]]:
     """Translate texts like `Translator.stream`, with a translator in each process.
 
@@ -40,25 +43,29 @@ def stream_in_processes(
     come in the order of the texts.
 
     Args:
-        load: Loads a translator; it is pickled.
-        texts: What `source_texts` returns.
-        options: How to search.
+        load: Loads a translator, given the number of its process; it is pickled.
         processes: Number of processes.
         threads: Number of threads of each.
+        texts: Sentences.
+        options: How to search.
+        prefixes: As for `Translator.stream`.
+        phrases: As for `Translator.stream`.
+        first_number: Number of the first text.
         pool_size: Texts of a pool.
         report: Called after each pool with its sentences and target tokens.
-        **batch_options: batch_size and max_tokens_per_batch.
+        **batch_sizes: batch_size and max_tokens_per_batch.
 
     Raises:
         OSError: A process was killed, for example because memory ran out.
     """
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(processes, context, _start, (load, threads))
+    started = context.Value("i", 0)
+    executor = ProcessPoolExecutor(processes, context, _start, (load, threads, started))
     running: deque[Future[Pool]] = deque()
     others = set(multiprocessing.active_children())
     try:
-        for pool in read_pools(texts, pool_size):
-            running.append(executor.submit(_translate, pool, options, batch_options))
+        for pool in read_pools(source_texts(texts, prefixes, phrases, first_number), pool_size):
+            running.append(executor.submit(_translate, pool, options, batch_sizes))
             if len(running) > processes:  # the next pool waits while all processes work
                 yield from _reported(running, report)
         while running:
@@ -75,21 +82,24 @@ def stream_in_processes(
         executor.shutdown(cancel_futures=True)
 
 
-def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object]) -> Pool:
+def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object] | None) -> Pool:
     pool = running[0].result()
     running.popleft()
-    report(len(pool), sum(len(best.token_ids) for best, *_ in pool))
+    if report is not None:
+        report(len(pool), sum(len(best.token_ids) for best, *_ in pool))
     return pool
 
 
-def _start(load: Callable[[], Translator], threads: int) -> None:
-    """Make a process ready."""
+def _start(load: Callable[[int], Translator], threads: int, started: Any) -> None:
+    """Make a process ready; started is the number of processes that have started before."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     disable_progress_bar()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _loader.append(load)
+    with started.get_lock():
+        number, started.value = started.value, started.value + 1
+    _loader.append(partial(load, number))
 
 
 def _end_with_parent() -> None:

@@ -1,5 +1,6 @@
 """Our own engine: searches a batch of source ids for target ids, step by step."""
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,6 +116,23 @@ class TorchEngine:
             self._packed_models = [FastModel(model, make_linear) for model in self.models]
             self._packed_versions = versions
         return self._packed_models
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights, the generation configs and the shortlist."""
+        digest = hashlib.sha256(f"int8={self.int8}".encode())
+        tensors: list[Tensor] = []
+        for model in self.models:
+            digest.update(model.generation_config.to_json_string().encode())
+            digest.update(model.config.to_json_string().encode())
+            tensors += model.parameters()
+        if self.shortlist is not None:
+            tensors += [self.shortlist.starts, self.shortlist.ids, self.shortlist.always]
+        for tensor in tensors:
+            digest.update(
+                tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+            )
+        return digest.hexdigest()[:16]
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check the models, and that required phrases come with beam search."""

@@ -72,6 +72,10 @@ class Engine(Protocol):
     def search_defaults(self) -> Mapping[str, Any]:
         """Search options that the model has of its own; see `options.search_defaults`."""
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights, and of all else that decides translations."""
+
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check that the engine supports the options, and required phrases if there are any."""
 

@@ -1,0 +1,243 @@
+"""Translate a file into another, line by line; a stopped translation resumes after its lines."""
+
+import gzip
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from ..data.lines import stream_lines
+from ..data.parsing import read_json_object
+from ..saved.whole_files import new_file, write_file
+from ..tokenization import vocabulary_sha256
+from .options import SearchOptions
+from .progress import TranslationBar
+from .translator import Translation, Translator
+
+logger = logging.getLogger(__name__)
+
+# Ending of the name that an output has until it is complete.
+PARTIAL = ".partial"
+# Ending of the file beside it that says on which settings its lines depend.
+NOTE = ".json"
+
+# Returns the lines of a text, given its number and its translations, best first.
+FormatLines = Callable[[int, list[Translation]], Iterable[str]]
+
+
+def translate_file(
+    translator: Translator,
+    source: str | Path | Iterable[str],
+    output: str | Path | None,
+    options: SearchOptions | None = None,
+    *,
+    resume: bool = False,
+    prefixes: str | Path | None = None,
+    phrases: str | Path | None = None,
+    stream: Callable[..., Iterator[list[Translation]]] | None = None,
+    format_lines: FormatLines | None = None,
+    settings: Mapping[str, Any] | None = None,
+    is_resumable: bool = True,
+    show_progress: bool = True,
+    **stream_options: int,
+) -> None:
+    """Translate a file of sentences, one on each line, into a file with as many lines.
+
+    Until it is complete, the output is OUTPUT.partial. A kill, a full disk or an error leaves its
+    lines there, and beside it OUTPUT.partial.json: hashes of the weights and of the files that are
+    read, the options, and the settings. A run resumes only if all of these are the same.
+
+    Args:
+        translator: The translator.
+        source: A file of sentences, plain or .gz, or the sentences.
+        output: File to write, plain or .gz. None: stdout.
+        options: How to search. None: as `Translator.search_options` says.
+        resume: Whether to keep the lines of OUTPUT.partial, if there are any, and to translate the
+            rest. Not for .gz.
+        prefixes: File with a line for each sentence: the words its translation starts with.
+        phrases: File with a line for each sentence: phrases that its translation must contain,
+            separated by tabs.
+        stream: Translates in place of `translator.stream`.
+        format_lines: Returns the lines of a text. None: its best translation.
+        settings: More values that JSON can hold and on which the lines depend, by name.
+        is_resumable: Whether each text has one line, so that lines tell which texts are translated.
+        show_progress: Whether to show a bar on stderr.
+        **stream_options: As for `Translator.stream`: batch_size, ...
+
+    Raises:
+        OSError: A file cannot be read or written, or another process writes this output.
+        ValueError: The lines of OUTPUT.partial would be lost, or cannot be resumed. The engine does
+            not support the options. There are fewer prefixes or phrases than texts.
+    """
+    options = options or translator.search_options()
+    translator.engine.check_options(options, phrases is not None)
+    texts = stream_lines(source) if isinstance(source, (str, Path)) else iter(source)
+    files = [each for each in (source, prefixes, phrases) if isinstance(each, (str, Path))]
+    note = None
+    if is_resumable and output is not None and not str(output).endswith(".gz"):
+        note = asdict(options) | _fingerprint(translator) | dict(settings or {}) | hashes_of(files)
+    format_lines = format_lines or (lambda number, translations: [translations[0].text])
+    with (
+        _open_output(output, note, resume) as (file, first),
+        TranslationBar(is_shown=show_progress) as bar,
+    ):
+        results = (stream or translator.stream)(
+            _skip(texts, first),
+            options,
+            prefixes=None if prefixes is None else _skip(stream_lines(prefixes), first),
+            phrases=None if phrases is None else _phrases(_skip(stream_lines(phrases), first)),
+            first_number=first,
+            report=bar.report,
+            **stream_options,
+        )
+        for number, translations in enumerate(results, start=first):
+            for line in format_lines(number, translations):
+                file.write(f"{line}\n".encode())
+            if not isinstance(file, gzip.GzipFile):  # flushing would make compression useless
+                file.flush()
+        if not (bar.sentences or first):
+            logger.warning("There is nothing to translate.")
+
+
+def hashes_of(files: Iterable[str | Path]) -> dict[str, str]:
+    """The hash of each file's content, by a name that says so; pipes are left out."""
+    hashes = {}
+    for path in filter(Path.is_file, map(Path, files)):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        hashes[f"the content of {path}"] = digest[:16]
+    return hashes
+
+
+def _fingerprint(translator: Translator) -> dict[str, Any]:
+    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+    return {
+        "the model": translator.engine.fingerprint,
+        "the vocabularies": [vocabulary_sha256(each) for each in tokenizers],
+    }
+
+
+def _phrases(lines: Iterable[str]) -> Iterator[list[str]]:
+    return (line.split("\t") for line in lines)
+
+
+def _skip(lines: Iterable[str], count: int) -> Iterator[str]:
+    lines = iter(lines)
+    if sum(1 for _ in islice(lines, count)) < count:
+        raise ValueError(f"The unfinished output has {count} lines, more than there are texts.")
+    return lines
+
+
+@contextmanager
+def _open_output(
+    path: str | Path | None, note: Mapping[str, Any] | None, resume: bool
+) -> Iterator[tuple[BinaryIO, int]]:
+    """Open an output that gets its name once it is complete; yield it with its number of lines.
+
+    note is what its lines depend on; None: it cannot be resumed.
+    """
+    is_file = path is not None and (Path(path).is_file() or not Path(path).exists())
+    if resume and (note is None or not is_file):
+        raise ValueError("Only an output that is a file, and not a .gz, can be resumed.")
+    if path is None:
+        yield sys.stdout.buffer, 0
+    elif not is_file:  # a device or a pipe
+        with open(path, "wb") as file:
+            yield file, 0
+    else:
+        partial = Path(f"{Path(path).resolve()}{PARTIAL}")
+        opened: Any = gzip.open if str(path).endswith(".gz") else open
+        with _locked(partial), _kept_note(partial, note, resume):
+            lines = _keep_whole_lines(partial)
+            with _named_lines(partial), new_file(path, kept=PARTIAL), opened(partial, "ab") as file:
+                yield file, lines
+
+
+@contextmanager
+def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> Iterator[None]:
+    """Check and write the note of an unfinished output, and delete it if the block has no error."""
+    path = Path(f"{partial}{NOTE}")
+    if note is None:
+        partial.write_bytes(b"")
+        path.unlink(missing_ok=True)
+        yield
+        return
+    if partial.stat().st_size:
+        difference = _difference(path, note)
+        if resume and difference:
+            raise ValueError(
+                f"{partial} {difference}. Repeat the command as before, or delete that file to "
+                "translate everything again."
+            )
+        if not resume and not difference:
+            raise ValueError(
+                f"{partial} holds the lines of a stopped run of this command. Add --resume auto to "
+                "keep them, or delete that file to translate everything again."
+            )
+    if not resume:  # lines of an older run must not get this note
+        partial.write_bytes(b"")
+    write_file(path, json.dumps(note))
+    yield
+    path.unlink(missing_ok=True)
+
+
+def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
+    """What tells an earlier note apart; None if it is the same."""
+    if not path.is_file():
+        return f"has no {path.name} beside it, which says on what its lines depend"
+    earlier = read_json_object(path)
+    for name in sorted({*earlier, *note}):
+        before, now = json.dumps(earlier.get(name)), json.dumps(note.get(name))
+        if before != now:
+            return f"was written with {name}={before}, got {now}"
+    return None
+
+
+@contextmanager
+def _named_lines(partial: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if partial.is_file():
+            logger.warning("The lines written so far are in %s.", partial)
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a file, which is created, so that one process writes it; Windows has no such lock."""
+    with path.open("ab") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(
+                f"{path} is being written by another process. Wait until it has ended, or give "
+                "another output."
+            ) from error
+        except OSError as error:  # some network file systems have no locks
+            reason = error.strerror
+            logger.warning("%s cannot be locked (%s). Start only one job for it.", path, reason)
+        yield
+
+
+def _keep_whole_lines(path: Path) -> int:
+    """Cut an unfinished last line off a file, and count the lines that stay."""
+    lines, end = 0, 0
+    with path.open("rb+") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
+        file.truncate(end)
+    return lines
