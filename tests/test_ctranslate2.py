@@ -6,12 +6,10 @@ import sys
 import pytest
 import torch
 from conftest import small_config, small_model
-from modeling_aiayn.commands.export_flags import ExportFlags
 from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aiayn.commands.export_marian import MarianFlags
 from modeling_aiayn.interop.ctranslate2_export import (
     ParityReport,
     check_exportable,
@@ -378,10 +376,3 @@ def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, 
     for call in (translator, lambda texts: translator.score(texts, texts)):
         with pytest.raises(ValueError, match="threads do not exist in a forked process"):
             call(TEXTS)
-
-
-def test_a_dtype_that_an_export_ignores_is_refused():
-    with pytest.raises(ValueError, match=r"int8 is for translating only\. Pass --quantization"):
-        ExportFlags(model=["aiayn-en-de"], output="out", dtype="int8")
-    with pytest.raises(ValueError, match=r"int8 is for translating only\. Pass --quantization"):
-        MarianFlags(model=["aiayn-en-de"], output="out", dtype="int8")

@@ -7,10 +7,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from modeling_aiayn.commands.translator_flags import ModelFlags
 
-from modeling_aiayn.commands import freed_memory, translator_flags
-from modeling_aiayn.translation.translator import Translator
+from modeling_aiayn.commands import streams
 
 # Prints how many pages the system must give to a process that fills 240 MiB for the second time.
 # With the largest pages, of 2 MiB, these are 120.
@@ -29,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def pages_of_second_time(**variables):
     """Run the program above with variables of the environment."""
     environment = {name: os.environ[name] for name in os.environ if "MALLOC" not in name}
-    command = [sys.executable, "-c", PAGES_OF_SECOND_TIME, str(freed_memory.__file__)]
+    command = [sys.executable, "-c", PAGES_OF_SECOND_TIME, str(streams.__file__)]
     result = subprocess.run(
         command, env=environment | variables, capture_output=True, text=True, check=True
     )
@@ -48,37 +46,16 @@ def test_older_glibc_gets_the_largest_threshold_that_it_takes(monkeypatch):
     options = {}
 
     def mallopt(option, value):
-        if option == freed_memory.MMAP_THRESHOLD and value > 32 * 2**20:
+        if option == streams.MMAP_THRESHOLD and value > 32 * 2**20:
             return 0
         options[option] = value
         return 1
 
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
-    freed_memory.keep_freed_memory()
+    monkeypatch.setattr(streams.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    streams.keep_freed_memory()
     assert options == {
-        freed_memory.TRIM_THRESHOLD: 2**30,
-        freed_memory.MMAP_THRESHOLD: 32 * 2**20,
+        streams.TRIM_THRESHOLD: 2**30,
+        streams.MMAP_THRESHOLD: 32 * 2**20,
     }
-
-
-@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
-def test_other_c_libraries_are_left_alone(error, monkeypatch):
-    def no_library(name):
-        raise error
-
-    monkeypatch.setattr(freed_memory.ctypes, "CDLL", no_library)
-    freed_memory.keep_freed_memory()
-
-
-def test_commands_keep_memory_before_they_load(monkeypatch):
-    calls = []
-
-    def load(*models, **options):
-        calls.append("load")
-
-    monkeypatch.setattr(translator_flags, "keep_freed_memory", lambda: calls.append("keep"))
-    monkeypatch.setattr(Translator, "from_pretrained", load)
-    ModelFlags(model=["folder"]).load()
-    assert calls == ["keep", "load"]

@@ -3,13 +3,10 @@
 import json
 
 import pytest
-from modeling_aiayn.commands.translate_flags import TranslateFlags
 from transformers import AutoTokenizer
 
-from modeling_aiayn.commands.app import AppFlags
-from modeling_aiayn.commands.evaluate_translation import EvaluationFlags
-from modeling_aiayn.commands.quantize import QuantizeFlags
-from modeling_aiayn.commands.serve import ServeFlags
+from modeling_aiayn.commands.flags import ModelFlags, PairFlags, SourceFlags
+from modeling_aiayn.commands.inputs import complete_languages, sentence_preparation
 from modeling_aiayn.saved.languages import choose_languages, saved_languages, set_languages
 
 
@@ -97,20 +94,14 @@ def test_one_flag_must_not_make_both_languages_the_same(french_folder, given, mo
         choose_languages(*given, str(french_folder) if model else None)
 
 
-def test_commands_take_the_languages_of_the_model(tmp_path):
-    output, pairs = str(tmp_path / "out"), str(tmp_path / "pairs.tsv")
-    (tmp_path / "pairs.tsv").write_text("Ein Hund.\tA dog.\n")
-    for flags in (
-        QuantizeFlags(model=["aiayn-de-en"], output=output),
-        EvaluationFlags(model=["aiayn-de-en"], file=pairs),
-        ServeFlags(model=["aiayn-de-en"]),
-    ):
-        assert (flags.source_lang, flags.target_lang) == ("de", "en")
-    for flags in (TranslateFlags(model=["aiayn-de-en"], text=["a"]), AppFlags(model="aiayn-de-en")):
-        assert flags.source_lang == "de"
-    assert AppFlags(model="aiayn-de-en", source_lang="nl").source_lang == "nl"
-    scored = EvaluationFlags(hypotheses="out.de", file=pairs)
-    assert (scored.source_lang, scored.target_lang) == ("en", "de")
+def test_commands_take_the_languages_of_the_model():
+    model = ModelFlags(model=["aiayn-de-en"])
+    pairs = complete_languages(PairFlags(), model)
+    assert (pairs.source_lang, pairs.target_lang) == ("de", "en")
+    assert sentence_preparation(SourceFlags(), model)[0] == "de"
+    assert sentence_preparation(SourceFlags(source_lang="nl"), model)[0] == "nl"
+    pairs = complete_languages(PairFlags(), ModelFlags(model=[]))
+    assert (pairs.source_lang, pairs.target_lang) == ("en", "de")
 
 
 def test_a_model_is_trained_further_in_its_own_direction(run, tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
 """Sentences in capitals and in title case, as a model has seen sentences."""
 
 import pytest
-from modeling_aiayn.commands.source_flags import SourceFlags
 
+from modeling_aiayn.commands.flags import ModelFlags, SourceFlags
+from modeling_aiayn.commands.inputs import sentence_preparation
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.letter_case import natural_case
 
@@ -58,9 +59,9 @@ def test_no_text_changes_its_length(text):
 
 
 def test_a_source_lang_that_the_model_does_not_have_is_warned_of(caplog):
-    SourceFlags(source_lang="en").set_source_lang("aiayn-en-de", hub=False)
+    assert sentence_preparation(SourceFlags(source_lang="en"), ModelFlags())[0] == "en"
     assert not caplog.text
-    SourceFlags(source_lang="fr").set_source_lang("aiayn-en-de", hub=False)
+    assert sentence_preparation(SourceFlags(source_lang="fr"), ModelFlags())[0] == "fr"
     assert "from en to de. --source_lang fr does not change that." in caplog.text
 
 

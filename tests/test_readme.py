@@ -13,12 +13,12 @@ import pytest
 from conftest import ROOT, arguments_of_recipe, small_model
 from datasets import Dataset
 from foreign_peers import opus_folder
-from modeling_aiayn.commands.search_flags import SearchFlags
-from modeling_aiayn.commands.translate_flags import TranslateFlags
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import parse_arguments
+from modeling_aiayn.commands.flags import ModelFlags, SearchFlags, StreamFlags
 from modeling_aiayn.commands.recipes import find_recipe
+from modeling_aiayn.commands.translate import TranslateFlags
 from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
@@ -137,7 +137,7 @@ def check_launched_script(words, monkeypatch):
     assert all((ROOT / word).exists() for word in files)
     if words[script] == "scripts/translate.py":
         monkeypatch.setattr(sys, "argv", words[script:])
-        parse_arguments("", TranslateFlags, SearchFlags)
+        parse_arguments("", ModelFlags, SearchFlags, StreamFlags, TranslateFlags)
         return
     assert find_recipe(recipe)
     monkeypatch.setattr(sys, "argv", [*words[script:], "--use_cpu", "true"])

@@ -18,11 +18,12 @@ import pytest
 import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
-from modeling_aiayn.commands.server_flags import ServerFlags
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
 
+from modeling_aiayn.commands.flags import ServerFlags
+from modeling_aiayn.commands.serve import address, open_port
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
 from modeling_aiayn.serving.service import ServedModel, Service, make_app
@@ -426,6 +427,6 @@ def test_a_port_in_use_gives_an_error_of_one_line():
             with pytest.raises(
                 OSError, match=rf"cannot listen on {host}:{port} \(.*another --port, or as --host"
             ):
-                ServerFlags(host=host, port=port).open_port()
-    assert ServerFlags(port=80).address == "http://127.0.0.1:80"
-    assert ServerFlags(host="::1", port=80).address == "http://[::1]:80"
+                open_port(ServerFlags(host=host, port=port))
+    assert address(ServerFlags(port=80)) == "http://127.0.0.1:80"
+    assert address(ServerFlags(host="::1", port=80)) == "http://[::1]:80"

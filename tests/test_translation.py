@@ -13,11 +13,12 @@ import torch
 from accelerate import disk_offload
 from conftest import ROOT, small_model
 from datasets import Dataset
-from modeling_aiayn.commands.translator_flags import TranslatorFlags
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
+from modeling_aiayn.commands.flags import ModelFlags
+from modeling_aiayn.commands.inputs import load_translator
 from modeling_aiayn.saved.loading import load_model
 from modeling_aiayn.tokenization import (
     decode_lines,
@@ -482,15 +483,12 @@ def test_scores_are_shown_with_their_signatures():
 
 
 def test_flags_load_the_model_with_their_dtype(folder):
-    arguments = TranslatorFlags(model=[str(folder)], device="cpu", dtype="bfloat16")
-    assert arguments.load().model.dtype == torch.bfloat16
-    halves = TranslatorFlags(model=[str(folder)], device="cpu", dtype="float16").load().model
-    assert halves.dtype == torch.float32
-    assert all(torch.equal(weight, weight.half().float()) for weight in halves.parameters())
-    assert len(TranslatorFlags(model=[str(folder)] * 2).load().models) == 2
-    for name in ("batch_size", "max_tokens_per_batch"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            TranslatorFlags(model=["x"], **{name: 0})
+    flags = ModelFlags(model=[str(folder)], device="cpu", dtype="bfloat16")
+    assert load_translator(flags).model.dtype == torch.bfloat16
+    flags = ModelFlags(model=[str(folder)] * 2, device="cpu", dtype="float16")
+    halves = load_translator(flags).models
+    assert [half.dtype for half in halves] == [torch.float32] * 2
+    assert all(torch.equal(weight, weight.half().float()) for weight in halves[0].parameters())
 
 
 def test_an_adapter_that_is_a_pickle_is_rejected(tmp_path, folder, tokenizer):

@@ -64,8 +64,8 @@ def test_a_text_is_translated_sentence_by_sentence(run, tmp_path):
     ("flags", "message"),
     [
         (("--scores", "true"), "--format text cannot be used with --scores"),
-        (("--resume", "true", "--output", "o"), "--format text cannot be used with --resume"),
-        (("--nbest", "2"), "--format text needs --nbest 1"),
+        (("--resume", "auto", "--output", "o"), "--resume needs --nbest 1 and --format lines"),
+        (("--nbest", "2"), "other formats --nbest 1"),
     ],
     ids=str,
 )

@@ -1,6 +1,5 @@
 """The models, sentence pairs and files that flags name."""
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -25,16 +24,9 @@ from ..translation.processes import stream_in_processes
 from ..translation.translate_file import PARTIAL
 from ..translation.translator import Translation, Translator
 from .flags import EngineFlags, ModelFlags, PairFlags, SourceFlags, StreamFlags
+from .streams import keep_freed_memory
 
 logger = logging.getLogger(__name__)
-
-# Options of glibc's `mallopt`. Users set them by the variables MALLOC_..._THRESHOLD_.
-TRIM_THRESHOLD = -1
-MMAP_THRESHOLD = -3
-KEPT_BYTES = 2**30
-# Older releases of glibc refuse a larger MMAP_THRESHOLD. Their default grows up to it, but is fixed
-# at 128 KiB once TRIM_THRESHOLD is set.
-OLD_LARGEST_MMAP_THRESHOLD = 2**25
 
 
 def default_device(device: str | None, process: int = 0) -> str:
@@ -97,23 +89,6 @@ def sentence_preparation(
     if source.restore_case:
         return language, lambda sentence: natural_case(sentence, language)
     return language, lambda sentence: sentence
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep a gigabyte of the memory that it frees, on Linux with glibc.
-
-    glibc returns large tensors to the system, which clears each page before it gives it back. In
-    int8 this is a tenth of the time of a translated file. The options are those of the whole
-    process, so only commands set them. Variables that set them keep their values.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # macOS and musl; Windows raises a TypeError
-        return
-    if "MALLOC_TRIM_THRESHOLD_" not in os.environ:
-        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
-    if "MALLOC_MMAP_THRESHOLD_" not in os.environ and not mallopt(MMAP_THRESHOLD, KEPT_BYTES):
-        mallopt(MMAP_THRESHOLD, OLD_LARGEST_MMAP_THRESHOLD)
 
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:

@@ -133,8 +133,8 @@ def main() -> None:
     translator = load_translator(model, engine)
     options = translator.search_options(**given_options(search))
     is_resumable = flags.format == "lines" and options.nbest == 1
-    if stream.resume and not is_resumable:
-        raise ValueError("--resume needs --format lines and --nbest 1: a line for each text.")
+    if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
+        raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
     align = aligner(translator, choice) if choice else None
     texts = flags.text
     if texts is None:

@@ -46,7 +46,7 @@ def translate_file(
     prefixes: str | Path | None = None,
     phrases: str | Path | None = None,
     stream: Callable[..., Iterator[list[Translation]]] | None = None,
-    format_lines: FormatLines | None = None,
+    format_lines: FormatLines = lambda _, translations: [translations[0].text],
     settings: Mapping[str, Any] | None = None,
     is_resumable: bool = True,
     show_progress: bool = True,
@@ -69,7 +69,7 @@ def translate_file(
         phrases: File with a line for each sentence: phrases that its translation must contain,
             separated by tabs.
         stream: Translates in place of `translator.stream`.
-        format_lines: Returns the lines of a text. None: its best translation.
+        format_lines: Returns the lines of a text. Default: its best translation.
         settings: More values that JSON can hold and on which the lines depend, by name.
         is_resumable: Whether each text has one line, so that lines tell which texts are translated.
         show_progress: Whether to show a bar on stderr.
@@ -82,16 +82,15 @@ def translate_file(
     """
     options = options or translator.search_options()
     translator.engine.check_options(options, phrases is not None)
-    texts = stream_lines(source) if isinstance(source, (str, Path)) else iter(source)
     files = [each for each in (source, prefixes, phrases) if isinstance(each, (str, Path))]
     note = None
     if is_resumable and output is not None and not str(output).endswith(".gz"):
         note = asdict(options) | _fingerprint(translator) | dict(settings or {}) | hashes_of(files)
-    format_lines = format_lines or (lambda number, translations: [translations[0].text])
     with (
-        _open_output(output, note, resume) as (file, first),
+        open_output(output, note, resume) as (file, first),
         TranslationBar(is_shown=show_progress) as bar,
     ):
+        texts = stream_lines(source) if isinstance(source, (str, Path)) else source
         results = (stream or translator.stream)(
             _skip(texts, first),
             options,
@@ -140,7 +139,7 @@ def _skip(lines: Iterable[str], count: int) -> Iterator[str]:
 
 
 @contextmanager
-def _open_output(
+def open_output(
     path: str | Path | None, note: Mapping[str, Any] | None, resume: bool
 ) -> Iterator[tuple[BinaryIO, int]]:
     """Open an output that gets its name once it is complete; yield it with its number of lines.
