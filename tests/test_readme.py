@@ -128,8 +128,6 @@ def test_every_row_of_the_feature_table_is_tested():
 
 def check_launched_script(words, monkeypatch):
     """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`.
-
-    Two processes compute the same for translate.py in test_shares.
     """
     script = next(index for index, word in enumerate(words) if word.endswith(".py"))
     recipe = words[script + 1]
