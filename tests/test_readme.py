@@ -127,8 +127,7 @@ def test_every_row_of_the_feature_table_is_tested():
 
 
 def check_launched_script(words, monkeypatch):
-    """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`.
-    """
+    """Check the files and flags of `torchrun ... scripts/train_translation.py recipe flags`."""
     script = next(index for index, word in enumerate(words) if word.endswith(".py"))
     recipe = words[script + 1]
     files = [word for word in words[: script + 1] if word.endswith((".py", ".yaml"))]
