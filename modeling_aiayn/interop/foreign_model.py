@@ -13,7 +13,7 @@ from ..data.parsing import check_config_fields
 from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
-from .weight_names import NameTable, TakenWeights, check_matrix, take_weights
+from .weight_names import NameTable, TakenWeights, take_weights
 
 # torch.nn.LayerNorm's default, which most systems keep.
 LAYER_NORM_EPS = 1e-5
@@ -23,12 +23,6 @@ ASSUMED_FIELDS = (
     *("encoder_attention_heads", "decoder_attention_heads", "decoder_start_token_id"),
     *("bos_token_id", "pad_token_id", "eos_token_id"),
 )
-# Fields that are inferred from the embeddings and from the table of positions.
-INFERRED_FIELDS = (
-    *("vocab_size", "decoder_vocab_size", "d_model", "tie_word_embeddings"),
-    *("position_type", "position_base", "position_offset", "max_position_embeddings"),
-)
-
 
 @dataclass(frozen=True)
 class ForeignModel:
@@ -49,6 +43,7 @@ class ForeignModel:
         target_tokenizer: Its target tokenizer, if that is a second one.
         peer: The model in the other system's own class, if that can be run here.
         assumed_fields: Fields of config that neither a tensor nor an option of the system proves.
+        repo_id: Its repository on the Hub, if it was loaded from one.
     """
 
     system: str
@@ -63,6 +58,7 @@ class ForeignModel:
     target_tokenizer: PreTrainedTokenizerBase | None = None
     peer: PreTrainedModel | None = field(default=None, repr=False)
     assumed_fields: tuple[str, ...] = ()
+    repo_id: str | None = None
 
     def position_encodings(self, half: str) -> Tensor:
         """Return one half's encodings from the first token's position on, in the foreign layout.
@@ -81,11 +77,10 @@ class ForeignModel:
         return table[self.config.position_offset :]
 
 
-def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> None:
+def check_given_fields(fields: Mapping[str, Any]) -> None:
     """Check the fields of `AiaynConfig` that a user passes beside a plain state dict.
 
-    The numbers of heads are required. The tensors determine the `inferred` fields, so the user must
-    not pass them.
+    The numbers of heads are required. Fields that the tensors determine have no effect.
     """
     check_config_fields(fields, "config")
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
@@ -93,14 +88,6 @@ def check_given_fields(fields: Mapping[str, Any], inferred: tuple[str, ...]) -> 
             raise ValueError(
                 f"{name} cannot be inferred from the weights. Pass it in fields (--config)."
             )
-    for name in inferred:
-        if name in fields:
-            raise ValueError(f"{name} is inferred from the weights. Remove it from --config.")
-    if "attn_implementation" in fields:
-        raise ValueError(
-            "attn_implementation belongs to the loading of a model, not to its import. Remove it "
-            "from --config."
-        )
 
 
 def read_foreign(
@@ -122,45 +109,28 @@ def read_foreign(
             positions are not sinusoids that our model can compute.
     """
     fields = {**fields, **_vocabulary_fields(table, tensors)}
-    if (end := fields.get("eos_token_id", 0)) in (None, []):
-        raise ValueError(
-            f"{system}: eos_token_id must be the id of a token, because it ends sentences, got "
-            f"{end}."
-        )
     sinusoids = None
     if positions is None:
         fields["position_type"] = "learned"
     else:
-        sinusoids = _recognised(system, positions, fields["d_model"])
+        sinusoids = recognise_sinusoids(positions)
+        if sinusoids is None or len(sinusoids.order) != fields["d_model"]:
+            raise ValueError(
+                f"{system}: the table of positions must be as wide as the embeddings, and hold "
+                "sinusoids of base 10000 or 10000^(D / (D - 2)), interleaved or in two halves. "
+                "This model cannot compute others."
+            )
         fields |= {"position_base": sinusoids.base, "position_offset": sinusoids.offset}
     config = AiaynConfig(**fields)
-    taken = take_weights(table, tensors, config)
-    return ForeignModel(system, config, taken, sinusoids, positions, **more)
-
-
-def _recognised(system: str, positions: Tensor, d_model: int) -> Sinusoids:
-    if positions.dim() != 2 or positions.size(1) != d_model:
-        raise ValueError(
-            f"{system}: positions must be a table as wide as the embeddings, {d_model}, got shape "
-            f"{tuple(positions.shape)}."
-        )
-    sinusoids = recognise_sinusoids(positions)
-    if sinusoids is None:
-        raise ValueError(
-            f"{system}: the table of positions must hold sinusoids of base 10000 or "
-            "10000^(D / (D - 2)), interleaved or in two halves. It holds something else, which "
-            "this model cannot compute."
-        )
-    return sinusoids
+    return ForeignModel(
+        system, config, take_weights(table, tensors, config), sinusoids, positions, **more
+    )
 
 
 def _vocabulary_fields(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Infer vocabulary sizes, and which of the three matrices are tied, from their values."""
-    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-    source, target = (table.get(tensors, name) for name in names)
-    output = table.get(tensors, "lm_head.weight")
-    for name in names:
-        check_matrix(table, tensors, name)
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    source, target, output = (table.get(tensors, f"{name}.weight") for name in names)
     return {
         "vocab_size": source.size(0),
         "decoder_vocab_size": None if torch.equal(source, target) else target.size(0),

@@ -55,9 +55,9 @@ def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
     The wavelengths may form D / 2 steps, as in the paper, or D / 2 - 1, as in Tensor2Tensor; the
     latter equals base 10000^(D / (D - 2)). The result is None if the table holds something else.
     """
-    d_model = table.size(1)
-    if d_model % 2:
+    if table.dim() != 2 or table.size(1) % 2:
         return None
+    d_model = table.size(1)
     table = table[:RECOGNISED_BY].detach().float().cpu()
     bases = [PAPER_BASE, *([PAPER_BASE ** (d_model / (d_model - 2))] if d_model > 2 else [])]
     candidates: list[tuple[float, Sinusoids]] = []
@@ -74,26 +74,12 @@ def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
 
 def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
     """Return the table of positions, [n, D], that a checkpoint holds equally for both halves."""
-    for name in (source, target):
-        if name not in tensors:
-            raise ValueError(f"The tensor {name} is missing.")
-    if not torch.equal(tensors[source], tensors[target]):
+    if not (source in tensors and target in tensors and tensors[source].equal(tensors[target])):
         raise ValueError(
-            f"The tensors {source} and {target} must be equal, because both hold the sinusoids of "
-            "the same positions. They differ."
+            f"The tensors {source} and {target} must be there and be equal, because both hold the "
+            "sinusoids of the same positions."
         )
-    return position_table(tensors[source], source)
-
-
-def position_table(tensor: Tensor, name: str) -> Tensor:
-    """Remove dimensions of size 1 from a table of positions, which must leave [n, D]."""
-    sizes = [size for size in tensor.shape if size != 1]
-    if len(sizes) != 2:
-        raise ValueError(
-            f"The tensor {name} must be a table of positions, [n, D], got shape "
-            f"{tuple(tensor.shape)}."
-        )
-    return tensor.reshape(sizes)
+    return tensors[source].squeeze()
 
 
 def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:

@@ -36,9 +36,6 @@ def tokenizer_of_pieces(
     if len(vocabulary) < len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
         raise ValueError(f"Each token must occur in the vocabulary once, got {twice!r} twice.")
-    for name, token in specials.items():
-        if token not in vocabulary:
-            raise ValueError(f"The vocabulary must contain {name} {token!r}, but it does not.")
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=specials["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # The WordPiece decoder puts a space before each token that lacks its prefix; none has "\0".
@@ -52,7 +49,7 @@ def tokenizer_of_pieces(
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template,
         pair=f"{template} {template.replace('$A', '$B')}",
-        special_tokens=[(token, vocabulary[token]) for token in set(specials.values())],
+        special_tokens=[(token, tokens.index(token)) for token in set(specials.values())],
     )
     return PortableTokenizer(tokenizer_object=tokenizer, split_special_tokens=True, **specials)
 
@@ -71,15 +68,8 @@ def read_fairseq_dictionary(path: str | Path) -> list[str]:
 
     The list is in the order of ids: fairseq's four special tokens come first.
     """
-    tokens = [*FAIRSEQ_SPECIALS]
-    for number, line in enumerate(read_lines(path), start=1):
-        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
-        if not token or not count.isdigit():
-            raise ValueError(
-                f"{path}, line {number}: expected a token and a number, got {line[:80]!r}."
-            )
-        tokens.append(token)
-    return tokens
+    lines = (line.removesuffix(" #fairseq:overwrite") for line in read_lines(path))
+    return [*FAIRSEQ_SPECIALS, *(line.rpartition(" ")[0] for line in lines)]
 
 
 def moses_tokenizer(
@@ -96,19 +86,14 @@ def moses_tokenizer(
     # Codes of fastBPE have no version, and a third column with counts.
     if not pairs or len(pairs[0].split()) != 3 - has_version:
         raise ValueError(
-            f"{bpe_codes} must begin with '#version: 0.2' and hold merges, got "
-            f"{' '.join(codes)[:80]!r}. Older codes of subword-nmt split words differently and are "
-            "not supported."
+            f"{bpe_codes} must hold merges after a line '#version: 0.2'. Older codes of "
+            "subword-nmt split words differently and are not supported."
         )
     # subword-nmt marks pieces that do not end a word; transformers marks pieces that do.
-    vocabulary = {}
-    for index, token in enumerate(tokens):
-        if index < len(FAIRSEQ_SPECIALS):
-            vocabulary[token] = index
-        elif token.endswith(CONTINUED):
-            vocabulary[token.removesuffix(CONTINUED)] = index
-        else:
-            vocabulary[f"{token}</w>"] = index
+    vocabulary = {token: index for index, token in enumerate(FAIRSEQ_SPECIALS)}
+    for index, token in enumerate(tokens[len(vocabulary) :], len(vocabulary)):
+        word = token.removesuffix(CONTINUED)
+        vocabulary[word if word != token else f"{token}</w>"] = index
     with tempfile.TemporaryDirectory() as folder:
         entries, merges = Path(folder) / "vocab.json", Path(folder) / "merges.txt"
         entries.write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")

@@ -1,7 +1,7 @@
 """Tables of other systems' parameter names, and reading a checkpoint by them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -98,7 +98,7 @@ class NameTable:
             stored, third = _stored_name(name)
             if stored in tensors:
                 whole = tensors[stored]
-                return whole if third is None else _one_third(stored, whole, third)
+                return whole if third is None else whole.chunk(3)[third]
         return None
 
     def get(self, tensors: Mapping[str, Tensor], parameter: str) -> Tensor:
@@ -138,15 +138,6 @@ def _stored_name(name: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (name, None)
 
 
-def _one_third(name: str, whole: Tensor, number: int) -> Tensor:
-    if whole.size(0) % 3:
-        raise ValueError(
-            f"{name} must hold queries, keys and values stacked in three equal parts, got shape "
-            f"{tuple(whole.shape)}."
-        )
-    return whole.chunk(3)[number]
-
-
 def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int | bool]:
     """Infer fields of `AiaynConfig` from a checkpoint's shapes, where it has no configuration.
 
@@ -156,23 +147,12 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
     for half in ("encoder", "decoder"):
         layer = f"model.{half}.layers.0"
         fields[f"{half}_layers"] = table.count_layers(tensors, half)
-        check_matrix(table, tensors, f"{layer}.fc1.weight")
         fields[f"{half}_ffn_dim"] = table.get(tensors, f"{layer}.fc1.weight").size(0)
         for projection in ("q_proj", "out_proj"):
             bias = table.find(tensors, f"{layer}.self_attn.{projection}.bias")
             fields["attention_bias"] |= bias is not None
     fields["lm_head_bias"] = table.find(tensors, "lm_head.bias") is not None
     return fields
-
-
-def check_matrix(table: NameTable, tensors: Mapping[str, Tensor], parameter: str) -> None:
-    """Check that a parameter's tensor exists and has two dimensions."""
-    matrix = table.get(tensors, parameter)
-    if matrix.dim() != 2:
-        raise ValueError(
-            f"{table.describe(parameter, tensors)} must be a matrix, got shape "
-            f"{tuple(matrix.shape)}."
-        )
 
 
 @dataclass(frozen=True)
@@ -200,7 +180,7 @@ def take_weights(
     """
     with torch.device("meta"):
         parameters = AiaynForConditionalGeneration(config).state_dict()
-    absent = [name for name in parameters if _is_absent_bias(table, tensors, name, parameters)]
+    absent = _absent_biases(table, tensors, parameters)
     weights = {}
     for name, parameter in parameters.items():
         shape = tuple(parameter.shape)
@@ -214,21 +194,20 @@ def take_weights(
             raise ValueError(f"{table.describe(name, tensors)} is not finite (NaN or infinity).")
         weights[name] = tensor.detach().float()
     used = {_stored_name(name)[0] for parameter in weights for name in table.names_of(parameter)}
-    return TakenWeights(weights, _left_out_tensors(table, set(tensors) - used), absent)
+    left_out = _left_out_tensors(table, set(tensors) - used)
+    return TakenWeights(weights, left_out, [name for name in weights if name in absent])
 
 
-def _is_absent_bias(
-    table: NameTable,
-    tensors: Mapping[str, Tensor],
-    parameter: str,
-    parameters: Mapping[str, Tensor],
-) -> bool:
-    """Tell whether the checkpoint was trained without this kind of bias."""
+def _absent_biases(
+    table: NameTable, tensors: Mapping[str, Tensor], parameters: Iterable[str]
+) -> set[str]:
+    """Find the kinds of biases that the checkpoint was trained without."""
+    absent: set[str] = set()
     for pattern in table.optional_biases:
-        if re.fullmatch(pattern, parameter):
-            alike = [name for name in parameters if re.fullmatch(pattern, name)]
-            return all(table.find(tensors, name) is None for name in alike)
-    return False
+        alike = {name for name in parameters if re.fullmatch(pattern, name)}
+        if all(table.find(tensors, name) is None for name in alike):
+            absent |= alike
+    return absent
 
 
 def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
@@ -238,8 +217,7 @@ def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
         if not matching:
             raise ValueError(
                 f"The tensor {name} has no place in this model. The checkpoint has another "
-                "architecture, or more layers than its configuration says. A second table of "
-                "positions is named by --names '{positions: NAME, target_positions: NAME}'."
+                "architecture, or more layers than its configuration says."
             )
         reasons[name] = matching[0]
     return reasons
