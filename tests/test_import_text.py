@@ -1,6 +1,7 @@
 """Imported models with their tokenizers, exports, and errors of the importers."""
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -29,13 +30,15 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from test_import import (
     HEADS_OF_ANNOTATED,
+    NO_POSITIONS,
     SIZES,
-    TORCH_FIELDS,
     TORCH_NAMES,
     TorchTranslator,
+    annotated,
     fsmt_peer,
     marian_peer,
     randomised,
+    read_torch,
     saved,
 )
 from transformers import (
@@ -48,17 +51,15 @@ from transformers import (
     pipeline,
 )
 
-from modeling_aiayn.commands.import_flags import ImportFlags
-from modeling_aiayn.commands.import_weights import read_foreign_model
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.interop import importing
-from modeling_aiayn.interop.annotated import read_annotated
+from modeling_aiayn.interop.annotated import AnnotatedOptions, read_annotated
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
-from modeling_aiayn.interop.fairseq import FairseqText, read_fairseq
+from modeling_aiayn.interop.fairseq import FairseqOptions, read_fairseq
 from modeling_aiayn.interop.foreign_model import convert
 from modeling_aiayn.interop.fsmt import read_fsmt
 from modeling_aiayn.interop.importing import import_model
@@ -67,7 +68,7 @@ from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.interop.marian_export import export_marian, to_marian
 from modeling_aiayn.interop.opennmt import read_opennmt
 from modeling_aiayn.interop.pickled import read_checkpoint_file
-from modeling_aiayn.interop.torch_transformer import TorchNames, read_torch_transformer
+from modeling_aiayn.interop.systems import SYSTEMS
 from modeling_aiayn.interop.vocabularies import (
     OPENNMT_SPECIALS,
     moses_tokenizer,
@@ -259,7 +260,7 @@ def test_models_imported_from_files_can_be_exported_to_ctranslate2(system, tmp_p
         words = [f"x{n}" for n in range(VOCAB - 4)]
         (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
         path = saved(tmp_path, fairseq_checkpoint())
-        foreign = read_fairseq(path, FairseqText(tmp_path / "dict.txt"))
+        foreign = read_fairseq(path, FairseqOptions(tmp_path / "dict.txt"))
     import_model(foreign, tmp_path / "imported", sources=3)
     translator = Translator.from_pretrained(tmp_path / "imported")
     export_ctranslate2(translator, tmp_path / "ct2", "float32")
@@ -268,26 +269,6 @@ def test_models_imported_from_files_can_be_exported_to_ctranslate2(system, tmp_p
     # Random weights never end a sentence and the engines' limits differ, so only scores are compared.
     report = compare_engines(translator, exported, texts, SearchOptions(num_beams=1))
     assert report.score_difference < 1e-5
-
-
-def test_imported_model_can_be_trained(imported):
-    model = Translator.from_pretrained(imported).model
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    tokenizer = AutoTokenizer.from_pretrained(imported)
-    pairs = generate_pairs("train", 8)
-    batch = tokenizer([pair.source for pair in pairs], return_tensors="pt", padding=True)
-    labels = tokenizer(
-        text_target=[pair.target for pair in pairs], return_tensors="pt", padding=True
-    )
-    labels = labels.input_ids.masked_fill(labels.attention_mask == 0, -100)
-    losses = []
-    for _ in range(8):
-        loss = model(**batch, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach().item())
-    assert losses[-1] < 0.9 * losses[0]
 
 
 def fine_tune(run, folder, output):
@@ -318,7 +299,7 @@ def test_imported_model_is_fine_tuned_with_both_tokenizers(imported, tmp_path, r
 
 def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path):
     report = export_marian(Translator.from_pretrained(imported), tmp_path / "back", sources=8)
-    assert report.is_within()
+    report.check()
     ours, theirs = (MarianMTModel.from_pretrained(path) for path in (tmp_path / "back", opus))
     for name, tensor in theirs.state_dict().items():
         if "embed_positions" not in name:
@@ -330,13 +311,7 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
-DAMAGE = {
-    "generation_config.json": b"{,}",
-    "config.json": b"[]",
-    "vocab.json": b'{"a": ',
-    "source.spm": b"no model",
-    "model.safetensors": b"no weights",
-}
+DAMAGE = {"config.json": b"[]", "source.spm": b"no model", "model.safetensors": b"no weights"}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -353,12 +328,10 @@ def test_pickled_weights_of_marian_run_no_code(opus, tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     assert read_marian(folder).source_tokenizer is not None
-    torch.save(weights | {"x": os.system}, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin must hold tensors and settings only"):
+    torch.save(weights | {"x": Harmful(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises((ValueError, OSError)):
         read_marian(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(OSError, match=r"pytorch_model\.bin is damaged"):
-        read_marian(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_vocabulary_of_another_model_is_rejected(opus, tmp_path):
@@ -377,9 +350,8 @@ def test_a_vocabulary_of_another_model_is_rejected(opus, tmp_path):
 
 
 def test_the_card_names_languages_and_original(opus, tmp_path):
-    foreign = read_marian(opus)
-    options = {"sources": 2, "license": "a: b", "repo_id": "me/opus"}
-    import_model(foreign, tmp_path / "imported", **options)
+    foreign = dataclasses.replace(read_marian(opus), repo_id="me/opus")
+    import_model(foreign, tmp_path / "imported", sources=2, license="a: b")
     card = ModelCard.load(tmp_path / "imported" / "README.md").data
     assert (card.license, card.language, card.base_model) == ("a: b", ["en", "de"], "me/opus")
 
@@ -505,13 +477,13 @@ def test_fsmt_folder_may_lack_sinusoids(fsmt_folder, tmp_path):
     kept = {name: each for name, each in weights.items() if "embed_positions" not in name}
     assert len(kept) == len(weights) - 2
     save_file(kept, fsmt_folder / "model.safetensors", metadata={"format": "pt"})
-    assert import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5).is_within()
+    import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5)
 
 
 @pytest.mark.parametrize("text", ["t h\nth e</w>\n", "", "{}", "#version: 0.2\n"])
 def test_rejects_files_without_codes_of_version_0_2(tmp_path, text):
     (tmp_path / "codes").write_text(text)
-    with pytest.raises(ValueError, match=r"must begin with '#version: 0\.2' and hold merges, got"):
+    with pytest.raises(ValueError, match=r"must hold merges after a line '#version: 0\.2'"):
         moses_tokenizer(["<s>"], tmp_path / "codes", "en")
 
 
@@ -522,20 +494,20 @@ def test_a_mark_at_the_end_of_a_translation_is_removed():
     assert decode_lines(tokenizer, ids) == ["w lo", "low w"]
 
 
-def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path, run, monkeypatch):
+def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path):
     path = saved(tmp_path, fairseq_checkpoint())
     pieces = ["the", "d@@", "og", "dog", *(f"x{n}" for n in range(VOCAB - 8))]
     dictionary = tmp_path / "dict.txt"
     dictionary.write_text("".join(f"{piece} {100 - n}\n" for n, piece in enumerate(pieces)))
     assert read_fairseq_dictionary(dictionary)[4:6] == ["the", "d@@"]
-    foreign = read_fairseq(path, FairseqText(dictionary))
+    foreign = read_fairseq(path, FairseqOptions(dictionary))
     assert foreign.source_tokenizer("the d@@ og nothing").input_ids == [4, 5, 6, 3, 2]
     assert foreign.target_tokenizer.decode([4, 5, 6]) == "the dog"
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\nt h\nth e</w>\no g</w>\n")
     import_model(
         read_fairseq(
-            path, FairseqText(dictionary, bpe_codes=codes, source_lang="de", target_lang="en")
+            path, FairseqOptions(dictionary, bpe_codes=codes, source_lang="de", target_lang="en")
         ),
         tmp_path / "out",
         sources=4,
@@ -545,9 +517,6 @@ def test_fairseq_dictionaries_work_with_and_without_bpe_codes(tmp_path, run, mon
     # Moses splits off the full stop, and the codes split dog.
     assert translator.source_tokenizer("the dog.").input_ids == [4, 5, 6, 3, 2]
     assert translator.target_tokenizer.decode([4, 5, 6]) == "the dog"
-    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
-    scores = fine_tune(run, tmp_path / "out", tmp_path / "tuned")
-    assert scores["perplexity"] < 0.9 * scores["before"]["perplexity"]
 
 
 def test_annotated_sources_get_start_and_end_tokens(tmp_path):
@@ -556,33 +525,29 @@ def test_annotated_sources_get_start_and_end_tokens(tmp_path):
     (tmp_path / "words").write_text(
         "\n".join([*specials, *(f"w{n}" for n in range(VOCAB - 4)), ""])
     )
-    words = (tmp_path / "words", tmp_path / "words")
-    foreign = read_annotated(state, HEADS_OF_ANNOTATED, words)
+
+    def read(*dictionaries):
+        return read_annotated(state, AnnotatedOptions(HEADS_OF_ANNOTATED, *dictionaries))
+
+    foreign = read(tmp_path / "words")
     assert foreign.source_tokenizer("w1 w2 other").input_ids == [0, 5, 6, 3, 1]
     assert foreign.target_tokenizer("w1 w2").input_ids == [5, 6, 1]
     (tmp_path / "few").write_text("<s>\n</s>\n")
     message = rf"few must have one token for each of the model's {VOCAB} embeddings, got 2 tokens"
     with pytest.raises(ValueError, match=message):
-        read_annotated(state, HEADS_OF_ANNOTATED, (tmp_path / "words", tmp_path / "few"))
+        read(tmp_path / "words", tmp_path / "few")
 
 
-def test_rejects_invalid_vocabularies(tmp_path):
+def test_rejects_vocabularies_with_a_repeated_or_missing_token(tmp_path):
     specials = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     with pytest.raises(ValueError, match="must occur in the vocabulary once, got 'a' twice"):
         tokenizer_of_pieces(["<s>", "<pad>", "</s>", "<unk>", "a", "a"], specials)
-    with pytest.raises(ValueError, match="must contain unk_token '<unk>'"):
+    with pytest.raises(ValueError, match="'<unk>' is not in list"):
         tokenizer_of_pieces(["<s>", "<pad>", "</s>", "a"], specials)
-    (tmp_path / "dict.txt").write_text("the 10\nthe dog\n")
-    with pytest.raises(
-        ValueError, match=r"dict\.txt, line 2: expected a token and a number, got 'the dog'"
-    ):
-        read_fairseq_dictionary(tmp_path / "dict.txt")
     (tmp_path / "dict.txt").write_text("the 10\n")
     path = saved(tmp_path, fairseq_checkpoint())
-    with pytest.raises(
-        ValueError, match=rf"dict\.txt with .* each of the model's {VOCAB} embeddings, got 5 tokens"
-    ):
-        read_fairseq(path, FairseqText(tmp_path / "dict.txt"))
+    with pytest.raises(ValueError, match=rf"of the model's {VOCAB} embeddings, got 5 tokens"):
+        read_fairseq(path, FairseqOptions(tmp_path / "dict.txt"))
 
 
 # Errors name the tensor, option or file.
@@ -593,107 +558,55 @@ def without(state: dict, name: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
         (
-            lambda state: without(state, "decoder.layers.1.src_attn.linears.2.weight"),
+            {"decoder.layers.1.src_attn.linears.2.weight": None},
             r"decoder\.layers\.1\.src_attn\.linears\.2\.weight, our model\.decoder\.layers\.1\."
             r"encoder_attn\.v_proj\.weight, is missing",
         ),
         (
-            lambda state: without(state, "encoder.layers.1.self_attn.linears.0.bias"),
+            {"encoder.layers.1.self_attn.linears.0.bias": None},
             r"encoder\.layers\.1\.self_attn\.linears\.0\.bias, .* is missing",
         ),
-        (
-            lambda state: without(state, "generator.proj.weight"),
-            r"generator\.proj\.weight, our lm_head\.weight, is missing",
-        ),
-        (lambda state: without(state, "src_embed.1.pe"), r"src_embed\.1\.pe is missing"),
-        (
-            lambda state: state | {"encoder.gate": torch.zeros(3)},
-            r"The tensor encoder\.gate has no place",
-        ),
-        (
-            lambda state: state | {"encoder.norm.b_2": torch.zeros(13)},
-            r"The tensor encoder\.norm\.b_2, our .* must have shape \(12,\), got \(13,\)",
-        ),
-        (
-            lambda state: state | {"encoder.norm.a_2": torch.full((12,), torch.nan)},
-            r"our model\.encoder\.layer_norm\.weight, is not finite",
-        ),
-        (
-            lambda state: (
-                state | dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.rand(1, 50, 12))
-            ),
-            "The Annotated Transformer: the table of positions must hold sinusoids",
-        ),
-    ],
-)
-def test_errors_name_missing_and_unexpected_tensors(change, message):
-    with pytest.raises(ValueError, match=message):
-        read_annotated(change(annotated_state()), HEADS_OF_ANNOTATED)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         (
             {"encoder.norm.b_2": None},
             r"encoder\.norm\.bias or encoder\.norm\.b_2, our .* is missing",
         ),
         ({"generator.proj.bias": None}, r"generator\.proj\.bias, our lm_head\.bias, is missing"),
+        ({"src_embed.1.pe": None}, r"src_embed\.1\.pe and tgt_embed\.1\.pe must be there"),
         (
             {"tgt_embed.1.pe": torch.zeros(1, 5000, 12)},
-            r"src_embed\.1\.pe and tgt_embed\.1\.pe must be",
+            r"tgt_embed\.1\.pe must be there and be equal",
+        ),
+        ({"encoder.gate": torch.zeros(3)}, r"The tensor encoder\.gate has no place"),
+        (
+            {"encoder.norm.b_2": torch.zeros(13)},
+            r"The tensor encoder\.norm\.b_2, our .* must have shape \(12,\), got \(13,\)",
         ),
         (
-            dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.zeros(5000)),
-            r"src_embed\.1\.pe must be a table of positions, \[n, D\], got shape \(5000,\)",
+            {"encoder.norm.a_2": torch.full((12,), torch.nan)},
+            r"our model\.encoder\.layer_norm\.weight, is not finite",
         ),
-        (
-            dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.zeros(1, 50, 8)),
-            r"positions must be a table as wide as the embeddings, 12, got shape \(50, 8\)",
-        ),
-        (
-            {"src_embed.0.lut.weight": torch.zeros(())},
-            r"src_embed\.0\.lut\.weight.* must be a matrix",
-        ),
-        (
-            {"encoder.layers.0.feed_forward.w_1.weight": torch.zeros(20)},
-            r"feed_forward\.w_1\.weight, our .* must be a matrix, got shape \(20,\)",
+        *(
+            (dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), table), "the table of positions")
+            for table in (torch.rand(1, 50, 12), torch.zeros(5000), paper_positions(50, 8))
         ),
     ],
 )
-def test_errors_name_tensors_of_wrong_shape(changes, message):
-    state = {
-        name: tensor for name, tensor in (annotated_state() | changes).items() if tensor is not None
-    }
+def test_errors_name_tensors_that_are_missing_left_over_or_wrong(changes, message):
+    state = annotated_state() | changes
     with pytest.raises(ValueError, match=message):
-        read_annotated(state, HEADS_OF_ANNOTATED)
-
-
-def test_rejects_fields_that_are_inferred_from_the_weights():
-    for name in ("vocab_size", "position_offset"):
-        with pytest.raises(
-            ValueError, match=f"{name} is inferred from the weights. Remove it from --config"
-        ):
-            read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {name: 3})
-    with pytest.raises(ValueError, match="attn_implementation belongs to the loading of a model"):
-        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"attn_implementation": "sdpa"})
-    with pytest.raises(ValueError, match=r"eos_token_id must be the id of a token, .* got \[\]"):
-        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"eos_token_id": []})
-    with pytest.raises(ValueError, match=r"eos_token_id must be the id of a token, .* got None"):
-        read_annotated(annotated_state(), HEADS_OF_ANNOTATED | {"eos_token_id": None})
+        annotated({name: tensor for name, tensor in state.items() if tensor is not None})
 
 
 def test_computed_positions_accept_an_offset():
     peer = randomised(TorchTranslator())
     peer.places.copy_(paper_positions(41, 12)[1:][None])
     tensors = {name: tensor for name, tensor in peer.state_dict().items() if name != "places"}
-    names = TorchNames("core", "source", "target", "head")
-    foreign = read_torch_transformer(tensors, names, TORCH_FIELDS | {"position_offset": 1})
+    foreign = read_torch(tensors, NO_POSITIONS, position_offset=1)
     assert foreign.config.position_offset == 1
-    named = read_torch_transformer(peer.state_dict(), TORCH_NAMES, TORCH_FIELDS)
+    named = read_torch(peer.state_dict())
     for name, tensor in named.taken.weights.items():
         assert torch.equal(tensor, foreign.taken.weights[name]), name
     assert named.config.position_offset == 1
@@ -703,7 +616,7 @@ def test_short_table_of_learned_positions_is_imported(tmp_path):
     peer = randomised(TorchTranslator(learned=True))
     state = dict(peer.state_dict())
     state["places"] = state["places"][:9]
-    foreign = read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS)
+    foreign = read_torch(state)
     report = import_model(foreign, tmp_path / "short", sources=6)
     assert report.beam == 6
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "short")
@@ -729,9 +642,7 @@ def test_opennmt_attention_type_and_epsilon_are_read(tmp_path):
     vars(checkpoint["opt"]).update(self_attn_type="scaled-dot-flash", norm_eps=1e-3)
     assert read_opennmt(saved(tmp_path, checkpoint)).config.layer_norm_eps == 1e-3
     checkpoint["opt"].self_attn_type = "average"
-    with pytest.raises(
-        ValueError, match="self_attn_type must be one of scaled-dot, scaled-dot-flash"
-    ):
+    with pytest.raises(ValueError, match="self_attn_type must be 'scaled-dot' or 'scaled-dot-f"):
         read_opennmt(saved(tmp_path, checkpoint))
 
 
@@ -793,35 +704,24 @@ def test_prefix_may_contain_suppressed_tokens(model_folder):
         beyond(["We see."])
 
 
-def test_marian_export_rejects_ensembles_and_zero_sources(model_folder, tmp_path):
+def test_marian_export_rejects_ensembles(model_folder, tmp_path):
     translator = Translator.from_pretrained([model_folder, model_folder])
     with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):
         export_marian(translator, tmp_path / "m")
-    with pytest.raises(ValueError, match="sources must be at least 1, got 0"):
-        export_marian(Translator.from_pretrained(model_folder), tmp_path / "m", sources=0)
 
 
 def test_number_of_heads_must_be_passed():
-    with pytest.raises(
-        ValueError,
-        match=r"decoder_attention_heads cannot be inferred from the weights\. Pass it in fields \(--config\)",
-    ):
-        read_annotated(annotated_state(), {"encoder_attention_heads": 3})
+    with pytest.raises(ValueError, match="decoder_attention_heads cannot be inferred"):
+        read_annotated(annotated_state(), AnnotatedOptions("{encoder_attention_heads: 3}"))
 
 
 def test_errors_name_missing_torch_modules():
     state = randomised(TorchTranslator()).state_dict()
-    with pytest.raises(
-        ValueError,
-        match=r"source_embedding is 'sauce', but no tensor begins so. The tensors begin "
-        r"with core, head, places, source, target\. Pass --names '\{source_embedding: NAME\}'",
-    ):
-        read_torch_transformer(state, TorchNames("core", "sauce", "target", "head"), TORCH_FIELDS)
+    with pytest.raises(ValueError, match=r"sauce\.weight, our .* is missing"):
+        read_torch(state, TORCH_NAMES | {"source_embedding": "sauce"})
     state["core.encoder.layers.0.self_attn.in_proj_weight"] = torch.zeros(35, 12)
-    with pytest.raises(
-        ValueError, match=r"in_proj_weight must hold queries, keys and values stacked"
-    ):
-        read_torch_transformer(state, TORCH_NAMES, TORCH_FIELDS)
+    with pytest.raises(ValueError, match=r"in_proj_weight, our .*v_proj.* must have shape"):
+        read_torch(state)
 
 
 @pytest.mark.parametrize(
@@ -831,18 +731,9 @@ def test_errors_name_missing_torch_modules():
             {"layernorm_embedding": True},
             "This model does not support layernorm_embedding, got True",
         ),
-        ({"cross_self_attention": True}, "does not support cross_self_attention"),
         (
             {"decoder_normalize_before": True},
             "encoder_normalize_before and decoder_normalize_before",
-        ),
-        (
-            {"decoder_embed_dim": 24},
-            "encoder_embed_dim and decoder_embed_dim must be equal, .* got 12 and 24",
-        ),
-        (
-            {"decoder_output_dim": 24},
-            "decoder_output_dim must be equal to decoder_embed_dim, got 24 and 12",
         ),
         ({"encoder_layers": 1}, r"encoder\.layers\.1\.\S+ has no place"),
         ({"encoder_layers": 3}, r"encoder\.layers\.2\.\S+, our \S+, is missing"),
@@ -856,32 +747,27 @@ def test_rejects_unsupported_fairseq_options(options, message, tmp_path):
 
 
 def test_rejects_files_that_are_not_fairseq_checkpoints(tmp_path):
-    with pytest.raises(ValueError, match="must hold its weights under 'model'"):
-        read_fairseq(saved(tmp_path, {"weights": {}}))
-    with pytest.raises(ValueError, match="must hold its options under 'args' or 'cfg'"):
-        read_fairseq(saved(tmp_path, {"model": {"a": torch.zeros(1)}}))
     options = argparse.Namespace(arch="lstm")
-    with pytest.raises(ValueError, match="must have encoder_layers"):
-        read_fairseq(saved(tmp_path, {"model": {"a": torch.zeros(1)}, "args": options}))
-    with pytest.raises(ValueError, match="'model' must hold tensors only, but b is not a tensor"):
-        read_fairseq(saved(tmp_path, {"model": {"b": [1]}, "args": options}))
+    for content in ({"weights": {}}, {"model": {"a": torch.zeros(1)}, "args": options}):
+        with pytest.raises(ValueError, match="must be a checkpoint of a transformer that fairseq"):
+            read_fairseq(saved(tmp_path, content))
     lopsided = fairseq_checkpoint(pre_norm=True)
     lopsided["model"]["decoder.version"] = torch.tensor([2.0])
-    with pytest.raises(ValueError, match="Either both halves must end in layer_norm or none"):
+    with pytest.raises(ValueError, match=r"encoder\.layer_norm\.\S+ has no place"):
         read_fairseq(saved(tmp_path, lopsided))
     lengths = fairseq_checkpoint(learned=True)
     lengths["model"]["decoder.embed_positions.weight"] = torch.zeros(30, 12)
-    with pytest.raises(ValueError, match=r"max_target_positions must be equal, .* got 32 and 28"):
+    with pytest.raises(ValueError, match=r"decoder\.embed_positions.* must have shape \(34, 12\)"):
         read_fairseq(saved(tmp_path, lengths))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_relative_positions": 20}, "max_relative_positions must be 0, .* got 20"),
-        ({"layer_norm": "rms"}, "layer_norm must be 'standard', .* got 'rms'"),
-        ({"pos_ffn_activation_fn": "silu"}, "pos_ffn_activation_fn must be one of relu, gelu"),
-        ({"decoder_type": "rnn"}, "decoder_type must be 'transformer', .* got 'rnn'"),
+        ({"max_relative_positions": 20}, "max_relative_positions must be 0, got 20"),
+        ({"layer_norm": "rms"}, "layer_norm must be 'standard', got 'rms'"),
+        ({"pos_ffn_activation_fn": "silu"}, "pos_ffn_activation_fn must be 'relu' or 'gelu'"),
+        ({"decoder_type": "rnn"}, "decoder_type must be 'transformer', got 'rnn'"),
     ],
 )
 def test_rejects_unsupported_opennmt_options(options, message, tmp_path):
@@ -893,21 +779,13 @@ def test_rejects_unsupported_opennmt_options(options, message, tmp_path):
 
 def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
     whole = opennmt_checkpoint()
-    with pytest.raises(ValueError, match="must have an entry 'generator'"):
+    with pytest.raises(ValueError, match="must be a checkpoint of OpenNMT-py 3, with 'opt' and"):
+        read_opennmt(saved(tmp_path, without(whole, "vocab")))
+    with pytest.raises(ValueError, match=r"generator\.weight .*is missing"):
         read_opennmt(saved(tmp_path, without(whole, "generator")))
-    with pytest.raises(ValueError, match="'vocab' must hold lists of tokens"):
-        read_opennmt(saved(tmp_path, whole | {"vocab": {"src": "fields"}}))
-    vocabulary = whole["vocab"] | {"tgt": ["x", "y"]}
-    with pytest.raises(
-        ValueError,
-        match="'vocab' of the decoder must have one token for each of the model's 45 embeddings, got 2",
-    ):
-        read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
-    tokens = [
-        f"t{n}" if token == "</s>" else token for n, token in enumerate(whole["vocab"]["tgt"])
-    ]
-    vocabulary = whole["vocab"] | {"tgt": tokens}
-    with pytest.raises(ValueError, match="The target vocabulary must contain the token '</s>'"):
+    vocabulary = whole["vocab"] | {"tgt": whole["vocab"]["tgt"][:-1]}
+    message = "the target's vocabulary must have one token for each of the model's 45 embeddings"
+    with pytest.raises(ValueError, match=message):
         read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
     vocabulary = whole["vocab"] | {"src": ["<blank>", "<unk>", *whole["vocab"]["src"][2:]]}
     with pytest.raises(
@@ -915,24 +793,15 @@ def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
         match="<blank> must have the same id in both vocabularies, got 0 in the source's and 1",
     ):
         read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
-    model = without(whole["model"], "encoder.embeddings.make_embedding.pe.pe")
-    with pytest.raises(ValueError, match=r"make_embedding\.pe\.pe is missing"):
-        read_opennmt(saved(tmp_path, whole | {"model": model}))
 
 
 def test_rejects_folders_of_other_or_damaged_models(opus, tmp_path):
-    with pytest.raises(FileNotFoundError, match="No such directory"):
-        read_marian(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"holds no model: there is no config\.json"):
         read_marian(tmp_path)
-    with pytest.raises(ValueError, match="model_type must be 'fsmt', got 'marian'"):
+    with pytest.raises(ValueError, match="weight"):
         read_fsmt(opus)
     shutil.copytree(opus, tmp_path / "copy")
     weights = tmp_path / "copy" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises((OSError, ValueError), match="copy"):
-        read_marian(tmp_path / "copy")
     tensors = MarianMTModel.from_pretrained(opus).state_dict()
     kept = {
         name: tensor.clone()
@@ -954,17 +823,20 @@ def test_rejects_folders_of_other_or_damaged_models(opus, tmp_path):
 
 
 class Harmful:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
     def __reduce__(self):
-        return print, ("ran",)
+        return os.mkdir, (str(self.path),)
 
 
-def test_rejects_pickles_that_run_code(tmp_path, capsys):
-    path = saved(tmp_path, {"model": Harmful()})
-    with pytest.raises(
-        ValueError, match=r"must hold tensors and settings only, but it also holds .*print"
-    ):
+def test_rejects_pickles_that_run_code(tmp_path):
+    path = saved(tmp_path, {"model": Harmful(tmp_path / "ran")})
+    with pytest.raises(ValueError, match=r"holds posix\.mkdir\. A pickle can run code"):
         read_checkpoint_file(path)
-    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_checkpoint_of_opennmt_2_is_to_be_converted(tmp_path, monkeypatch):
@@ -976,7 +848,7 @@ def test_a_checkpoint_of_opennmt_2_is_to_be_converted(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     path = saved(tmp_path, opennmt_checkpoint() | {"vocab": {"src": fields.TextMultiField()}})
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"also holds onmt\..*convert it with its tools/convertv2"):
+    with pytest.raises(ValueError, match=r"holds onmt\..*convert it with tools/convertv2"):
         read_opennmt(path)
 
 
@@ -994,18 +866,14 @@ def test_training_statistics_of_fairseq_are_ignored(tmp_path, monkeypatch):
     assert read_fairseq(path).config.encoder_layers == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (b"", OSError, "is damaged, or not a checkpoint"),
-        (b"not a checkpoint", OSError, "is damaged, or torch.save did not write it"),
-        (pickle.dumps([1, 2]), OSError, "is damaged, or torch.save did not write it"),
-    ],
-)
-def test_rejects_files_that_are_not_checkpoints(content, error, message, tmp_path):
-    (tmp_path / "model.pt").write_bytes(content)
-    with pytest.raises(error, match=message):
-        read_checkpoint_file(tmp_path / "model.pt")
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps([1, 2])])
+def test_rejects_files_that_are_not_checkpoints(content, tmp_path):
+    for name in ("model.pt", "model.safetensors"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(OSError, match="is damaged, or not a checkpoint"):
+            read_checkpoint_file(tmp_path / name)
+        with pytest.raises(FileNotFoundError, match=r"none"):
+            read_checkpoint_file((tmp_path / "none").with_suffix(Path(name).suffix))
 
 
 def test_truncated_checkpoint_is_reported_as_damaged(tmp_path):
@@ -1013,25 +881,14 @@ def test_truncated_checkpoint_is_reported_as_damaged(tmp_path):
         torch.save(fairseq_checkpoint(), tmp_path / "model.pt", **options)
         whole = (tmp_path / "model.pt").read_bytes()
         (tmp_path / "model.pt").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(
-            OSError, match=r"is damaged, or (not a checkpoint|torch.save did not write it)"
-        ):
+        with pytest.raises(OSError, match="is damaged, or not a checkpoint"):
             read_fairseq(tmp_path / "model.pt")
-    with pytest.raises(FileNotFoundError, match=r"No such file: .*none\.pt"):
-        read_checkpoint_file(tmp_path / "none.pt")
-    with pytest.raises(ValueError, match="must hold a dictionary of tensors, got list"):
-        read_checkpoint_file(saved(tmp_path, [torch.zeros(1)]))
-    (tmp_path / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(
-        OSError, match=r"is damaged, or (not a checkpoint|torch.save did not write it)"
-    ):
-        read_checkpoint_file(tmp_path / "model.safetensors")
 
 
 def test_state_dict_in_safetensors_is_read(tmp_path):
     state = {name: tensor.contiguous() for name, tensor in annotated_state().items()}
     save_file(state, tmp_path / "weights.safetensors")
-    foreign = read_annotated(tmp_path / "weights.safetensors", HEADS_OF_ANNOTATED)
+    foreign = annotated(tmp_path / "weights.safetensors")
     assert foreign.config.encoder_layers == 2
 
 
@@ -1181,35 +1038,28 @@ def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"system": "moses"}, "system must be one of marian, fsmt"),
-        ({"system": "marian", "names": "{}"}, "--names is not for --system marian"),
-        ({"system": "torch", "hub": True}, "--hub is not for --system torch"),
-        ({"system": "annotated", "source_dictionary": "a"}, "--source_dictionary needs --target"),
-        ({"system": "fairseq", "bpe_codes": "a"}, "--bpe_codes needs --source_dictionary"),
-        (
-            {"system": "fairseq", "source_dictionary": "a", "target_lang": "de"},
-            "--target_lang needs --bpe_codes",
-        ),
-    ],
+    ("system", "flag"),
+    [("marian", "--names"), ("torch", "--hub"), ("opennmt", "--config"), ("fsmt", "--bpe_codes")],
 )
-def test_rejects_flags_of_another_system(options, message):
-    with pytest.raises(ValueError, match=message):
-        ImportFlags(source="x", output="y", **options)
+def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag):
+    given = ("--system", system, "--source", "x", "--output", "y")
+    code, _, err = run("import_weights.py", *given, flag, "a")
+    assert code == 2 and f"unrecognized arguments: {flag} a" in err
+    owner = next(
+        name
+        for name, system in SYSTEMS.items()
+        if flag[2:] in {field.name for field in dataclasses.fields(system.options)}
+    )
+    code, out, _ = run("import_weights.py", "--system", owner, "--help")
+    assert code == 0 and flag in out
+    code, out, _ = run("import_weights.py", "--help")
+    assert code == 0 and flag not in out
 
 
-def test_rejects_flags_that_are_not_yaml_mappings():
-    with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="8 heads"))
-    with pytest.raises(ValueError, match="config must be a YAML mapping"):
-        read_foreign_model(ImportFlags(output="y", system="torch", source="x", config="{a: ["))
-    with pytest.raises(
-        ValueError, match=r"names must be one or more of transformer, .* got 'encoder'"
-    ):
-        read_foreign_model(
-            ImportFlags(output="y", system="torch", source="x", names="{encoder: core}")
-        )
+def test_config_must_be_a_yaml_mapping():
+    for text in ("8 heads", "{a: ["):
+        with pytest.raises(ValueError, match="config must be a YAML mapping"):
+            read_annotated(annotated_state(), AnnotatedOptions(text))
 
 
 def test_rejects_bad_words_of_several_ids(model_folder):

@@ -10,10 +10,9 @@ import pytest
 import torch
 from conftest import small_model
 from test_ctranslate2 import CONFIGS, TEXTS
-from transformers import AutoTokenizer, GenerationConfig, MarianConfig
+from transformers import AutoTokenizer, MarianConfig
 
 from modeling_aiayn.interop.onnx_export import export_onnx
-from modeling_aiayn.interop.onnx_parity import OnnxModel, count_equal
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 
@@ -75,33 +74,35 @@ def check_logits(model, tokenizer, encoder, decoder, padding_side):
     assert lengths["past_key_values.0.encoder.key"] == ids.shape[1]
 
 
+def greedy(folder, ids, mask, steps):
+    """The ids of greedy search by onnxruntime, as the clients compute them, [B, steps]."""
+    encoder, decoder = sessions(folder)
+    (states,) = encoder.run(None, {"input_ids": ids, "attention_mask": mask})
+    past = {
+        x.name: np.zeros((len(ids), x.shape[1], 0, x.shape[3]), "f")
+        for x in decoder.get_inputs()[3:]
+    }
+    columns = [np.zeros((len(ids), 1), int)]
+    for _ in range(steps):
+        logits, past = decode(decoder, mask, states, columns[-1], past)
+        columns.append(logits[:, -1:].argmax(-1))
+    return np.concatenate(columns[1:], 1)
+
+
 def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
-    """Also where the model's own rules are beam search, and outputs end at different lengths."""
+    """Also where outputs end at different lengths."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
     with torch.no_grad():
         model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 1.5
-    model.generation_config.num_beams = 4
-    model.generation_config.early_stopping = True
-    model.generation_config.num_return_sequences = 2
-    model.generation_config.no_repeat_ngram_size = 2
-    model.generation_config.suppress_tokens = [9, 12]
-    translator = Translator(model, tokenizer)
-    folder = exported(translator, tmp_path / "onnx", "float32", "int8")
+    folder = exported(Translator(model, tokenizer), tmp_path / "onnx")
     texts = [f"{text} {word}" for text in TEXTS if text for word in ("", "my", "a red cat")]
-    assert count_equal(translator, folder, texts, "float32") == len(texts)
-    ids = tokenizer(texts[:5], padding=True, return_tensors="np")
-    found = OnnxModel(folder, GenerationConfig.from_pretrained(folder), "float32").greedy(
-        ids.input_ids, ids.attention_mask
-    )
-    assert len({len(row) for row in found}) > 2 and sum(row[-1] == 2 for row in found) > 2
-    # Other ids may end an output, too.
-    model.generation_config.eos_token_id = [2, found[0][0]]
-    assert count_equal(translator, folder, texts, "float32") == len(texts)
-    model.generation_config.eos_token_id = 2
-    # A different model is found out.
-    with torch.no_grad():
-        model.lm_head.bias[9] = 50.0
-    assert count_equal(translator, folder, texts, "float32") == 0
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    found = greedy(folder, batch.input_ids.numpy(), batch.attention_mask.numpy(), 20)
+    expected = model.generate(**batch, num_beams=1, max_new_tokens=20)[:, 1:].numpy()
+    lengths = [row.index(2) + 1 if 2 in row else len(row) for row in expected.tolist()]
+    assert len({*lengths}) > 2
+    for ours, theirs, length in zip(expected, found, lengths, strict=True):
+        assert (ours[:length] == theirs[:length]).all()
 
 
 def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
@@ -155,13 +156,6 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
     for translator, message in wrong:
         with pytest.raises(ValueError, match=message):
             exported(translator, tmp_path / "wrong")
-    for dtypes in (("float16",), ("int8", "int4")):
-        with pytest.raises(
-            ValueError, match=r"dtypes must be one or more of float32, int8, got \['"
-        ):
-            exported(Translator(model, tokenizer), tmp_path / "wrong", *dtypes)
-    with pytest.raises(ValueError, match=r"one or more of float32, int8, got \[\]"):
-        export_onnx(Translator(model, tokenizer), tmp_path / "wrong", ())
     assert not (tmp_path / "wrong").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -169,14 +163,12 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         exported(Translator(model, tokenizer), tmp_path / "full")
 
 
-def test_the_script_exports_and_compares(run, model_folder, tmp_path, monkeypatch):
-    (tmp_path / "texts").write_text("The dog sees.\n\nWe see.\n")
+def test_the_script_exports(run, model_folder, tmp_path, monkeypatch):
     folder = tmp_path / "onnx"
     command = ("export_onnx.py", "--model", model_folder, "--output", folder)
-    code, out, err = run(*command, "--file", tmp_path / "texts", "--dtypes", "float32")
+    code, _, err = run(*command, "--dtypes", "float32")
     assert code == 0, err
     assert not re.search("INFO|WARN|torchvision", err)  # of the exporters: hundreds of lines
-    assert out == f"{folder} (float32): the same greedy ids as generate() for 2 of 2 texts\n"
     assert not list((folder / "onnx").glob("*_quantized*"))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     code, out, err = run(*command)

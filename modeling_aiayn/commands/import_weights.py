@@ -8,73 +8,60 @@ aiayn import-weights --system annotated --source weights.pt --output models/anno
     --config '{encoder_attention_heads: 8, decoder_attention_heads: 8}'
 
 Then: aiayn translate --model models/opus-en-de
+
+Each system has further flags: --system SYSTEM --help shows them.
 """
 
 import sys
-from collections.abc import Callable
-from dataclasses import fields
-from pathlib import Path
-from typing import Any
+from argparse import ArgumentParser
+from dataclasses import dataclass
 
 import torch
+from transformers.hf_argparser import HfArg
 
-from ..data.parsing import parse_mapping
-from ..interop.annotated import read_annotated
-from ..interop.examples import Examples
-from ..interop.fairseq import FairseqText, read_fairseq
-from ..interop.foreign_model import ForeignModel
-from ..interop.fsmt import read_fsmt
 from ..interop.importing import import_model
-from ..interop.library_models import fetch
-from ..interop.marian import read_marian
-from ..interop.opennmt import read_opennmt
-from ..interop.torch_transformer import TorchNames, read_torch_transformer
+from ..interop.parity import SOURCES, Examples
+from ..interop.systems import SYSTEMS
 from .command_line import parse_arguments
-from .import_flags import SYSTEM_FLAGS, ImportFlags
 
 
-def read_foreign_model(flags: ImportFlags) -> ForeignModel:
-    """Read the model that the flags name."""
-    path = fetch(flags.source) if flags.hub else Path(flags.source)
-    config, names = parse_mapping("config", flags.config), parse_mapping("names", flags.names)
-    dictionaries = None
-    if flags.source_dictionary and flags.target_dictionary:
-        dictionaries = (flags.source_dictionary, flags.target_dictionary)
-    text = {name: getattr(flags, name) for name in SYSTEM_FLAGS["fairseq"]}
-    readers: dict[str, Callable[[], ForeignModel]] = {
-        "marian": lambda: read_marian(path),
-        "fsmt": lambda: read_fsmt(path),
-        "fairseq": lambda: read_fairseq(path, FairseqText(**_without_none(text))),
-        "torch": lambda: read_torch_transformer(path, _torch_names(names), config),
-        "annotated": lambda: read_annotated(path, config, dictionaries),
-        "opennmt": lambda: read_opennmt(path),
-    }
-    return readers[flags.system]()
+@dataclass
+class ImportFlags:
+    """The foreign model, the folder to write, and the size of the comparison."""
 
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _torch_names(names: dict[str, str]) -> TorchNames:
-    known = [each.name for each in fields(TorchNames)]
-    for name in names:
-        if name not in known:
-            raise ValueError(f"names must be one or more of {', '.join(known)}, got {name!r}.")
-    return TorchNames(**names)
+    system: str = HfArg(help="System that wrote the model.", metadata={"choices": sorted(SYSTEMS)})
+    source: str = HfArg(
+        help="marian, fsmt: a folder, or with --hub a repository. Other systems: the file of the "
+        "checkpoint or state dict."
+    )
+    output: str = HfArg(help="Folder to write.")
+    sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
+    dtype: str | None = HfArg(
+        default=None,
+        help="Type of the written weights. Default: unchanged.",
+        metadata={"choices": ["float32", "bfloat16", "float16"]},
+    )
+    check: str | None = HfArg(
+        default=None,
+        help="File of torch.save with input_ids, decoder_input_ids, and the logits that the "
+        "original module computed for them. The import checks that it computes the same logits.",
+    )
+    license: str = HfArg(default="other", help="Licence of the weights, for the model card.")
 
 
 def main() -> None:
     """Read, convert, compare, write, report."""
-    (flags,) = parse_arguments(__doc__, ImportFlags)
-    foreign = read_foreign_model(flags)
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--system")
+    chosen = SYSTEMS.get(parser.parse_known_args()[0].system)
+    flags, *options = parse_arguments(__doc__, ImportFlags, *([chosen.options] if chosen else []))
+    foreign = SYSTEMS[flags.system].read(flags.source, *options)
     report = import_model(
         foreign,
         flags.output,
         sources=flags.sources,
         dtype=None if flags.dtype is None else getattr(torch, flags.dtype),
         license=flags.license,
-        repo_id=flags.source if flags.hub else None,
         examples=None if flags.check is None else Examples.read(flags.check),
         show_progress=True,
     )

@@ -1,20 +1,14 @@
 """Weights of the Annotated Transformer (Rush et al., 2018 and 2022)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..data.lines import read_lines
-from .foreign_model import (
-    ASSUMED_FIELDS,
-    INFERRED_FIELDS,
-    ForeignModel,
-    check_given_fields,
-    read_foreign,
-)
+from .foreign_model import ASSUMED_FIELDS, ConfigOptions, ForeignModel, read_foreign
 from .layout import shared_position_table
 from .pickled import dtype_of, read_state_dict
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
@@ -48,36 +42,36 @@ ANNOTATED_SPECIAL_IDS = {
 ANNOTATED_LAYER_NORM_EPS = 1e-12
 
 
+@dataclass(frozen=True)
+class AnnotatedOptions(ConfigOptions):
+    """What the state dict does not show: fields of the configuration, and the words."""
+
+    source_dictionary: str | Path | None = HfArg(
+        default=None,
+        help="File with a word per line, in the order of their ids. Texts are then words with "
+        "spaces between them. Default: no tokenizer.",
+    )
+    target_dictionary: str | Path | None = HfArg(
+        default=None, help="The same for the target. Default: the source's."
+    )
+
+
 def read_annotated(
-    source: str | Path | Mapping[str, Tensor],
-    fields: Mapping[str, Any],
-    vocabularies: tuple[str | Path, str | Path] | None = None,
+    source: str | Path | Mapping[str, Tensor], options: AnnotatedOptions
 ) -> ForeignModel:
     """Read an Annotated Transformer: pre-norm by the sample's deviation, biases everywhere.
 
     Args:
         source: Its state dict, or a file of it.
-        fields: Fields of `AiaynConfig`. encoder_attention_heads and decoder_attention_heads are
-            required; dropout and token ids where they are not the document's.
-        vocabularies: Files of source and target with one token a line, in the order of their ids.
-            Texts are then words with spaces between them. None: no tokenizer.
+        options: Its words, and fields of `AiaynConfig`: dropout and token ids are needed where
+            they are not the document's.
 
     Raises:
         OSError: A file is missing or damaged.
         ValueError: A tensor is missing, has the wrong shape, or belongs to no parameter.
     """
-    check_given_fields(fields, INFERRED_FIELDS)
     tensors = read_state_dict(source)
-    positions = shared_position_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe")
-    # In the document a source begins with <s> and ends with </s>; a target only ends with </s>.
-    templates = {"encoder": "<s> $A </s>", "decoder": "$A </s>"}
-    tokenizers = [
-        _word_tokenizer(path, tensors, half, template)
-        for path, (half, template) in zip(
-            vocabularies or (None, None), templates.items(), strict=True
-        )
-    ]
-    return read_foreign(
+    foreign = read_foreign(
         "The Annotated Transformer",
         ANNOTATED_NAMES,
         tensors,
@@ -88,23 +82,21 @@ def read_annotated(
             "attention_bias": True,
             "lm_head_bias": True,
             "layer_norm_eps": ANNOTATED_LAYER_NORM_EPS,
-            **fields,
+            **options.fields(),
         },
-        positions,
+        shared_position_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe"),
         has_sample_deviation=True,
         dtype=dtype_of(tensors),
         assumed_fields=ASSUMED_FIELDS,
-        source_tokenizer=tokenizers[0],
-        target_tokenizer=tokenizers[1],
     )
-
-
-def _word_tokenizer(
-    path: str | Path | None, tensors: Mapping[str, Tensor], half: str, template: str
-) -> PreTrainedTokenizerBase | None:
-    if path is None:
-        return None
-    tokens = read_lines(path)
-    embeddings = ANNOTATED_NAMES.get(tensors, f"model.{half}.embed_tokens.weight")
-    check_vocabulary_size(path, tokens, len(embeddings))
-    return tokenizer_of_pieces(tokens, OPENNMT_SPECIALS, template)
+    if options.source_dictionary is None:
+        return foreign
+    paths = (options.source_dictionary, options.target_dictionary or options.source_dictionary)
+    # In the document a source begins with <s> and ends with </s>; a target only ends with </s>.
+    templates = ("<s> $A </s>", "$A </s>")
+    tokenizers = []
+    for path, size, template in zip(paths, foreign.vocabulary_sizes, templates, strict=True):
+        words = read_lines(path)
+        check_vocabulary_size(path, words, size)
+        tokenizers.append(tokenizer_of_pieces(words, OPENNMT_SPECIALS, template))
+    return replace(foreign, source_tokenizer=tokenizers[0], target_tokenizer=tokenizers[1])

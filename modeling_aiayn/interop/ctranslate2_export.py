@@ -1,6 +1,5 @@
 """Export of our translation model to CTranslate2, and a comparison of the two engines."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from ..translation import Translator
 from ..translation.ctranslate2_engine import POSITIONS_FIELD, VOCABULARIES_FIELD
 from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
-from .export_checks import check_head_width, check_single_model
+from .library_models import check_head_width, copy_to_export
 
 # Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.
 EXPORTED_POSITIONS = 2048
@@ -78,7 +77,6 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
         raise ValueError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}."
         )
-    check_single_model(translator)
     folder = Path(folder)
     check_unused(folder)
     spec = _filled_spec(translator)
@@ -97,8 +95,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     config, decoding = translator.model.config, translator.model.generation_config
     check_exportable(config)
     rules = DecodingRules.from_generation_config(decoding, translator.model.lm_head.out_features)
-    # A copy, because CTranslate2 quantizes in place.
-    model = copy.deepcopy(translator.model).float().cpu()
+    model = copy_to_export(translator)  # CTranslate2 quantizes in place
     _exclude_from_softmax(model.lm_head, rules)
     spec = _empty_spec(config)
     loader = AiaynLoader()

@@ -1,20 +1,19 @@
 """Weights and dictionaries of fairseq's .pt files."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..saved.languages import set_languages
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
 from .layout import RECOGNISED_BY
-from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
+from .pickled import dtype_of, options_in, read_checkpoint_file
 from .vocabularies import (
     FAIRSEQ_SPECIALS,
     check_vocabulary_size,
@@ -72,56 +71,37 @@ UNSUPPORTED = (
     "adaptive_input",
     "adaptive_softmax_cutoff",
 )
-# Options that must agree between encoder and decoder, because our model has one for both.
-PAIRED = ("embed_dim", "normalize_before", "learned_pos")
+# Options of the architecture that a checkpoint must have for each half, and our fields.
+NEEDED = {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"}
 # Up to this version of the format a pre-norm half does not end in a norm.
 NORMLESS_VERSIONS = {"encoder": 1, "decoder": 2}
 
 
 @dataclass(frozen=True)
-class FairseqText:
-    """The preparation of a fairseq model's texts, which its checkpoint does not contain.
+class FairseqOptions:
+    """The preparation of a fairseq model's texts, which its checkpoint does not contain."""
 
-    Args:
-        source_dictionary: The source's dict.txt. None: no tokenizer.
-        target_dictionary: The target's dict.txt. None: the source's.
-        bpe_codes: subword-nmt's codes. Texts are then tokenized by Moses and split by the codes.
-            None: texts are already cut into pieces with spaces between them.
-        source_lang: Language of the source, for Moses.
-        target_lang: Language of the target, for Moses.
-    """
-
-    source_dictionary: str | Path | None = None
-    target_dictionary: str | Path | None = None
-    bpe_codes: str | Path | None = None
-    source_lang: str = "en"
-    target_lang: str = "de"
-
-    def tokenizers(self, sizes: tuple[int, int]) -> tuple[PreTrainedTokenizerBase | None, ...]:
-        """Build tokenizers for the model's vocabulary sizes; without a dictionary both are None."""
-        if self.source_dictionary is None:
-            return None, None
-        made = []
-        paths = (self.source_dictionary, self.target_dictionary or self.source_dictionary)
-        languages = (self.source_lang, self.target_lang)
-        for path, language, size in zip(paths, languages, sizes, strict=True):
-            tokens = read_fairseq_dictionary(path)
-            check_vocabulary_size(f"{path} with fairseq's four special tokens", tokens, size)
-            if self.bpe_codes is None:
-                made.append(tokenizer_of_pieces(tokens, SPECIAL_TOKENS))
-            else:
-                made.append(moses_tokenizer(tokens, self.bpe_codes, language))
-        if self.bpe_codes is not None:
-            set_languages(made[0], *languages)
-        return tuple(made)
+    source_dictionary: str | Path | None = HfArg(
+        default=None, help="The source's dict.txt. Default: no tokenizer."
+    )
+    target_dictionary: str | Path | None = HfArg(
+        default=None, help="The target's dict.txt. Default: the source's."
+    )
+    bpe_codes: str | Path | None = HfArg(
+        default=None,
+        help="The codes of subword-nmt. Texts are then tokenized by Moses and split by the codes. "
+        "Default: texts are already cut into pieces with spaces between them.",
+    )
+    source_lang: str = HfArg(default="en", help="With --bpe_codes: language of the source.")
+    target_lang: str = HfArg(default="de", help="With --bpe_codes: language of the target.")
 
 
-def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignModel:
+def read_fairseq(path: str | Path, options: FairseqOptions | None = None) -> ForeignModel:
     """Read a fairseq transformer: sinusoids in two halves, first position 2, start token `</s>`.
 
     Args:
         path: The .pt file, of any version, pre-norm or post-norm.
-        text: The preparation of its texts. None: no tokenizer.
+        options: The preparation of its texts. None: no tokenizer.
 
     Raises:
         OSError: A file is missing or damaged.
@@ -129,19 +109,22 @@ def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignMo
             names the option or tensor.
     """
     checkpoint = read_checkpoint_file(path)
-    if not isinstance(checkpoint.get("model"), Mapping):
-        raise ValueError(f"{path}: a fairseq checkpoint must hold its weights under 'model'.")
-    tensors = tensors_in(checkpoint["model"], f"{path}: 'model'")
-    options = _fairseq_options(checkpoint, path)
-    check_fairseq_options(options)
-    fields = _fairseq_fields(options, tensors)
+    tensors = dict(checkpoint.get("model") or {})
+    # Older files keep the options under "args", newer ones under "cfg".
+    cfg = options_in(checkpoint.get("cfg"))
+    architecture = options_in(checkpoint.get("args") or cfg.get("model"))
+    check_architecture(architecture, path)
+    fields = _fairseq_fields(architecture, tensors)
     positions = None
-    if options["encoder_learned_pos"]:
-        fields |= _learned_position_fields(tensors)
+    if architecture.get("encoder_learned_pos"):
+        table = FAIRSEQ_NAMES.get(tensors, "model.encoder.embed_positions.weight")
+        fields["max_position_embeddings"] = len(table) - FIRST_POSITION
+        fields["position_offset"] = FIRST_POSITION
     else:
-        positions = fairseq_sinusoids(int(options["encoder_embed_dim"]))
+        positions = fairseq_sinusoids(int(architecture["encoder_embed_dim"]))
     has_tied_output = any(
-        options.get(name) for name in ("share_all_embeddings", "share_decoder_input_output_embed")
+        architecture.get(name)
+        for name in ("share_all_embeddings", "share_decoder_input_output_embed")
     )
     if has_tied_output and "decoder.embed_tokens.weight" in tensors:
         # Older files store the tied matrix once.
@@ -150,12 +133,25 @@ def read_fairseq(path: str | Path, text: FairseqText | None = None) -> ForeignMo
     foreign = read_foreign(
         "fairseq", FAIRSEQ_NAMES, tensors, fields, positions, dtype=dtype_of(tensors)
     )
-    sizes = (
-        foreign.config.vocab_size,
-        foreign.config.decoder_vocab_size or foreign.config.vocab_size,
-    )
-    source, target = (text or FairseqText()).tokenizers(sizes)
-    return dataclasses.replace(foreign, source_tokenizer=source, target_tokenizer=target)
+    return _with_tokenizers(foreign, options or FairseqOptions())
+
+
+def _with_tokenizers(foreign: ForeignModel, options: FairseqOptions) -> ForeignModel:
+    if options.source_dictionary is None:
+        return foreign
+    tokenizers = []
+    paths = (options.source_dictionary, options.target_dictionary or options.source_dictionary)
+    languages = (options.source_lang, options.target_lang)
+    for path, language, size in zip(paths, languages, foreign.vocabulary_sizes, strict=True):
+        tokens = read_fairseq_dictionary(path)
+        check_vocabulary_size(f"{path} with fairseq's four special tokens", tokens, size)
+        if options.bpe_codes is None:
+            tokenizers.append(tokenizer_of_pieces(tokens, SPECIAL_TOKENS))
+        else:
+            tokenizers.append(moses_tokenizer(tokens, options.bpe_codes, language))
+    if options.bpe_codes is not None:
+        set_languages(tokenizers[0], *languages)
+    return replace(foreign, source_tokenizer=tokenizers[0], target_tokenizer=tokenizers[1])
 
 
 def fairseq_sinusoids(d_model: int) -> Tensor:
@@ -166,54 +162,30 @@ def fairseq_sinusoids(d_model: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
-def _fairseq_options(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Find the model's options; older files keep them under "args", newer ones under "cfg"."""
-    configuration = options_in(checkpoint.get("cfg")) or {}
-    options = options_in(checkpoint.get("args") or configuration.get("model"))
-    if options is None:
-        raise ValueError(
-            f"{path}: a fairseq checkpoint must hold its options under 'args' or 'cfg'."
-        )
-    for half in ("encoder", "decoder"):
-        for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
-            if f"{half}_{name}" not in options:
-                raise ValueError(
-                    f"{path}: the options of a fairseq transformer must have {half}_{name}. This "
-                    "checkpoint has another architecture."
-                )
-        options.setdefault(f"{half}_learned_pos", False)
-        options.setdefault(f"{half}_normalize_before", False)
-    return options
-
-
-def check_fairseq_options(options: Mapping[str, Any]) -> None:
-    """Check that our model supports fairseq's options; the error names the unsupported option."""
+def check_architecture(options: Mapping[str, Any], path: str | Path) -> None:
+    """Check that a checkpoint's options are a transformer's, and that our model supports them."""
+    if "encoder_attention_heads" not in options:
+        raise ValueError(f"{path} must be a checkpoint of a transformer that fairseq wrote.")
     for name in UNSUPPORTED:
         if options.get(name):
             raise ValueError(f"This model does not support {name}, got {options[name]!r}.")
-    for name in PAIRED:
-        encoder, decoder = options[f"encoder_{name}"], options[f"decoder_{name}"]
-        if encoder != decoder:
-            raise ValueError(
-                f"encoder_{name} and decoder_{name} must be equal, because this model has one "
-                f"setting for both, got {encoder!r} and {decoder!r}."
-            )
-    width = options.get("decoder_output_dim", options["decoder_embed_dim"])
-    if width != options["decoder_embed_dim"]:
+    norms = [options.get(f"{half}_normalize_before", False) for half in ("encoder", "decoder")]
+    if norms[0] != norms[1]:
         raise ValueError(
-            "decoder_output_dim must be equal to decoder_embed_dim, got "
-            f"{width} and {options['decoder_embed_dim']}."
+            "encoder_normalize_before and decoder_normalize_before must be equal, because this "
+            f"model has one setting for both, got {norms[0]!r} and {norms[1]!r}."
         )
 
 
 def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for half in ("encoder", "decoder"):
-        fields[f"{half}_layers"] = options[f"{half}_layers"]
-        fields[f"{half}_attention_heads"] = options[f"{half}_attention_heads"]
-        fields[f"{half}_ffn_dim"] = options[f"{half}_ffn_embed_dim"]
+    sizes = {
+        f"{half}_{ours}": options[f"{half}_{theirs}"]
+        for half in ("encoder", "decoder")
+        for theirs, ours in NEEDED.items()
+    }
+    is_pre_norm = options.get("encoder_normalize_before", False)
     return {
-        **fields,
+        **sizes,
         **FAIRSEQ_SPECIAL_IDS,
         "dropout": options.get("dropout", 0.0),
         "attention_dropout": options.get("attention_dropout", 0.0),
@@ -222,35 +194,18 @@ def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
             options.get("activation_dropout") or options.get("relu_dropout", 0.0)
         ),
         "activation_function": options.get("activation_fn", "relu"),
-        "norm_first": options["encoder_normalize_before"],
-        "final_norm": _has_final_norm(options, tensors),
+        "norm_first": is_pre_norm,
+        "final_norm": is_pre_norm and _has_final_norms(tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "attention_bias": True,
         "scale_embedding": not options.get("no_scale_embedding", False),
     }
 
 
-def _has_final_norm(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether both halves end in a norm: in pre-norm, except in the oldest files."""
-    has_norm = {}
-    for half, last in NORMLESS_VERSIONS.items():
-        version = tensors.get(f"{half}.version", torch.ones(1))
-        is_new = version.numel() > 0 and bool(version.max() > last)
-        has_norm[half] = is_new and bool(options[f"{half}_normalize_before"])
-    if len(set(has_norm.values())) > 1:
-        raise ValueError(
-            "Either both halves must end in layer_norm or none, got encoder.layer_norm "
-            f"{has_norm['encoder']} and decoder.layer_norm {has_norm['decoder']}."
-        )
-    return has_norm["encoder"]
-
-
-def _learned_position_fields(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    tables = [tensors.get(f"{half}.embed_positions.weight") for half in ("encoder", "decoder")]
-    lengths = [0 if table is None else len(table) - FIRST_POSITION for table in tables]
-    if lengths[0] != lengths[1]:
-        raise ValueError(
-            "max_source_positions and max_target_positions must be equal, because this model has "
-            f"one setting for both, got {lengths[0]} and {lengths[1]}."
-        )
-    return {"max_position_embeddings": lengths[0], "position_offset": FIRST_POSITION}
+def _has_final_norms(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the halves of a pre-norm model end in a norm, as in all but the oldest files."""
+    versions = {half: tensors.get(f"{half}.version", torch.ones(1)) for half in NORMLESS_VERSIONS}
+    return all(
+        version.numel() > 0 and bool(version.max() > NORMLESS_VERSIONS[half])
+        for half, version in versions.items()
+    )

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
-from ..data.parsing import check_config_fields
+from ..data.parsing import check_config_fields, parse_mapping
 from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
@@ -23,6 +24,7 @@ ASSUMED_FIELDS = (
     *("encoder_attention_heads", "decoder_attention_heads", "decoder_start_token_id"),
     *("bos_token_id", "pad_token_id", "eos_token_id"),
 )
+
 
 @dataclass(frozen=True)
 class ForeignModel:
@@ -60,6 +62,11 @@ class ForeignModel:
     assumed_fields: tuple[str, ...] = ()
     repo_id: str | None = None
 
+    @property
+    def vocabulary_sizes(self) -> tuple[int, int]:
+        """The number of embeddings of the source and of the target."""
+        return self.config.vocab_size, self.config.decoder_vocab_size or self.config.vocab_size
+
     def position_encodings(self, half: str) -> Tensor:
         """Return one half's encodings from the first token's position on, in the foreign layout.
 
@@ -77,17 +84,33 @@ class ForeignModel:
         return table[self.config.position_offset :]
 
 
-def check_given_fields(fields: Mapping[str, Any]) -> None:
-    """Check the fields of `AiaynConfig` that a user passes beside a plain state dict.
+@dataclass(frozen=True)
+class ConfigOptions:
+    """What a plain state dict does not show."""
 
-    The numbers of heads are required. Fields that the tensors determine have no effect.
-    """
-    check_config_fields(fields, "config")
-    for name in ("encoder_attention_heads", "decoder_attention_heads"):
-        if name not in fields:
-            raise ValueError(
-                f"{name} cannot be inferred from the weights. Pass it in fields (--config)."
-            )
+    config: dict[str, Any] | str | None = HfArg(
+        default=None,
+        help="Fields of AiaynConfig that cannot be inferred from the weights, as YAML: "
+        "'{encoder_attention_heads: 8, decoder_attention_heads: 8}'. Both are required.",
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields. Those that the tensors determine have no effect.
+
+        Raises:
+            ValueError: There is no such field, or a number of heads is missing.
+        """
+        fields = mapping_in("config", self.config)
+        check_config_fields(fields, "config")
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if name not in fields:
+                raise ValueError(f"{name} cannot be inferred from the weights. Pass it in config.")
+        return fields
+
+
+def mapping_in(flag: str, given: dict[str, Any] | str | None) -> dict[str, Any]:
+    """Return the mapping in an option: itself, or the YAML that a user typed."""
+    return given if isinstance(given, dict) else parse_mapping(flag, given)
 
 
 def read_foreign(

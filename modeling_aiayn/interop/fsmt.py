@@ -6,7 +6,7 @@ from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrained
 
 from ..saved.languages import set_languages
 from .foreign_model import ForeignModel
-from .library_models import Tokenizers, load_if_present, open_peer, read_peer
+from .library_models import HubOptions, Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
 
 FSMT_NAMES = NameTable(
@@ -21,22 +21,25 @@ FSMT_NAMES = NameTable(
 )
 
 
-def read_fsmt(source: str | Path | FSMTForConditionalGeneration) -> ForeignModel:
+def read_fsmt(
+    source: str | Path | FSMTForConditionalGeneration, options: HubOptions | None = None
+) -> ForeignModel:
     """Read an FSMT model: post-norm, attention biases, sinusoids in two halves.
 
     Its first token has the position `pad_token_id` + 1.
 
     Args:
-        source: The model, or its folder. A folder's tokenizers are read too.
+        source: The model, its folder, or its repository. The tokenizers are read too.
+        options: Where the model is. None: in a folder.
 
     Raises:
-        OSError: There is no such folder, or it cannot be read.
+        OSError: There is no such model, or it cannot be read.
         ValueError: A weight is missing, is not finite, or has another shape than the
             configuration says.
     """
-    given, tokenizers = open_peer(FSMTForConditionalGeneration, source, fsmt_tokenizers)
-    first_position = given.config.pad_token_id + 1
-    return read_peer("FSMT", FSMT_NAMES, given, tokenizers, first_position=first_position)
+    given = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)
+    first_position = given.model.config.pad_token_id + 1
+    return read_peer("FSMT", FSMT_NAMES, given, first_position=first_position)
 
 
 def fsmt_tokenizers(folder: Path) -> Tokenizers:

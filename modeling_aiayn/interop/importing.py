@@ -6,13 +6,11 @@ from pathlib import Path
 import torch
 from huggingface_hub import ModelCardData
 
-from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.languages import Languages, saved_languages
 from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from .examples import Examples
 from .foreign_model import ForeignModel, convert
-from .parity import SOURCES, ImportReport, compare_models
+from .parity import SOURCES, Examples, ImportReport, compare_models
 from .reference import ReferenceModel
 
 CARD = """---
@@ -49,7 +47,6 @@ def import_model(
     sources: int = SOURCES,
     dtype: torch.dtype | None = None,
     license: str = "other",
-    repo_id: str | None = None,
     examples: Examples | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
@@ -61,7 +58,6 @@ def import_model(
         sources: Number of random sources to compare on.
         dtype: Type of the written weights. None: the type that they were stored in.
         license: The weights' licence, for the model card.
-        repo_id: Repository of the original on the Hub, for the model card.
         examples: Outputs of the original module, to compare with.
         show_progress: Whether to show a progress bar on stderr.
 
@@ -84,78 +80,45 @@ def import_model(
     report = compare_models(
         model, reference, name, sources, show_progress, positions, dtype_of_comparison
     )
-    report = replace(
-        report,
-        assumed=_assumptions(foreign),
-        examples=None if examples is None else check_examples(foreign, model, examples),
-    )
-    if not report.is_within():
-        raise ValueError(
-            "The imported model must be the same as the original, but they differ. Nothing was "
-            f"written.\n{report}"
-        )
+    values = (f"{name}={getattr(foreign.config, name)!r}" for name in foreign.assumed_fields)
+    assumed = ", ".join(values)
+    proof = None if examples is None else examples.check(model, assumed)
+    report = replace(report, assumed=assumed, examples=proof)
+    report.check()
     with new_folder(folder) as unfinished:
-        _write_model(foreign, model.to(dtype or foreign.dtype), unfinished)
-        metadata = _metadata(license, repo_id, saved_languages(unfinished))
-        card = imported_model_card(foreign, folder.name, report, metadata)
+        model.to(dtype or foreign.dtype).save_pretrained(unfinished)
+        if foreign.source_tokenizer is not None:
+            foreign.source_tokenizer.save_pretrained(unfinished)
+        if foreign.target_tokenizer is not None:
+            foreign.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
+        languages = saved_languages(unfinished)
+        card = imported_model_card(foreign, folder.name, report, license, languages)
         (unfinished / "README.md").write_text(card, "utf-8")
     return report
 
 
-def _assumptions(foreign: ForeignModel) -> str:
-    values = {name: getattr(foreign.config, name) for name in foreign.assumed_fields}
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())
-
-
-def check_examples(
-    foreign: ForeignModel, model: AiaynForConditionalGeneration, examples: Examples
+def imported_model_card(
+    foreign: ForeignModel,
+    title: str,
+    report: ImportReport,
+    license: str,
+    languages: Languages | None,
 ) -> str:
-    """Check that a converted model gives the original's outputs; return the report's line.
-
-    Raises:
-        ValueError: The outputs differ. The message lists the assumed configuration values.
-    """
-    difference = examples.difference(model)
-    if not difference <= examples.tolerance:  # also for NaN
-        raise ValueError(
-            f"The outputs of the original module differ by {difference:.1e} of the largest logit "
-            f"from those of the imported model. Nothing was written. One of these assumptions must "
-            f"be wrong: {_assumptions(foreign) or 'the system or its version'}. Correct it with "
-            "--config."
-        )
-    return f"{len(examples.input_ids)} examples, difference {difference:.1e}"
-
-
-def _write_model(foreign: ForeignModel, model: AiaynForConditionalGeneration, folder: Path) -> None:
-    model.save_pretrained(folder)
-    if foreign.source_tokenizer is not None:
-        foreign.source_tokenizer.save_pretrained(folder)
-    if foreign.target_tokenizer is not None:
-        foreign.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
-
-
-def _metadata(license: str, repo_id: str | None, languages: Languages | None) -> str:
-    """The metadata of a card as YAML."""
-    return ModelCardData(
+    """Return the imported model's card, with the comparison, as Markdown."""
+    metadata = ModelCardData(
         language=None if languages is None else list(languages),
-        base_model=repo_id,
+        base_model=foreign.repo_id,
         license=license,
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "aiayn"],
-    ).to_yaml()
-
-
-def imported_model_card(
-    foreign: ForeignModel, title: str, report: ImportReport, metadata: str
-) -> str:
-    """Return the imported model's card, with the comparison, as Markdown."""
+    )
     left_out = [f"`{name}` ({why})" for name, why in foreign.taken.left_out.items()]
     tokenizer = foreign.source_tokenizer
     return CARD.format(
         title=title,
         system=foreign.system,
-        metadata=metadata,
+        metadata=metadata.to_yaml(),
         report=report,
         left_out=", ".join(left_out) or "nothing",
         absent=", ".join(f"`{name}`" for name in foreign.taken.absent_biases) or "none",

@@ -12,7 +12,7 @@ from ..saved.int8 import save_int8_weights
 from ..saved.whole_files import new_folder, write_file
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from .export_checks import check_single_model
+from .library_models import check_single_model
 
 CARD = """\
 ---

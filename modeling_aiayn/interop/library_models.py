@@ -1,4 +1,4 @@
-"""Models that transformers has a class for: Marian and FSMT share this reader.
+"""Models in classes of transformers: the reader of Marian and FSMT, and checks of exports.
 
 A model in its own class is called the peer of our model.
 """
@@ -6,36 +6,26 @@ A model in its own class is called the peer of our model.
 import copy
 import fnmatch
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import HfApi
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
-from ..data.parsing import read_json_object
-from ..saved.folders import (
-    check_model_folder,
-    check_settings_files,
-    check_weight_files,
-    check_weights,
-    named_load_errors,
-)
+from ..configuration_aiayn import AiaynConfig
+from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.folders import check_model_folder, check_weight_files, check_weights, named_load_errors
 from ..tokenization import portable_tokenizer
+from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
-from .pickled import read_checkpoint_file
 from .weight_names import NameTable
 
 # Tokenizers of source and target; None for a missing one.
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
-# Files of these tokenizers that the library reads without naming them in its errors.
-VOCABULARIES = ("vocab.json", "target_vocab.json", "vocab-src.json", "vocab-tgt.json")
 # Configuration fields of the same name and meaning.
 SHARED_FIELDS = (
     "encoder_layers",
@@ -56,54 +46,60 @@ SHARED_FIELDS = (
 )
 
 
+@dataclass(frozen=True)
+class HubOptions:
+    """Where the model is."""
+
+    hub: bool = HfArg(default=False, help="--source is a repository on the Hub.")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A model in its own class, its tokenizers, and its repository on the Hub, if it has one."""
+
+    model: PreTrainedModel
+    tokenizers: Tokenizers = (None, None)
+    repo_id: str | None = None
+
+
 def fetch(repo_id: str) -> Path:
     """Download a repository, such as Helsinki-NLP/opus-mt-en-de, to a folder in the Hub's cache.
 
     Weights are downloaded in one format only.
-
-    Raises:
-        OSError: The Hub cannot be reached, or has no such repository.
     """
     formats = ["*.safetensors", "pytorch_model*.bin"]
     hub = HfApi()
-    with named_load_errors(repo_id):
-        names = hub.list_repo_files(repo_id)
-        weights = next((each for each in formats if fnmatch.filter(names, each)), formats[0])
-        patterns = ["*.json", "*.spm", "*.txt", weights]
-        return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
+    names = hub.list_repo_files(repo_id)
+    weights = next((pattern for pattern in formats if fnmatch.filter(names, pattern)), formats[0])
+    patterns = ["*.json", "*.spm", "*.txt", weights]
+    return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
 
 
 def open_peer(
     model_class: type[PreTrainedModel],
     source: str | Path | PreTrainedModel,
+    options: HubOptions | None,
     load_tokenizers: Callable[[Path], Tokenizers],
-) -> tuple[PreTrainedModel, Tokenizers]:
-    """Load a peer and its tokenizers from a folder; return a given peer without tokenizers."""
+) -> Peer:
+    """Load a peer and its tokenizers; a given peer is returned without tokenizers."""
     if isinstance(source, model_class):
-        return source, (None, None)
-    folder = Path(source)
-    peer = _load_peer(model_class, folder)
-    for name in VOCABULARIES:
-        if (folder / name).is_file():
-            read_json_object(folder / name)
+        return Peer(source)
+    repo_id = str(source) if options is not None and options.hub else None
+    folder = Path(source) if repo_id is None else fetch(repo_id)
+    model = _load_peer(model_class, folder)
     with named_load_errors(folder):
         tokenizers = load_tokenizers(folder)
-    for tokenizer, half in zip(tokenizers, (peer.model.encoder, peer.model.decoder), strict=True):
+    for tokenizer, half in zip(tokenizers, (model.model.encoder, model.model.decoder), strict=True):
         if tokenizer is not None:
-            _check_vocabulary(folder, tokenizer, half.embed_tokens.num_embeddings, peer.config)
-    return peer, tokenizers
-
-
-def _check_vocabulary(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, size: int, config: PreTrainedConfig
-) -> None:
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= size or tokenizer.pad_token_id != config.pad_token_id:
-        raise ValueError(
-            f"{folder}: the vocabulary must belong to the model, which has ids below {size} and "
-            f"pads with {config.pad_token_id}; got ids up to {highest} and padding "
-            f"{tokenizer.pad_token_id}. Use the vocabulary that the model was trained with."
-        )
+            highest, size = max(tokenizer.get_vocab().values()), half.embed_tokens.num_embeddings
+            padding = (tokenizer.pad_token_id, model.config.pad_token_id)
+            if highest >= size or padding[0] != padding[1]:
+                raise ValueError(
+                    f"{folder}: the vocabulary must belong to the model, which has ids below "
+                    f"{size} and pads with {padding[1]}; got ids up to {highest} and padding "
+                    f"{padding[0]}. Use the vocabulary that the model was trained with."
+                )
+    return Peer(model, tokenizers, repo_id)
 
 
 def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
@@ -112,31 +108,14 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
     Pickled weights are read too, by torch's reader that runs no code.
     """
     check_model_folder(folder)
-    check_settings_files(folder)
     check_weight_files(folder)
-    config, _ = model_class.config_class.get_config_dict(folder)
-    if config.get("model_type") != model_class.config_class.model_type:
-        raise ValueError(
-            f"{folder}: model_type must be {model_class.config_class.model_type!r}, got "
-            f"{config.get('model_type')!r}."
-        )
-    if not list(folder.glob("*.safetensors")):
-        for weights in sorted(folder.glob("pytorch_model*.bin")):
-            read_checkpoint_file(weights)  # its errors say what is wrong with a pickle
-    # Shapes are checked below, because the library's error does not name the weight.
     with named_load_errors(folder):
         model, loading_info = model_class.from_pretrained(
             folder,
             dtype="auto",
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-    if loading_info["mismatched_keys"]:
-        name, got, expected = sorted(loading_info["mismatched_keys"])[0]
-        raise ValueError(
-            f"{folder}: {name} must have shape {tuple(expected)} by the configuration, got "
-            f"{tuple(got)}."
+            ignore_mismatched_sizes=True,  # check_weights names the weight
         )
     # Sinusoids are computed; files that fairseq wrote do not contain them.
     missing = loading_info["missing_keys"]
@@ -148,8 +127,7 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
 def read_peer(
     system: str,
     table: NameTable,
-    given: PreTrainedModel,
-    tokenizers: Tokenizers,
+    given: Peer,
     *,
     first_position: int = 0,
     tensors: Mapping[str, Tensor] | None = None,
@@ -160,7 +138,7 @@ def read_peer(
     The table of positions holds the first token in row `first_position`. `tensors` replace tensors
     of the peer's state dict. `fields` are fields of our configuration beside `SHARED_FIELDS`.
     """
-    peer = _in_float32(given)
+    peer = _in_float32(given.model)
     return read_foreign(
         system,
         table,
@@ -172,11 +150,12 @@ def read_peer(
             **fields,
         },
         peer.model.encoder.embed_positions.weight[first_position:],
-        dtype=given.dtype,
+        dtype=given.model.dtype,
         generation_config=_own_generation_config(peer),
-        source_tokenizer=tokenizers[0],
-        target_tokenizer=tokenizers[1],
+        source_tokenizer=given.tokenizers[0],
+        target_tokenizer=given.tokenizers[1],
         peer=peer,
+        repo_id=given.repo_id,
     )
 
 
@@ -212,3 +191,34 @@ def load_if_present(
         return None
     options = {"local_files_only": True, "trust_remote_code": False}
     return portable_tokenizer(tokenizer_class.from_pretrained(folder, **options))
+
+
+def copy_to_export(translator: Translator) -> AiaynForConditionalGeneration:
+    """Copy a translator's only model to float32 on the CPU.
+
+    Raises:
+        ValueError: The translator is an ensemble, or runs an exported model.
+    """
+    check_single_model(translator)
+    return copy.deepcopy(translator.model).float().cpu().eval()
+
+
+def check_single_model(translator: Translator) -> None:
+    """Check that a translator is not an ensemble."""
+    if len(translator.models) > 1:
+        raise ValueError(
+            "The export needs a translator of one model, got an ensemble of "
+            f"{len(translator.models)}. Export each model by itself."
+        )
+
+
+def check_head_width(config: AiaynConfig, system: str) -> None:
+    """Check that heads have the width that a system computes for them."""
+    for half in ("encoder", "decoder"):
+        heads = getattr(config, f"{half}_attention_heads")
+        if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
+            raise ValueError(
+                f"{system} needs head_dim = d_model / {half}_attention_heads, got "
+                f"head_dim={config.head_dim}, d_model={config.d_model} and "
+                f"{half}_attention_heads={heads}."
+            )

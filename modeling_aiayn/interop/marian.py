@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .foreign_model import ForeignModel
-from .library_models import Tokenizers, load_if_present, open_peer, read_peer
+from .library_models import HubOptions, Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
 
 MARIAN_NAMES = NameTable(
@@ -25,27 +25,29 @@ MARIAN_NAMES = NameTable(
 )
 
 
-def read_marian(source: str | Path | MarianMTModel) -> ForeignModel:
+def read_marian(
+    source: str | Path | MarianMTModel, options: HubOptions | None = None
+) -> ForeignModel:
     """Read a MarianMTModel: post-norm, biases everywhere, sinusoids in two halves.
 
     Its decoder starts from the padding token. Where a source is padded on the left, Marian counts
     the padding as positions; our model counts real tokens only.
 
     Args:
-        source: The model, or its folder. A folder's tokenizers are read too.
+        source: The model, its folder, or its repository. The tokenizers are read too.
+        options: Where the model is. None: in a folder.
 
     Raises:
-        OSError: There is no such folder, or it cannot be read.
+        OSError: There is no such model, or it cannot be read.
         ValueError: A weight is missing, is not finite, or has another shape than the
             configuration says.
     """
-    given, tokenizers = open_peer(MarianMTModel, source, marian_tokenizers)
+    given = open_peer(MarianMTModel, source, options, marian_tokenizers)
     return read_peer(
         "MarianMTModel",
         MARIAN_NAMES,
         given,
-        tokenizers,
-        tensors={"final_logits_bias": given.final_logits_bias[0]},
+        tensors={"final_logits_bias": given.model.final_logits_bias[0]},
         lm_head_bias=True,
     )
 

@@ -16,10 +16,9 @@ from ..saved.loading import stored_dtype
 from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from .export_checks import check_head_width, check_single_model
 from .foreign_model import LAYER_NORM_EPS
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual
-from .library_models import SHARED_FIELDS
+from .library_models import SHARED_FIELDS, check_head_width, copy_to_export
 from .marian import MARIAN_NAMES
 from .parity import SOURCES, ImportReport, compare_models
 
@@ -121,15 +120,10 @@ def export_marian(
     """
     folder = Path(folder)
     check_unused(folder)
-    check_single_model(translator)
-    model = copy.deepcopy(translator.model).float().cpu()
+    model = copy_to_export(translator)
     marian = to_marian(model)
     report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)
-    if not report.is_within(NORM_TOLERANCE):
-        raise ValueError(
-            "The exported model must be the same as the original, but they differ. Nothing was "
-            f"written.\n{report}"
-        )
+    report.check(NORM_TOLERANCE)
     with new_folder(folder) as unfinished:
         marian.to(stored_dtype(translator.model)).save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished)

@@ -25,8 +25,7 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.whole_files import check_unused, new_folder
 from ..stacks import AiaynDecoder, AiaynEncoder
 from ..translation import Translator
-from .export_checks import check_head_width, check_single_model
-from .library_models import SHARED_FIELDS
+from .library_models import SHARED_FIELDS, check_head_width, copy_to_export
 
 OPSET = 18
 # Subfolder of the graphs, and the names in it; int8 graphs have the suffix that both clients know.
@@ -154,57 +153,34 @@ def export_onnx(
         show_progress: Whether to show a progress bar on stderr.
 
     Raises:
-        ValueError: The clients cannot express the model, or a type has another name.
+        ValueError: The clients cannot express the model: it is an ensemble, has two vocabularies,
+            or heads of an unusual width.
         OSError: The folder is not empty, or cannot be written.
     """
     folder = Path(folder)
     check_unused(folder)
-    check_clients_support(translator)
-    unknown = set(dtypes) - SUFFIXES.keys()
-    if unknown or not dtypes:
-        raise ValueError(
-            f"dtypes must be one or more of {', '.join(SUFFIXES)}, got {list(dtypes)}."
-        )
-    model = copy.deepcopy(translator.model).float().cpu().eval()
-    with (
-        new_folder(folder) as unfinished,
-        tqdm(
-            total=2 + 2 * ("int8" in dtypes),
-            desc="Exporting",
-            unit="graph",
-            disable=not show_progress,
-        ) as bar,
-    ):
-        graphs = unfinished / FOLDER
-        graphs.mkdir()
-        for name, write in ((ENCODER, write_encoder), (DECODER, write_decoder)):
-            path = graphs / f"{name}.onnx"
-            write(model, path)
-            bar.update()
-            if "int8" in dtypes:
-                write_int8(path, path.with_stem(f"{name}{SUFFIXES['int8']}"))
-                bar.update()
-            if "float32" not in dtypes:
-                path.unlink()
-        client_config(model.config).save_pretrained(unfinished)
-        client_generation_config(model).save_pretrained(unfinished)
-        translator.source_tokenizer.save_pretrained(unfinished)
-
-
-def check_clients_support(translator: Translator) -> None:
-    """Check that both clients can call a model.
-
-    Raises:
-        ValueError: It is an ensemble, has two vocabularies, or heads of an unusual width.
-    """
-    check_single_model(translator)
-    check_head_width(translator.model.config, "ONNX export")
+    model = copy_to_export(translator)
+    check_head_width(model.config, "ONNX export")
     if translator.target_tokenizer is not translator.source_tokenizer:
         raise ValueError(
             "ONNX export needs one tokenizer for both languages, because transformers.js and "
             "optimum open one, and this model has two, as imported models do. A model that is "
             "trained with --vocabulary bpe has one."
         )
+    with new_folder(folder) as unfinished:
+        (unfinished / FOLDER).mkdir()
+        graphs = [(ENCODER, write_encoder), (DECODER, write_decoder)]
+        for name, write in tqdm(graphs, "Exporting", unit="graph", disable=not show_progress):
+            path = unfinished / FOLDER / f"{name}.onnx"
+            write(model, path)
+            for dtype in dtypes:
+                if dtype != "float32":
+                    write_int8(path, path.with_stem(f"{name}{SUFFIXES[dtype]}"))
+            if "float32" not in dtypes:
+                path.unlink()
+        client_config(model.config).save_pretrained(unfinished)
+        client_generation_config(model).save_pretrained(unfinished)
+        translator.source_tokenizer.save_pretrained(unfinished)
 
 
 def client_config(config: AiaynConfig) -> MarianConfig:

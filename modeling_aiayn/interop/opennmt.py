@@ -1,6 +1,7 @@
 """Weights and vocabularies of OpenNMT-py's .pt files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from .foreign_model import ForeignModel, read_foreign
 from .layout import shared_position_table
-from .pickled import dtype_of, options_in, read_checkpoint_file, tensors_in
+from .pickled import dtype_of, options_in, read_checkpoint_file
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
 from .weight_names import NameTable, sizes_of
 
@@ -33,27 +34,29 @@ OPENNMT_NAMES = NameTable(
 )
 POSITION_TABLES = [f"{half}.embeddings.make_embedding.pe.pe" for half in ("encoder", "decoder")]
 OPENNMT_LAYER_NORM_EPS = 1e-6
-# The only values that our model supports.
-NEEDED_OPTIONS: dict[str, Any] = {
-    "encoder_type": "transformer",
-    "decoder_type": "transformer",
-    "layer_norm": "standard",
-    "position_encoding": True,
-    "max_relative_positions": 0,
-    "copy_attn": False,
-    "parallel_residual": False,
-    "multiquery": False,
-    "aan_useffn": False,
-    "num_kv": 0,
-}
-# Options with several supported values; the first is OpenNMT-py's default.
-SUPPORTED_CHOICES = {
+# The values of its options that our model supports, the default first.
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "encoder_type": ("transformer",),
+    "decoder_type": ("transformer",),
+    "layer_norm": ("standard",),
+    "position_encoding": (True,),
+    "max_relative_positions": (0,),
+    "copy_attn": (False,),
+    "parallel_residual": (False,),
+    "multiquery": (False,),
+    "aan_useffn": (False,),
+    "num_kv": (0,),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),  # two ways to compute the same
     "pos_ffn_activation_fn": ("relu", "gelu"),
 }
 
 
-def read_opennmt(path: str | Path) -> ForeignModel:
+@dataclass(frozen=True)
+class OpenNmtOptions:
+    """Nothing: a checkpoint of OpenNMT-py contains all."""
+
+
+def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignModel:
     """Read an OpenNMT-py transformer: pre-norm, a biased output, sources without `</s>`.
 
     In files of its first years the norms are called a_2 and b_2 and divide by the sample's
@@ -64,79 +67,58 @@ def read_opennmt(path: str | Path) -> ForeignModel:
             OpenNMT-py's tools/convertv2_v3.py. Weights may be in a .safetensors file beside it.
 
     Raises:
-        OSError: The file is missing or damaged.
+        OSError: A file is missing or damaged.
         ValueError: The file is not such a model's, or our model does not support it. The message
             names the option or tensor.
     """
-    if Path(path).is_dir():
-        raise ValueError(
-            f"{path} is a folder. Pass the .pt file of OpenNMT-py 3. Folders that eole wrote have "
-            "another architecture and cannot be imported."
-        )
-    checkpoint = _with_weights(read_checkpoint_file(path), Path(path))
-    for name in ("model", "generator", "vocab", "opt"):
-        if options_in(checkpoint.get(name)) is None:
-            raise ValueError(
-                f"{path}: an OpenNMT-py checkpoint must have an entry {name!r}, and this one has "
-                "none."
-            )
-    tensors = tensors_in(checkpoint["model"], f"{path}: 'model'") | {
-        f"generator.{name}": tensor
-        for name, tensor in tensors_in(checkpoint["generator"], f"{path}: 'generator'").items()
-    }
-    options = options_in(checkpoint["opt"]) or {}
-    check_opennmt_options(options)
-    source, target = _checked_vocabularies(checkpoint["vocab"], tensors, path)
+    checkpoint = read_checkpoint_file(path)
+    options, vocabulary = options_in(checkpoint.get("opt")), checkpoint.get("vocab")
+    if not options or not vocabulary:
+        raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 3, with 'opt' and 'vocab'.")
+    tensors = _weights(checkpoint, Path(path))
+    for name, values in SUPPORTED.items():
+        if options.get(name, values[0]) not in values:
+            supported = " or ".join(map(repr, values))
+            raise ValueError(f"{name} must be {supported}, got {options[name]!r}.")
+    source, target = vocabulary["src"], vocabulary["tgt"]
     has_deviation = "encoder.layer_norm.a_2" in tensors
     epsilon = float(options.get("norm_eps", OPENNMT_LAYER_NORM_EPS))
-    source_specials = {name: token for name, token in OPENNMT_SPECIALS.items() if token in source}
-    return read_foreign(
+    foreign = read_foreign(
         "OpenNMT-py",
         OPENNMT_NAMES,
         tensors,
         {
             **sizes_of(OPENNMT_NAMES, tensors),
             **_opennmt_fields(options),
-            **_token_ids(source, target, checkpoint["vocab"]),
+            **_token_ids(source, target, vocabulary.get("decoder_start_token", "<s>")),
             "lm_head_bias": True,
             "layer_norm_eps": epsilon**2 if has_deviation else epsilon,
         },
         shared_position_table(tensors, *POSITION_TABLES),
         has_sample_deviation=has_deviation,
         dtype=dtype_of(tensors),
+    )
+    for side, tokens, size in zip(
+        ("source", "target"), (source, target), foreign.vocabulary_sizes, strict=True
+    ):
+        check_vocabulary_size(f"{path}: the {side}'s vocabulary", tokens, size)
+    source_specials = {name: token for name, token in OPENNMT_SPECIALS.items() if token in source}
+    return replace(
+        foreign,
         source_tokenizer=tokenizer_of_pieces(source, source_specials, template="$A"),
         target_tokenizer=tokenizer_of_pieces(target, OPENNMT_SPECIALS),
     )
 
 
-def _with_weights(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Add the weights from the file beside it that -save_format safetensors writes."""
-    beside = path.with_suffix(".safetensors")
-    if "model" in checkpoint or "opt" not in checkpoint or path == beside:
-        return checkpoint
-    if not beside.is_file():
-        raise FileNotFoundError(f"{path} holds no weights, and there is no {beside} with them.")
-    tensors = read_checkpoint_file(beside)
-    generator = {
-        name.removeprefix("generator."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("generator.")
+def _weights(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+    """Return the weights, also from the file beside it that -save_format safetensors writes."""
+    if "model" not in checkpoint:
+        return read_checkpoint_file(path.with_suffix(".safetensors"))
+    generator = checkpoint.get("generator") or {}
+    return {
+        **checkpoint["model"],
+        **{f"generator.{name}": tensor for name, tensor in generator.items()},
     }
-    others = {name: each for name, each in tensors.items() if not name.startswith("generator.")}
-    return checkpoint | {"model": others, "generator": generator}
-
-
-def check_opennmt_options(options: Mapping[str, Any]) -> None:
-    """Check that our model supports OpenNMT-py's options; the error names the wrong option."""
-    for name, needed in NEEDED_OPTIONS.items():
-        if options.get(name, needed) != needed:
-            raise ValueError(
-                f"{name} must be {needed!r}, because this model supports nothing else, got "
-                f"{options[name]!r}."
-            )
-    for name, choices in SUPPORTED_CHOICES.items():
-        if options.get(name, choices[0]) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {options[name]!r}.")
 
 
 def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,45 +140,16 @@ def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_vocabularies(
-    vocabulary: Any, tensors: Mapping[str, Tensor], path: str | Path
-) -> tuple[Sequence[str], Sequence[str]]:
-    if not isinstance(vocabulary, Mapping) or not all(
-        isinstance(vocabulary.get(side), list) for side in ("src", "tgt")
-    ):
-        raise ValueError(
-            f"{path}: 'vocab' must hold lists of tokens, as OpenNMT-py 3 writes them. Convert "
-            "older files with its tools/convertv2_v3.py."
-        )
-    for half, side in (("encoder", "src"), ("decoder", "tgt")):
-        embeddings = OPENNMT_NAMES.get(tensors, f"model.{half}.embed_tokens.weight")
-        where = f"{path}: 'vocab' of the {half}"
-        check_vocabulary_size(where, vocabulary[side], len(embeddings))
-    return vocabulary["src"], vocabulary["tgt"]
-
-
-def _token_ids(
-    source: Sequence[str], target: Sequence[str], vocabulary: Mapping[str, Any]
-) -> dict[str, int]:
-    names = {
-        "bos_token_id": "<s>",
-        "pad_token_id": "<blank>",
-        "eos_token_id": "</s>",
-        "decoder_start_token_id": vocabulary.get("decoder_start_token", "<s>"),
-    }
-    for side, tokens, needed in (
-        ("target", target, names.values()),
-        ("source", source, ("<blank>", "<unk>")),
-    ):
-        for token in needed:
-            if token not in tokens:
-                raise ValueError(
-                    f"The {side} vocabulary must contain the token {token!r}, but it does not."
-                )
-    ids = {name: target.index(token) for name, token in names.items()}
-    if source.index("<blank>") != ids["pad_token_id"]:
+def _token_ids(source: Sequence[str], target: Sequence[str], start: str) -> dict[str, int]:
+    padding = source.index("<blank>"), target.index("<blank>")
+    if padding[0] != padding[1]:
         raise ValueError(
             "<blank> must have the same id in both vocabularies, got "
-            f"{source.index('<blank>')} in the source's and {ids['pad_token_id']} in the target's."
+            f"{padding[0]} in the source's and {padding[1]} in the target's."
         )
-    return ids
+    return {
+        "bos_token_id": target.index("<s>"),
+        "pad_token_id": padding[1],
+        "eos_token_id": target.index("</s>"),
+        "decoder_start_token_id": target.index(start),
+    }

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from .pickled import read_checkpoint_file
 
 SOURCES = 50
 # In tokens.
@@ -22,6 +24,8 @@ BATCH_SIZE = 10
 NOT_PROVEN = "not given. The assumed values are not proven: pass --check FILE"
 # Largest difference of logits, as a share of the largest logit.
 TOLERANCE = 1e-5
+# The same, from outputs of the original module in each type.
+EXAMPLE_TOLERANCES = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,19 @@ class ImportReport:
     assumed: str = ""
     examples: str | None = None
 
-    def is_within(self, tolerance: float = TOLERANCE) -> bool:
-        """Tell whether outputs are equal and logits differ by at most a share of the largest."""
+    def check(self, tolerance: float = TOLERANCE) -> None:
+        """Check that outputs are equal and logits differ by at most a share of the largest.
+
+        Raises:
+            ValueError: They do not.
+        """
         difference = max(self.right_padded, self.left_padded)
         is_close = difference <= tolerance * max(1.0, self.largest_logit)
-        return is_close and self.greedy == self.beam == self.sources
+        if not (is_close and self.greedy == self.beam == self.sources):
+            raise ValueError(
+                "The model must be the same as the original, but they differ. Nothing was "
+                f"written.\n{self}"
+            )
 
     def __str__(self) -> str:
         proof = []
@@ -80,6 +92,58 @@ class ImportReport:
         )
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Inputs of the original module, in evaluation mode, and its outputs.
+
+    Weights do not show fields such as norm_first or the number of heads. Only outputs prove them.
+
+    Args:
+        input_ids: Sources, [N, S].
+        decoder_input_ids: Targets as the decoder reads them, start token first, [N, T].
+        logits: The module's outputs, before a softmax, [N, T, V].
+        attention_mask: 1 for real source tokens and 0 for padding, [N, S]. None: no padding.
+    """
+
+    input_ids: Tensor
+    decoder_input_ids: Tensor
+    logits: Tensor
+    attention_mask: Tensor | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Examples":
+        """Read a file that holds a dictionary of these tensors."""
+        return cls(**read_checkpoint_file(path))
+
+    @torch.inference_mode()
+    def check(self, model: AiaynForConditionalGeneration, assumed: str) -> str:
+        """Check that a converted model gives the original's outputs; return the report's line.
+
+        Raises:
+            ValueError: The outputs differ. The message lists the assumed configuration values.
+        """
+        logits = model(
+            self.input_ids,
+            attention_mask=self.attention_mask,
+            decoder_input_ids=self.decoder_input_ids,
+        ).logits
+        if logits.shape != self.logits.shape:
+            raise ValueError(
+                f"The examples' logits have shape {tuple(self.logits.shape)}, and those of the "
+                f"imported model {tuple(logits.shape)}."
+            )
+        expected = self.logits.double()
+        difference = float((logits - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+        if not difference <= EXAMPLE_TOLERANCES.get(self.logits.dtype, 1e-4):  # also for NaN
+            raise ValueError(
+                f"The outputs of the original module differ by {difference:.1e} of the largest "
+                "logit from those of the imported model. Nothing was written. One of these "
+                f"assumptions must be wrong: {assumed or 'the system or its version'}. Correct it "
+                "with --config."
+            )
+        return f"{len(self.input_ids)} examples, difference {difference:.1e}"
+
+
 @torch.inference_mode()
 def compare_models(
     ours: AiaynForConditionalGeneration,
@@ -96,8 +160,6 @@ def compare_models(
     `name`. `sources` is the number of sources, and `positions` the longest text that both models
     accept, in tokens.
     """
-    if sources < 1:
-        raise ValueError(f"sources must be at least 1, got {sources}.")
     ours, reference = (copy.deepcopy(model).to(dtype) for model in (ours, reference))
     texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences: list[tuple[float, float, float]] = []

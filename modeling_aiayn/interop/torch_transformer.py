@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.hf_argparser import HfArg
 
 from ..layers import sinusoidal_positions
 from .foreign_model import (
     ASSUMED_FIELDS,
-    INFERRED_FIELDS,
     LAYER_NORM_EPS,
+    ConfigOptions,
     ForeignModel,
-    check_given_fields,
+    mapping_in,
     read_foreign,
 )
-from .layout import PAPER_BASE, RECOGNISED_BY, position_table, recognise_sinusoids
+from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids
 from .pickled import PREFIXES, dtype_of, read_state_dict
 from .weight_names import Names, NameTable, sizes_of
 
@@ -73,61 +74,48 @@ class TorchNames:
         )
 
 
+@dataclass(frozen=True)
+class TorchOptions(ConfigOptions):
+    """What the state dict of a user's module does not show."""
+
+    names: dict[str, str] | str | None = HfArg(
+        default=None,
+        help="The module's names for transformer, source_embedding, target_embedding, output and, "
+        "if positions are tensors, positions and target_positions, as YAML.",
+    )
+
+
 def without_wrapper(names: TorchNames, tensors: Mapping[str, Tensor]) -> TorchNames:
     """Remove the prefixes that `read_state_dict` removed from the tensors' names."""
     changed = {}
     for part, name in vars(names).items():
-        while name and not _begin_with(name, tensors):
-            prefix = next((each for each in PREFIXES if f"{name}.".startswith(each)), None)
+        while name and not any(f"{tensor}.".startswith(f"{name}.") for tensor in tensors):
+            prefix = next((prefix for prefix in PREFIXES if f"{name}.".startswith(prefix)), None)
             if prefix is None:
                 break
-            name = name[len(prefix) :]
-            changed[part] = name
+            changed[part] = name = name[len(prefix) :]
     return replace(names, **changed)
 
 
-def _begin_with(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    return any(each == name or each.startswith(f"{name}.") for each in tensors)
-
-
-def check_names(names: TorchNames, tensors: Mapping[str, Tensor]) -> None:
-    """Check that a checkpoint has tensors of each part."""
-    if names.target_positions is not None and names.positions is None:
-        raise ValueError("target_positions needs positions, the source's table. Give both.")
-    for part, name in vars(names).items():
-        if name and not _begin_with(name, tensors):
-            parts = sorted({tensor_name.partition(".")[0] for tensor_name in tensors})
-            raise ValueError(
-                f"names says that {part} is {name!r}, but no tensor begins so. The tensors begin "
-                f"with {', '.join(parts)}. Pass --names '{{{part}: NAME}}'."
-            )
-
-
 def read_torch_transformer(
-    source: str | Path | Mapping[str, Tensor],
-    names: TorchNames,
-    fields: Mapping[str, Any],
+    source: str | Path | Mapping[str, Tensor], options: TorchOptions
 ) -> ForeignModel:
     """Read a model built on torch.nn.Transformer, which has final norms even in post-norm.
 
     Args:
         source: Its state dict, or a file of it.
-        names: The names of the module's parts.
-        fields: Fields of `AiaynConfig`. encoder_attention_heads and decoder_attention_heads are
-            required. norm_first, activation_function, scale_embedding, layer_norm_eps, dropouts and
-            token ids are needed where they are not the defaults of torch and of our model. With
-            computed positions, position_offset and position_base may be passed too.
+        options: The module's names and fields of `AiaynConfig`. norm_first, activation_function,
+            scale_embedding, layer_norm_eps, dropouts and token ids are needed where they are not
+            the defaults of torch and of our model. With computed positions, position_offset and
+            position_base may be passed too.
 
     Raises:
         OSError: The file is missing or damaged.
         ValueError: A tensor is missing, has the wrong shape, or belongs to no parameter.
     """
-    computed = () if names.positions else ("position_offset", "position_base")
-    inferred = tuple(name for name in INFERRED_FIELDS if name not in computed)
-    check_given_fields(fields, inferred)
+    fields = options.fields()
     tensors = read_state_dict(source)
-    names = without_wrapper(names, tensors)
-    check_names(names, tensors)
+    names = without_wrapper(TorchNames(**mapping_in("names", options.names)), tensors)
     table = names.table
     fields_of_weights: dict[str, Any] = {
         **sizes_of(table, tensors),
@@ -142,15 +130,13 @@ def read_torch_transformer(
             float(fields.get("position_base", PAPER_BASE)),
         )
     else:
-        stored = table.get(tensors, "model.encoder.embed_positions.weight")
-        positions = position_table(stored, names.positions)
+        positions = table.get(tensors, "model.encoder.embed_positions.weight").squeeze()
         if recognise_sinusoids(positions) is None or names.target_positions is not None:
-            tensors[names.positions] = positions
+            for name in {names.positions, names.target_positions or names.positions} & {*tensors}:
+                tensors[name] = tensors[name].squeeze()
             fields_of_weights["max_position_embeddings"] = len(positions)
             positions = None
-        if names.target_positions is not None:
-            stored = table.get(tensors, "model.decoder.embed_positions.weight")
-            tensors[names.target_positions] = position_table(stored, names.target_positions)
+    computed = () if names.positions else ("position_offset", "position_base")
     return read_foreign(
         "torch.nn.Transformer",
         table,
