@@ -56,7 +56,6 @@ from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.inspection.token_words import words_of_tokens
-from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.annotated import AnnotatedOptions, read_annotated
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
 from modeling_aiayn.interop.fairseq import FairseqOptions, read_fairseq
@@ -306,9 +305,15 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
             assert torch.equal(ours.state_dict()[name], tensor), name
     assert ours.generation_config.bad_words_ids == theirs.generation_config.bad_words_ids
     check_works(tmp_path / "back")
-    again = convert(read_marian(tmp_path / "back"))
-    for name, tensor in Translator.from_pretrained(imported).model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor), name
+    again, before = read_marian(tmp_path / "back"), Translator.from_pretrained(imported)
+    for name, tensor in before.model.state_dict().items():
+        assert torch.equal(convert(again).state_dict()[name], tensor), name
+    # Marian's own class, which holds both vocabularies, reads the folder as it reads OPUS-MT's.
+    whole, original = (MarianTokenizer.from_pretrained(path) for path in (tmp_path / "back", opus))
+    ids = [7, 9, 12, 20]
+    assert whole.decode(ids) == original.decode(ids) == before.target_tokenizer.decode(ids)
+    assert whole("The dog sees.").input_ids == original("The dog sees.").input_ids
+    assert again.target_tokenizer.get_vocab() == before.target_tokenizer.get_vocab()
 
 
 DAMAGE = {"config.json": b"[]", "source.spm": b"no model", "model.safetensors": b"no weights"}
@@ -354,41 +359,6 @@ def test_the_card_names_languages_and_original(opus, tmp_path):
     import_model(foreign, tmp_path / "imported", sources=2, license="a: b")
     card = ModelCard.load(tmp_path / "imported" / "README.md").data
     assert (card.license, card.language, card.base_model) == ("a: b", ["en", "de"], "me/opus")
-
-
-def published(folder: Path) -> list[Path]:
-    """The files that push-to-hub would upload, with a card."""
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
-    return files_to_publish(folder)
-
-
-def test_export_to_marian_keeps_separate_vocabularies(tmp_path):
-    tokenizer = marian_tokenizer(tmp_path / "parts", is_separate=True)
-    size, pad = len(tokenizer.encoder), tokenizer.pad_token_id
-    config = MarianConfig(
-        **{"d_model": 12, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 3},
-        **{"decoder_attention_heads": 2, "encoder_ffn_dim": 13, "decoder_ffn_dim": 17},
-        **{
-            "vocab_size": size,
-            "decoder_vocab_size": size,
-            "share_encoder_decoder_embeddings": False,
-        },
-        **{"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0},
-    )
-    MarianMTModel(config).save_pretrained(tmp_path / "opus")
-    tokenizer.save_pretrained(tmp_path / "opus")
-    import_model(read_marian(tmp_path / "opus"), tmp_path / "imported", sources=3)
-    imported = Translator.from_pretrained(tmp_path / "imported")
-    export_marian(imported, tmp_path / "back", sources=3)
-    assert tmp_path / "back" / "target_vocab.json" in published(tmp_path / "back")
-    whole = MarianTokenizer.from_pretrained(tmp_path / "back")
-    ids = [7, 9, 12, 20]
-    assert whole.decode(ids) == tokenizer.decode(ids) == imported.target_tokenizer.decode(ids)
-    assert whole("The dog sees.").input_ids == tokenizer("The dog sees.").input_ids
-    import_model(read_marian(tmp_path / "back"), tmp_path / "again", sources=3)
-    again = Translator.from_pretrained(tmp_path / "again")
-    assert again.target_tokenizer.get_vocab() == imported.target_tokenizer.get_vocab()
-    assert again(TEXTS[:2]) == imported(TEXTS[:2])
 
 
 def test_import_script_downloads_a_hub_repository(opus, hub, tmp_path, run):
@@ -462,13 +432,6 @@ def test_fsmt_folder_is_imported_with_its_tokenizer(fsmt_folder, tmp_path):
     assert translator.target_tokenizer.decode([4, 5]) == "the dog"
     (line,) = translator([text], max_length_factor=0, max_length_offset=5)
     assert "</s>" not in line
-
-
-def test_imported_fsmt_model_is_fine_tuned(fsmt_folder, tmp_path, run, monkeypatch):
-    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
-    import_model(read_fsmt(fsmt_folder), tmp_path / "imported", sources=5)
-    scores = fine_tune(run, tmp_path / "imported", tmp_path / "tuned")
-    assert scores["perplexity"] < 0.9 * scores["before"]["perplexity"]
 
 
 def test_fsmt_folder_may_lack_sinusoids(fsmt_folder, tmp_path):
@@ -680,14 +643,6 @@ def test_killed_import_does_not_block_its_retry(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_failed_import_leaves_no_files(tmp_path, monkeypatch):
-    foreign = read_marian(marian_peer())
-    monkeypatch.setattr(importing, "imported_model_card", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        import_model(foreign, tmp_path / "out", sources=2)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_prefix_may_contain_suppressed_tokens(model_folder):
     translator = Translator.from_pretrained(model_folder)
     ids = translator.target_tokenizer("Der Hund", add_special_tokens=False).input_ids
@@ -698,10 +653,6 @@ def test_prefix_may_contain_suppressed_tokens(model_folder):
     assert best.token_ids[: len(ids)] == tuple(ids)
     assert not set(ids) & set(best.token_ids[len(ids) :])
     assert not set(ids) & set(free.token_ids)
-    beyond = Translator.from_pretrained(model_folder)
-    beyond.model.generation_config.suppress_tokens = [10**6]
-    with pytest.raises(ValueError, match=r"must be in \[0, \d+\), got \[1000000\]"):
-        beyond(["We see."])
 
 
 def test_marian_export_rejects_ensembles(model_folder, tmp_path):
@@ -934,10 +885,7 @@ def test_weights_keep_their_dtype_unless_another_is_asked_for(tmp_path):
     ("fields", "message"),
     [
         ({"norm_first": True}, "MarianMTModel needs norm_first=False, got True"),
-        ({"final_norm": True}, "MarianMTModel needs final_norm=False, got True"),
         ({"position_type": "learned"}, "position_type='sinusoidal', got 'learned'"),
-        ({"position_base": 500.0}, r"position_base=10000\.0, got 500\.0"),
-        ({"position_offset": 2}, "position_offset=0, got 2"),
         (
             {"head_dim": 3},
             "MarianMTModel needs head_dim = d_model / encoder_attention_heads, got head_dim=3",
