@@ -222,3 +222,11 @@ def check_head_width(config: AiaynConfig, system: str) -> None:
                 f"head_dim={config.head_dim}, d_model={config.d_model} and "
                 f"{half}_attention_heads={heads}."
             )
+
+
+def library_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:
+    """Copy the decoding options, without those that only this package has."""
+    options = copy.deepcopy(model.generation_config)
+    for name in ("max_tokens_beyond_source", "length_normalization"):
+        vars(options).pop(name, None)
+    return options

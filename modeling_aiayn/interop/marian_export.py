@@ -1,6 +1,5 @@
 """Export of our model as a MarianMTModel, for software that knows the classes of transformers."""
 
-import copy
 import json
 import shutil
 from pathlib import Path
@@ -18,7 +17,12 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS
 from .layout import PAPER_BASE, interleaved_from_halves, reorder_residual
-from .library_models import SHARED_FIELDS, check_head_width, copy_to_export
+from .library_models import (
+    SHARED_FIELDS,
+    check_head_width,
+    copy_to_export,
+    library_generation_config,
+)
 from .marian import MARIAN_NAMES
 from .parity import SOURCES, ImportReport, compare_models
 
@@ -32,15 +36,16 @@ NORM_TOLERANCE = 1e-4
 def check_marian_supports(config: AiaynConfig) -> None:
     """Check that MarianMTModel can express a configuration; the error names the wrong field."""
     needed = {
-        "norm_first": (config.norm_first, False),
-        "final_norm": (bool(config.final_norm), False),
-        "position_type": (config.position_type, "sinusoidal"),
-        "position_base": (float(config.position_base), PAPER_BASE),
-        "position_offset": (config.position_offset, 0),
+        "norm_first": False,
+        "final_norm": False,
+        "position_type": "sinusoidal",
+        "position_base": PAPER_BASE,
+        "position_offset": 0,
     }
-    for name, (value, must) in needed.items():
-        if value != must:
-            raise ValueError(f"MarianMTModel needs {name}={must!r}, got {value!r}.")
+    for name, value in needed.items():
+        given = getattr(config, name)
+        if (given or False) != value:  # final_norm may be None
+            raise ValueError(f"MarianMTModel needs {name}={value!r}, got {given!r}.")
     if config.layer_norm_eps > LAYER_NORM_EPS:
         raise ValueError(
             f"MarianMTModel needs layer_norm_eps of at most {LAYER_NORM_EPS}, got "
@@ -75,9 +80,7 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
     ours = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     halves = interleaved_from_halves(config.d_model).argsort()
     marian.load_state_dict(_under_marian_names(marian, reorder_residual(ours, halves)))
-    decoding = copy.deepcopy(model.generation_config)
-    for name in ("max_tokens_beyond_source", "length_normalization"):
-        vars(decoding).pop(name, None)
+    decoding = library_generation_config(model)
     decoding.max_length = decoding.max_length or MARIAN_POSITIONS // 2
     marian.generation_config = decoding
     return marian.eval()

@@ -4,7 +4,6 @@ The graphs are our own layers, traced by torch. The folder's configuration names
 because both clients choose by it how to call an encoder-decoder: inputs and outputs are Marian's.
 """
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,12 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.whole_files import check_unused, new_folder
 from ..stacks import AiaynDecoder, AiaynEncoder
 from ..translation import Translator
-from .library_models import SHARED_FIELDS, check_head_width, copy_to_export
+from .library_models import (
+    SHARED_FIELDS,
+    check_head_width,
+    copy_to_export,
+    library_generation_config,
+)
 
 OPSET = 18
 # Subfolder of the graphs, and the names in it; int8 graphs have the suffix that both clients know.
@@ -200,9 +204,7 @@ def client_config(config: AiaynConfig) -> MarianConfig:
 
 def client_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:
     """The model's decoding rules: greedy, because transformers.js has no beam search."""
-    found = copy.deepcopy(model.generation_config)
-    for name in ("max_tokens_beyond_source", "length_normalization"):
-        vars(found).pop(name, None)
+    found = library_generation_config(model)
     found.num_beams, found.length_penalty = 1, 1.0
     found.early_stopping, found.num_return_sequences = False, 1
     longest = model.model.decoder.embed_positions.max_length or LONGEST_OUTPUT
