@@ -9,7 +9,7 @@ import torch._dynamo  # imported later, by DDP, it would keep the group
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from modeling_aiayn.commands.process_group import leave_other_processes
+from modeling_aiayn.commands.command_line import leave_other_processes
 
 
 def main():

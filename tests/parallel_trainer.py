@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from training_setup import arguments, make_trainer
 from transformers import TrainerCallback
 
-from modeling_aiayn.commands.process_group import leave_other_processes
+from modeling_aiayn.commands.command_line import leave_other_processes
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training.data import encode_pairs

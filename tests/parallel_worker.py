@@ -21,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
 
 from modeling_aiayn.attention_kernels import blockwise_operation
-from modeling_aiayn.commands.process_group import leave_other_processes
+from modeling_aiayn.commands.command_line import leave_other_processes
 from modeling_aiayn.training.fsdp import support_fsdp2
 
 # Modes that divide the weights among the processes, and modes in which each has all of them.

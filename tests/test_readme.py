@@ -15,10 +15,7 @@ from datasets import Dataset
 from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.commands.command_line import parse_arguments
-from modeling_aiayn.commands.flags import ModelFlags, SearchFlags, StreamFlags
-from modeling_aiayn.commands.recipes import find_recipe
-from modeling_aiayn.commands.translate import TranslateFlags
+from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
 from modeling_aiayn.inspection.lexical_links import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
@@ -132,10 +129,6 @@ def check_launched_script(words, monkeypatch):
     recipe = words[script + 1]
     files = [word for word in words[: script + 1] if word.endswith((".py", ".yaml"))]
     assert all((ROOT / word).exists() for word in files)
-    if words[script] == "scripts/translate.py":
-        monkeypatch.setattr(sys, "argv", words[script:])
-        parse_arguments("", ModelFlags, SearchFlags, StreamFlags, TranslateFlags)
-        return
     assert find_recipe(recipe)
     monkeypatch.setattr(sys, "argv", [*words[script:], "--use_cpu", "true"])
     parse_arguments("", *arguments_of_recipe(recipe))

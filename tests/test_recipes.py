@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.commands.command_line import parse_arguments
-from modeling_aiayn.commands.recipes import RECIPES, read_recipe, recipe_flags
+from modeling_aiayn.commands.command_line import RECIPES, parse_arguments, read_recipe, recipe_flags
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.data.parsing import parse_yaml
 from modeling_aiayn.training import AiaynTrainingArguments
@@ -47,31 +46,6 @@ def test_a_recipe_keeps_pairs_for_which_its_model_has_positions(monkeypatch, tmp
     monkeypatch.setattr(sys, "argv", ["x", f"{name}.yaml", "--output_dir", str(tmp_path)])
     data, model, *_ = parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
     check_max_length(data, build_config(model))
-
-
-def test_a_recipe_in_another_encoding_is_named(tmp_path):
-    recipe = tmp_path / "latin.yaml"
-    recipe.write_bytes(b"# caf\xe9\nmax_steps: 2\n")
-    with pytest.raises(ValueError, match=r"latin\.yaml: not UTF-8\. Save the recipe as UTF-8"):
-        read_recipe(recipe)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("max_steps: [1, 2]", "max_steps takes one value, got [1, 2]"),
-        ("learning: 1", "there is no flag --learning"),
-        ("train_file: []", "train_file has an empty value, got []. Fill it in, or remove"),
-        ("train_file: [a, ~]", "train_file has an empty value, got ['a', None]"),
-    ],
-)
-def test_an_entry_that_no_flag_takes_is_named(tmp_path, monkeypatch, capsys, entry, message):
-    path = tmp_path / "own.yaml"
-    path.write_text(f"{entry}\n")
-    monkeypatch.setattr(sys, "argv", ["x", str(path), "--output_dir", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        parse_arguments("", DataArguments, ModelArguments, AiaynTrainingArguments)
-    assert f"error: the recipe {path}: {message}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -14,7 +14,6 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..training.averaging import best_checkpoints, last_checkpoints, write_average
-from ..training.ignored_flags import reject_ignored
 from .command_line import parse_arguments
 
 
@@ -41,30 +40,24 @@ class AverageFlags:
         metadata={"choices": ["float32", "bfloat16", "float16"]},
     )
 
-    def __post_init__(self) -> None:
-        ways = [self.last, self.best, self.checkpoints]
-        if sum(way is not None for way in ways) != 1:
-            raise ValueError("Give exactly one of --last, --best and --checkpoints.")
-        reject_ignored(self, "metric", "needs --best", is_ignored=self.best is None)
-        if (self.run is None) != (self.checkpoints is not None):
-            raise ValueError(
-                "--last and --best need --run; --checkpoints must be given without --run."
-            )
 
-    def choose_checkpoints(self) -> list[Path]:
-        """The folders of the checkpoints to average."""
-        if self.checkpoints is not None:
-            return [Path(checkpoint) for checkpoint in self.checkpoints]
-        run = Path(str(self.run))
-        if self.last is not None:
-            return last_checkpoints(run, self.last)
-        return best_checkpoints(run, int(self.best or 0), self.metric)
+def choose_checkpoints(flags: AverageFlags) -> list[Path]:
+    """The folders of the checkpoints to average."""
+    if [flags.last, flags.best, flags.checkpoints].count(None) != 2:
+        raise ValueError("Give exactly one of --last, --best and --checkpoints.")
+    if flags.checkpoints is not None:
+        return [Path(checkpoint) for checkpoint in flags.checkpoints]
+    if flags.run is None:
+        raise ValueError("--last and --best need --run, the output folder of a training run.")
+    if flags.last is not None:
+        return last_checkpoints(Path(flags.run), flags.last)
+    return best_checkpoints(Path(flags.run), int(flags.best or 0), flags.metric)
 
 
 def main() -> None:
     """Choose, average, write."""
     (flags,) = parse_arguments(__doc__, AverageFlags)
-    folders = flags.choose_checkpoints()
+    folders = choose_checkpoints(flags)
     write_average(folders, Path(flags.output), flags.dtype)
     names = ", ".join(str(folder) for folder in folders)
     sys.stdout.write(f"{flags.output}: the mean of {names}\n")

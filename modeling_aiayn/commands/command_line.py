@@ -1,21 +1,34 @@
 """Read flags and recipes, run a job, and report user errors in one line."""
 
+import gc
+import json
 import logging
 import signal
 import sys
+import textwrap
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
+from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
+from ..data.parsing import parse_yaml
 from ..saved.memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
-from .process_group import is_loss_of_process, leave_other_processes
-from .recipes import REQUIRED, find_fault, find_recipe, read_recipe, recipe_flags, recipe_help
 from .streams import STREAMS, protect_streams
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPE_HELP = """\
+The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
+override it, and its entry `required` lists flags that must follow it. If the path does not exist,
+NAME.yaml and recipes/NAME.yaml mean a recipe of the package:
+{names}.
+"""
+# Entry of a recipe that lists flags without a value in it, which users must give.
+REQUIRED = "required"
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
@@ -33,9 +46,10 @@ def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -
     default values of flags.
     """
     usage = None
-    if any(issubclass(each, TrainingArguments) for each in dataclass_types):
+    if any(issubclass(dataclass_type, TrainingArguments) for dataclass_type in dataclass_types):
         usage = "%(prog)s [RECIPE.yaml] [--FLAG VALUE ...]"
-        description += f"\n{recipe_help()}"
+        names = textwrap.fill(", ".join(recipe_names()), 99)
+        description += f"\n{RECIPE_HELP.format(names=names)}"
     parser = HfArgumentParser(
         dataclass_types,
         prog=Path(sys.argv[0]).name,
@@ -49,16 +63,51 @@ def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         recipe = read_recipe(find_recipe(arguments[0]))
         required = recipe.pop(REQUIRED, [])
-        if fault := find_fault(recipe, parser):
-            parser.error(f"the recipe {arguments[0]}: {fault}")
         arguments = [*recipe_flags(recipe), *arguments[1:]]
     *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     for name in required:
-        if all(getattr(each, name, None) is None for each in filled):
+        if all(getattr(flags, name, None) is None for flags in filled):
             parser.error(f"the recipe {sys.argv[1]} needs --{name}. Add it after the recipe.")
     return tuple(filled)
+
+
+def recipe_names() -> list[str]:
+    """File names of the package's recipes."""
+    return sorted(path.name for path in RECIPES.glob("*.yaml"))
+
+
+def find_recipe(path: str) -> Path:
+    """Find a recipe: an existing file, or else NAME.yaml or recipes/NAME.yaml of the package."""
+    recipe = Path(path)
+    if recipe.is_file():
+        return recipe
+    if recipe.parent in (Path(), Path("recipes")) and recipe.name in recipe_names():
+        return RECIPES / recipe.name
+    raise FileNotFoundError(
+        f"No such recipe: {path}. Pass a YAML file or one of {', '.join(recipe_names())}."
+    )
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Read the entries of a recipe: a mapping from flags to values."""
+    recipe = parse_yaml(path.read_text("utf-8"), str(path))
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
+    return recipe
+
+
+def recipe_flags(recipe: dict[str, Any]) -> list[str]:
+    """The command-line words of the flags that a recipe sets."""
+    flags = []
+    for name, value in recipe.items():
+        # A mapping as JSON, which is YAML too: transformers reads its own flags as JSON.
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+        values = text if isinstance(text, list) else [] if text is None else [text]
+        if values:
+            flags += [f"--{name}", *(str(word).strip() for word in values)]
+    return flags
 
 
 def typed_command() -> list[str]:
@@ -86,7 +135,7 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     if is_debugging:
         sys.argv.remove("--debug")
     try:
-        code = _own_exit_code(main)
+        code = _exit_code(main)
         leave_other_processes()
         sys.stdout.flush()
         if code is not None:
@@ -103,8 +152,8 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.exit(1)
 
 
-def _own_exit_code(main: Callable[[], None]) -> str | int | None:
-    """Run a job and return the exit code that it gave itself, as after a signal, or None.
+def _exit_code(main: Callable[[], None]) -> str | int | None:
+    """Run a job and return the exit code that it chose, as after a signal, or None.
 
     The exception of an exit would keep the job's trainer.
     """
@@ -115,13 +164,39 @@ def _own_exit_code(main: Callable[[], None]) -> str | int | None:
     return None
 
 
+def leave_other_processes() -> None:
+    """End the process group of a job of several processes, with its threads.
+
+    Without this, a process that ends early may abort the work of the others. A trainer, which is
+    in a cycle of references, keeps the group, and a thread of gloo that frees a tensor while Python
+    ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
+
+    Such a thread needs Python's lock to free a tensor. The name `group` lets go of the group last
+    and gives up the lock while it waits for the threads. If a DDP model let go last, it would keep
+    the lock, and the process would hang.
+    """
+    if _is_in_group():
+        group = distributed.group.WORLD
+        distributed.destroy_process_group()
+        gc.collect()
+        del group
+
+
+def _is_in_group() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
 def _explanation(error: BaseException) -> str | None:
     """The text of an error that a user can correct; None for a bug of ours."""
     if isinstance(error, StrictDataclassError):
         return str(error.__cause__ or error)
     if isinstance(error, (ValueError, OSError, ImportError)):
-        return str(error)
-    if is_loss_of_process(error):
+        # The name of a library's class may say more than its message.
+        kind = type(error)
+        return str(error) if kind.__module__ == "builtins" else f"{kind.__name__}: {error}"
+    signs = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+    is_of_group = isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    if is_of_group and _is_in_group():
         return (
             "Another process of this run has ended, so this one ends too. If that process printed "
             "an error, it says why; otherwise it was killed, perhaps for lack of memory."
