@@ -29,8 +29,7 @@ from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..tokenization import replace_surrogates
-from ..translation.translate_file import hashes_of, translate_file
-from ..translation.translation_lines import translation_lines
+from ..translation.translate_file import hashes_of, translate_file, translation_lines
 from ..translation.translator import Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments

@@ -35,16 +35,6 @@ def check_several(texts: Iterable[object] | None) -> None:
         )
 
 
-def check_text(text: object, name: str) -> None:
-    """Check that a text is a str; name stands for it in the error.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    if not isinstance(text, str):
-        raise ValueError(f"{name} must be a str, got {type(text).__name__}.")
-
-
 def source_texts(
     texts: Iterable[str],
     prefixes: Iterable[str] | None,
@@ -54,26 +44,24 @@ def source_texts(
     """Each text with its number, counted from first_number, its prefix and its phrases.
 
     Raises:
-        ValueError: While they are read: a text is not a str, or the numbers of texts, prefixes and
-            phrases differ.
+        ValueError: While they are read: the numbers of texts, prefixes and phrases differ, or the
+            phrases of a text are a single str.
     """
     missing = object()
-    given: list[Iterable[Any]] = [
-        column for column in (texts, prefixes, phrases) if column is not None
-    ]
-    rows = zip_longest(*given, fillvalue=missing)
-    for number, (text, *rest) in enumerate(rows, start=first_number):
-        if text is missing or missing in rest:
+    columns: list[Iterable[Any]] = [texts]
+    columns += [column for column in (prefixes, phrases) if column is not None]
+    rows = zip_longest(*columns, fillvalue=missing)
+    for number, row in enumerate(rows, start=first_number):
+        if missing in row:
             raise ValueError(
                 "Texts, prefixes and phrases must have the same number of lines: line "
                 f"{number + 1} is missing in one of them. Leave a line empty for a text without "
                 "prefix or phrases."
             )
+        text, *rest = row
         prefix = "" if prefixes is None else rest.pop(0)
-        check_text(text, f"Sentence {number + 1}")
-        check_text(prefix, f"Prefix {number + 1}")
         wanted = rest.pop() if rest else ()
-        if not (isinstance(wanted, list | tuple) and all(isinstance(each, str) for each in wanted)):
+        if isinstance(wanted, str):
             raise ValueError(
                 f"Phrases of sentence {number + 1} must be a list of str, got {wanted!r}. Put a "
                 "single phrase into a list."
