@@ -5,8 +5,13 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from modeling_aiayn.commands.flags import ModelFlags, PairFlags, SourceFlags
-from modeling_aiayn.commands.inputs import complete_languages, sentence_preparation
+from modeling_aiayn.commands.flags import (
+    ModelFlags,
+    PairFlags,
+    SourceFlags,
+    complete_languages,
+    sentence_preparation,
+)
 from modeling_aiayn.saved.languages import choose_languages, saved_languages, set_languages
 
 

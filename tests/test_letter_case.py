@@ -2,8 +2,7 @@
 
 import pytest
 
-from modeling_aiayn.commands.flags import ModelFlags, SourceFlags
-from modeling_aiayn.commands.inputs import sentence_preparation
+from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.letter_case import natural_case
 

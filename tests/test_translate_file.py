@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import ROOT, small_model
 
-from modeling_aiayn.commands.inputs import default_device
+from modeling_aiayn.commands.flags import default_device
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation import translate_file as module
 from modeling_aiayn.translation.options import SearchOptions

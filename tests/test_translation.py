@@ -17,8 +17,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
-from modeling_aiayn.commands.flags import ModelFlags
-from modeling_aiayn.commands.inputs import load_translator
+from modeling_aiayn.commands.flags import ModelFlags, load_translator
 from modeling_aiayn.saved.loading import load_model
 from modeling_aiayn.tokenization import (
     decode_lines,

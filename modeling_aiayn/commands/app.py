@@ -15,8 +15,10 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.loading import check_package, find_model
 from .command_line import parse_arguments
-from .flags import ModelFlags, ServerFlags, SourceFlags
-from .inputs import (
+from .flags import (
+    ModelFlags,
+    ServerFlags,
+    SourceFlags,
     default_device,
     load_translator,
     load_with_tokenizer,

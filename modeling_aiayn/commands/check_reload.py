@@ -16,7 +16,7 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.folders import check_directory, load_config
 from .command_line import parse_arguments
-from .inputs import check_head
+from .flags import check_head
 
 
 @dataclass

@@ -17,8 +17,7 @@ from ..data.lines import stream_lines
 from ..tokenization import clean_text
 from ..translation.pools import read_pools
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP
-from .inputs import check_head, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, check_head, default_device, load_with_tokenizer
 
 # Number of batches whose texts are sorted by length together, so that little is padding.
 POOLED_BATCHES = 32

@@ -12,8 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP
-from .inputs import check_head, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, check_head, default_device, load_with_tokenizer
 
 
 @dataclass

@@ -26,12 +26,10 @@ from .flags import (
     PairFlags,
     SearchFlags,
     StreamFlags,
-    given_options,
-)
-from .inputs import (
     check_outputs,
     complete_languages,
     files_of_pairs,
+    given_options,
     load_translator,
     read_pairs_of,
     several_processes,

@@ -34,9 +34,12 @@ from .flags import (
     ModelFlags,
     OneBestFlags,
     PairFlags,
+    check_outputs,
+    complete_languages,
+    files_of_pairs,
     given_options,
+    load_translator,
 )
-from .inputs import check_outputs, complete_languages, files_of_pairs, load_translator
 
 
 @dataclass

@@ -14,8 +14,15 @@ from transformers.hf_argparser import HfArg
 from ..saved.loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
-from .flags import ModelFlags, OneBestFlags, OutputFlags, SentenceFlags, given_options
-from .inputs import load_translator, sentences_to_compare
+from .flags import (
+    ModelFlags,
+    OneBestFlags,
+    OutputFlags,
+    SentenceFlags,
+    given_options,
+    load_translator,
+    sentences_to_compare,
+)
 
 
 @dataclass

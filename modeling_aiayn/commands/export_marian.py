@@ -11,8 +11,7 @@ from transformers.hf_argparser import HfArg
 from ..interop.marian_export import export_marian
 from ..interop.parity import SOURCES
 from .command_line import parse_arguments
-from .flags import ModelFlags, OutputFlags
-from .inputs import load_translator
+from .flags import ModelFlags, OutputFlags, load_translator
 
 
 @dataclass

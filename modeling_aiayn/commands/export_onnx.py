@@ -9,8 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.loading import check_package
 from .command_line import parse_arguments
-from .flags import ModelFlags, OutputFlags
-from .inputs import load_translator
+from .flags import ModelFlags, OutputFlags, load_translator
 
 
 @dataclass

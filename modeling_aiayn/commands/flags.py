@@ -1,14 +1,37 @@
-"""Flags that several jobs share. A job composes these dataclasses, which only hold values."""
+"""Flags that several jobs share, and what they name: models, sentence pairs and files.
 
-from dataclasses import dataclass, fields, make_dataclass
+A job composes these dataclasses, which only hold values.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, make_dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
+from transformers.utils import CONFIG_NAME
 
-from ..saved.loading import BUNDLED_MODEL
+from ..data.corpus import files_of, parse_columns, read_pairs
+from ..data.embedded_corpus import generate_pairs
+from ..data.lines import read_lines
+from ..saved.folders import find_file, load_config
+from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, saved_languages
+from ..saved.loading import BUNDLED_MODEL, load_checked
+from ..saved.tokenizers import load_tokenizer
+from ..translation.letter_case import natural_case
 from ..translation.options import SearchOptions
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
-from ..translation.translator import DTYPES
+from ..translation.processes import stream_in_processes
+from ..translation.translate_file import PARTIAL
+from ..translation.translator import DTYPES, Translation, Translator
+from .streams import keep_freed_memory
+
+logger = logging.getLogger(__name__)
 
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
 PAIRS_HELP = (
@@ -175,3 +198,139 @@ class ServerFlags:
     max_waiting: int = HfArg(
         default=2000, help="Maximum number of waiting sentences; further requests are refused."
     )
+
+
+def default_device(device: str | None, process: int = 0) -> str:
+    """The given device, or a GPU if there is one, or the CPU.
+
+    Several processes that translate get a GPU each, if there are as many, unless the device names
+    one, as cuda:1 does.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and torch.cuda.is_available():
+        return f"cuda:{process % torch.cuda.device_count()}"
+    try:
+        return str(torch.empty(0, device=device).device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
+        raise ValueError(
+            "device must be a device of torch that this machine has, such as cpu or cuda:0, got "
+            f"{device!r}."
+        ) from error
+
+
+def load_translator(
+    model: ModelFlags, engine: EngineFlags | None = None, process: int = 0
+) -> Translator:
+    """Load a translator; process is the number of the process among those that translate."""
+    keep_freed_memory()
+    engine = engine or EngineFlags()
+    options: dict[str, Any] = {"hub": model.hub, "shortlist": engine.shortlist}
+    if engine.engine == "torch":
+        options |= {"dtype": model.dtype, "device": default_device(model.device, process)}
+    else:
+        options |= {} if model.dtype == "auto" else {"dtype": model.dtype}
+        options |= {"engine": engine.engine, "device": model.device or "cpu"}
+    return Translator.from_pretrained(model.model, **options)
+
+
+def several_processes(
+    model: ModelFlags, engine: EngineFlags, stream: StreamFlags
+) -> Callable[..., Iterator[list[Translation]]] | None:
+    """Set the number of threads; return what translates in several processes, if flags say so."""
+    if stream.threads is not None:
+        torch.set_num_threads(stream.threads)
+    if stream.processes == 1:
+        return None
+    threads = stream.threads or max(1, torch.get_num_threads() // stream.processes)
+    load = partial(load_translator, model, engine)
+    return partial(stream_in_processes, load, stream.processes, threads)
+
+
+def sentence_preparation(
+    source: SourceFlags, model: ModelFlags
+) -> tuple[str, Callable[[str], str]]:
+    """The language of the source, and a function that returns a sentence as the model gets it."""
+    saved = saved_languages(model.model[0], model.hub)
+    if saved is not None and source.source_lang not in (None, saved[0]):
+        logger.warning(
+            "%s was saved as a model from %s to %s. --source_lang %s does not change that.",
+            *(model.model[0], *saved, source.source_lang),
+        )
+    language = source.source_lang or (saved or DEFAULT_LANGUAGES)[0]
+    if source.restore_case:
+        return language, lambda sentence: natural_case(sentence, language)
+    return language, lambda sentence: sentence
+
+
+def saved_architecture(path: str | Path, hub: bool = False) -> str:
+    """The class that a model was saved as; "" for a folder without one, such as an adapter's."""
+    is_whole = Path(path, CONFIG_NAME).is_file()
+    if not (is_whole or (hub and find_file(path, CONFIG_NAME, {}) is not None)):
+        return ""
+    return next(iter(load_config(path, hub=hub).architectures or []), "")
+
+
+def check_head(folder: str, head: str) -> None:
+    """Check that a folder holds a model that was saved as the class named head."""
+    config = load_config(folder)
+    saved_as = next(iter(config.architectures or []), "none")
+    if head not in (config.architectures or []):
+        raise ValueError(f"{folder} must hold a model saved as {head}, got {saved_as}.")
+
+
+def load_with_tokenizer(
+    auto_class: Any, path: str | Path, hub: bool = False, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model with `load_checked`, and its tokenizer."""
+    model = load_checked(auto_class, path, hub=hub, **options)
+    return model, load_tokenizer(path, trust_remote_code=False, local_files_only=not hub)
+
+
+def complete_languages(pairs: PairFlags, model: ModelFlags) -> PairFlags:
+    """Add the languages that flags do not give: those of the model, or English and German."""
+    name = next(iter(model.model or []), None)
+    languages = choose_languages(pairs.source_lang, pairs.target_lang, name, model.hub)
+    return replace(pairs, source_lang=languages[0], target_lang=languages[1])
+
+
+def files_of_pairs(pairs: PairFlags, *paths: str) -> list[Path]:
+    """The files of paths with sentence pairs."""
+    return [file for path in paths for file in files_of(path, pairs.source_lang, pairs.target_lang)]
+
+
+def read_pairs_of(pairs: PairFlags, path: str) -> Any:
+    """Read the sentence pairs of a path."""
+    columns = parse_columns(pairs.columns)
+    return read_pairs(path, pairs.source_lang, pairs.target_lang, columns)
+
+
+def sentences_to_compare(file: str | None) -> list[str]:
+    """The sentences of a file, or of the built-in grammar."""
+    if file is None:
+        return [pair.source for pair in generate_pairs("test", 100)]
+    return [line for line in read_lines(file) if line.strip()]
+
+
+def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path | None]) -> None:
+    """Check that each output can be written, is no input, and is not another output.
+
+    Args:
+        outputs: File to write by flag, as in --output; None if the flag was not given.
+        inputs: Files to read; None if a flag was not given.
+
+    Raises:
+        OSError: An output is a folder, or its folder cannot be written.
+        ValueError: An output is one of the inputs, also under another name, or two are the same.
+    """
+    read = [Path(path) for path in inputs if path is not None and Path(path).is_file()]
+    given = {flag: Path(output) for flag, output in outputs.items() if output is not None}
+    for flag, output in given.items():
+        if output.is_dir():
+            raise IsADirectoryError(f"{flag} must be a file, got the folder {output}.")
+        if not output.exists() and not os.access(output.resolve().parent, os.W_OK):
+            raise OSError(f"{flag} {output}: the folder does not exist, or cannot be written.")
+        for name in (output, Path(f"{output}{PARTIAL}")):
+            if name.exists() and any(name.samefile(path) for path in read):
+                raise ValueError(f"{flag} would overwrite {name}, an input. Pass another file.")
+    if len({output.resolve() for output in given.values()}) < len(given):
+        raise ValueError(f"{' and '.join(given)} must be different files.")

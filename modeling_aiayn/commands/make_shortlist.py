@@ -18,8 +18,11 @@ from ..saved.whole_files import new_file
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
 from .command_line import parse_arguments
-from .flags import PAIRS_HELP, BatchFlags, ModelFlags, PairFlags
-from .inputs import (
+from .flags import (
+    PAIRS_HELP,
+    BatchFlags,
+    ModelFlags,
+    PairFlags,
     check_outputs,
     complete_languages,
     files_of_pairs,

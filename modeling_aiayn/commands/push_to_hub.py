@@ -32,7 +32,7 @@ from ..saved.loading import check_package, find_model
 from ..saved.publishing import model_operations, upload
 from ..translation import Translator
 from .command_line import parse_arguments
-from .inputs import load_with_tokenizer
+from .flags import load_with_tokenizer
 
 # Saved classes that do not translate, or not with our decoder.
 OTHER_MODELS: dict[str, Any] = {

@@ -28,9 +28,11 @@ from .flags import (
     OneBestFlags,
     OutputFlags,
     PairFlags,
+    complete_languages,
     given_options,
+    load_translator,
+    read_pairs_of,
 )
-from .inputs import complete_languages, load_translator, read_pairs_of
 
 CARD = "README.md"
 

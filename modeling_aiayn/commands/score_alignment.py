@@ -23,8 +23,7 @@ from ..inspection.alignment_scores import (
 from ..inspection.pictures import check_ending
 from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
-from .flags import ModelFlags
-from .inputs import check_outputs, load_translator
+from .flags import ModelFlags, check_outputs, load_translator
 
 EMBEDDED_PAIRS = 500
 

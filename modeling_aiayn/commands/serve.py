@@ -27,8 +27,9 @@ from .flags import (
     ServerFlags,
     SourceFlags,
     given_options,
+    load_translator,
+    sentence_preparation,
 )
-from .inputs import load_translator, sentence_preparation
 
 logger = logging.getLogger(__name__)
 

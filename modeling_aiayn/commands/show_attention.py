@@ -26,10 +26,12 @@ from ..inspection.pictures import PICTURE_ENDINGS, check_ending
 from ..modeling_aiayn import AiaynEncoderModel
 from ..saved.loading import find_model
 from .command_line import parse_arguments
-from .flags import ModelFlags, OneBestFlags, given_options
-from .inputs import (
+from .flags import (
+    ModelFlags,
+    OneBestFlags,
     check_outputs,
     default_device,
+    given_options,
     load_translator,
     load_with_tokenizer,
     saved_architecture,

@@ -40,9 +40,12 @@ from .flags import (
     SearchFlags,
     SourceFlags,
     StreamFlags,
+    check_outputs,
     given_options,
+    load_translator,
+    sentence_preparation,
+    several_processes,
 )
-from .inputs import check_outputs, load_translator, sentence_preparation, several_processes
 
 logger = logging.getLogger(__name__)
 
