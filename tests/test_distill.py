@@ -6,7 +6,8 @@ import json
 import pytest
 from sacrebleu import sentence_bleu
 
-from modeling_aiayn.commands.distill import DistillFlags, nearest
+from modeling_aiayn.commands import distill
+from modeling_aiayn.commands.distill import nearest
 from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
@@ -67,25 +68,24 @@ def test_the_number_of_hypotheses_to_choose_from_can_be_given(run, tmp_path):
         output.unlink()
 
 
-def test_a_distillation_resumes(run, tmp_path):
+def test_a_distillation_resumes(run, tmp_path, monkeypatch):
+    def stopping(translations, reference):
+        if reference == PAIRS[2][1]:
+            raise OSError("stopped")
+        return nearest(translations, reference)
+
     file, output = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "out.jsonl"
     command = ("distill.py", "--model", "aiayn-en-de", "--file", file, "--output", output)
     assert run(*command)[0] == 0
     expected = output.read_text()
-    first, *rest = expected.splitlines(keepends=True)
-    (tmp_path / "out.jsonl.partial").write_text(f"{first}{rest[0][:9]}")
-    assert run(*command, "--resume", "true")[0] == 0
+    output.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(distill, "nearest", stopping)
+        assert run(*command)[0] == 1
+    assert (tmp_path / "out.jsonl.partial").read_text().count("\n") == 2
+    assert run(*command, "--resume", "auto", "--nbest", "2")[0] == 1
+    assert run(*command, "--resume", "auto")[0] == 0
     assert output.read_text() == expected
-    assert json.loads(first) == {"en": PAIRS[0][0], "de": json.loads(first)["de"]}
-
-
-def test_a_distillation_depends_on_its_shortlist(tmp_path):
-    """Lines of two shortlists in one file would not be those of any."""
-    file, shortlist = write_tsv(tmp_path / "pairs.tsv", PAIRS), tmp_path / "list.safetensors"
-    output = str(tmp_path / "out.jsonl")
-    flags = {"model": ["aiayn-en-de"], "file": [str(file)], "output": output}
-    assert shortlist in DistillFlags(**flags, shortlist=str(shortlist)).input_files
-    assert DistillFlags(**flags).input_files[0] == file
 
 
 def test_a_model_of_the_other_direction_translates_the_other_side(run, tmp_path):
@@ -101,7 +101,7 @@ def test_a_model_of_the_other_direction_translates_the_other_side(run, tmp_path)
     ("output", "message"),
     [
         ("out.tsv", "must end in .jsonl or .jsonl.gz, got"),
-        ("pairs.jsonl", "would overwrite --file"),
+        ("pairs.jsonl", "--output would overwrite"),
     ],
 )
 def test_impossible_outputs_are_rejected(run, tmp_path, output, message):

@@ -61,16 +61,13 @@ def test_help_shows_the_docstring_and_the_flags(run, job):
     assert ("override it" in out and "wmt14_big.yaml" in out) == job.startswith("train-")
 
 
-@pytest.mark.parametrize("job", aiayn.JOBS)
-def test_a_script_only_starts_a_job(job):
-    script = ROOT / "scripts" / module_of(job).name
-    start = f'from aiayn import run_job\n\nif __name__ == "__main__":\n    run_job("{job}")\n'
-    assert script.read_text() == f'"""Run `aiayn {job}` from a checkout."""\n\n{start}'
-
-
-def test_each_script_is_a_job():
-    names = [path.name for path in (ROOT / "scripts").glob("*.py")]
-    assert sorted(names) == sorted(module_of(job).name for job in aiayn.JOBS)
+def test_each_script_only_starts_a_job():
+    scripts = {path.name: path.read_text() for path in (ROOT / "scripts").glob("*.py")}
+    start = 'from aiayn import run_job\n\nif __name__ == "__main__":\n    run_job("{0}")\n'
+    assert scripts == {
+        module_of(job).name: f'"""Run `aiayn {job}` from a checkout."""\n\n{start.format(job)}'
+        for job in aiayn.JOBS
+    }
 
 
 def run_aiayn(monkeypatch, capsysbinary, *words):
@@ -146,12 +143,6 @@ def test_an_interrupt_while_a_script_starts_exits_with_130(model_folder, seconds
     assert "Traceback" not in err and "KeyboardInterrupt" not in err
 
 
-def test_startup_restores_the_handler_of_interrupts(run):
-    handler = signal.getsignal(signal.SIGINT)
-    assert run("translate.py", "--model", "/none", "--text", "a")[0] == 1
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
 def test_the_demo_needs_an_empty_folder(monkeypatch, capsysbinary, tmp_path):
     (tmp_path / "mine.txt").write_text("")
     code, _, err = run_aiayn(monkeypatch, capsysbinary, "demo", "--output_dir", str(tmp_path))
@@ -216,14 +207,6 @@ def test_an_empty_line_has_one_line_among_the_best(run, model_folder):
     code, out, err = run("translate.py", *flags)
     assert code == 0, err
     assert [line.split("\t")[0] for line in out.splitlines()] == [*"0001222"]
-
-
-@pytest.mark.parametrize("name", ["", "none.en"])
-def test_an_input_that_does_not_exist_is_named(run, model_folder, name):
-    """An unset variable of a shell gives an empty name."""
-    code, _, err = run("translate.py", "--model", model_folder, "--input", name)
-    shown = name or "''"
-    assert code == 1 and f"No such file: --input {shown}." in err
 
 
 @pytest.mark.parametrize("flag", ["input", "prefixes", "phrases"])
@@ -437,14 +420,6 @@ def test_alignment_is_scored_by_layer_and_head(run, model_folder, tmp_path):
     )
     assert code == 0, err
     assert all(f">{word}<" in picture.read_text() for word in ("dog", "Hund", "sure link"))
-    code, _, err = run("score_alignment.py", "--model", model_folder, "--picture", "matrix.pdf")
-    assert code == 1 and "must end in .png or .svg, got 'matrix.pdf'" in err
-    code, _, err = run("score_alignment.py", "--model", model_folder, *files[:2])
-    assert code == 1 and "--source, --target and --gold belong together" in err
-    code, _, err = run("score_alignment.py", "--model", model_folder, *files, "--pairs", 6)
-    assert code == 1 and "--pairs is for the built-in grammar" in err
-    code, _, err = run("score_alignment.py", "--model", model_folder, "--reversed")
-    assert code == 1 and "--reversed describes --gold" in err
 
 
 def test_empty_input_gives_a_warning(run, model_folder, caplog):
@@ -502,17 +477,6 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
 def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script):
     code, out, _ = run(f"{script}.py", "--help")
     assert code == 0 and "--num_beams" in out and "--nbest" not in out
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--search_seed", 3), "top_p and search_seed are for sampling: set do_sample=True."),
-    ],
-)
-def test_flags_of_sampling_and_of_searching_are_not_mixed(run, flags, message):
-    code, _, err = run("translate.py", "--text", "A dog runs.", *flags)
-    assert code == 1 and message in err
 
 
 def test_attention_is_drawn(run, model_folder, tmp_path):
@@ -580,17 +544,6 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             ["--model", str(ROOT / "tests"), "--text", "a"],
             "tests holds no model: there is no config.json in it.",
         ),
-        (
-            "translate.py",
-            ["--model", "x", "--text", "a", "--input", "b"],
-            "either --text or --input",
-        ),
-        ("translate.py", ["--model", "x", "--input", "/none.txt"], "/none.txt"),
-        (
-            "translate.py",
-            ["--model", "x", "--dtype", "float8"],
-            "dtype must be one of auto, float32",
-        ),
         ("score_alignment.py", ["--model", "x", "--pairs", "1"], "pairs must be at least 2, got 1"),
         (
             "train_language_model.py",
@@ -607,7 +560,8 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             ["--train_file", "a", "--early_stopping_patience", "1"],
             "early_stopping_patience needs load_best_model_at_end or metric_for_best_model",
         ),
-        ("translate.py", ["--model", "x", "--num_beams", "0"], "num_beams must be at least 1"),
+        ("translate.py", ["--num_beams", "0"], "num_beams must be at least 1, got 0"),
+        ("translate.py", ["--input", "/none.txt"], "No such file or directory: '/none.txt'"),
         ("evaluate_translation.py", ["--model", "x", "--file", "/none"], "No such file: /none.en"),
         ("train_translation.py", ["/none.yaml"], "/none.yaml"),
         (
@@ -661,12 +615,6 @@ def test_user_errors_are_one_line(run, tmp_path, monkeypatch, name, arguments, m
     error = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(error) == 1 and message in error[0]
     assert "Traceback" not in err
-
-
-def test_an_unknown_flag_is_a_usage_error(run):
-    code, _, err = run("translate.py", "--model", "x", "--nope")
-    assert code == 2
-    assert "--nope" in err
 
 
 def test_debug_with_a_value_is_a_training_argument(run, tmp_path):
