@@ -92,9 +92,7 @@ def find_recipe(path: str) -> Path:
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """Read the entries of a recipe: a mapping from flags to values."""
-    recipe = parse_yaml(path.read_text("utf-8"), str(path))
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path}: a recipe must be a YAML mapping from flags to values.")
+    recipe: dict[str, Any] = parse_yaml(path.read_text("utf-8"), str(path))
     return recipe
 
 

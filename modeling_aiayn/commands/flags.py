@@ -329,7 +329,7 @@ def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path | 
             raise IsADirectoryError(f"{flag} must be a file, got the folder {output}.")
         if not output.exists() and not os.access(output.resolve().parent, os.W_OK):
             raise OSError(f"{flag} {output}: the folder does not exist, or cannot be written.")
-        for name in (output, Path(f"{output}{PARTIAL}")):
+        for name in (output, Path(f"{output.resolve()}{PARTIAL}")):
             if name.exists() and any(name.samefile(path) for path in read):
                 raise ValueError(f"{flag} would overwrite {name}, an input. Pass another file.")
     if len({output.resolve() for output in given.values()}) < len(given):

@@ -106,7 +106,10 @@ class SearchOptions:
         False, "Sample nbest translations instead of searching.", engines=("torch",)
     )
     temperature: float = _option(
-        1.0, "Sampling: values below 1 give translations that differ less.", engines=("torch",)
+        1.0,
+        "Sampling: values below 1 give translations that differ less.",
+        minimum=1e-6,
+        engines=("torch",),
     )
     top_k: int = _option(
         0, "Sampling: use the k likeliest tokens only; 0: all.", engines=("torch",)
@@ -114,6 +117,7 @@ class SearchOptions:
     top_p: float = _option(
         1.0,
         "Sampling: use only the likeliest tokens whose probabilities add up to p.",
+        minimum=1e-6,
         engines=("torch",),
     )
     search_seed: int = _option(0, "Sampling: random seed.", minimum=-math.inf, engines=("torch",))
@@ -131,13 +135,6 @@ class SearchOptions:
         self._check_sampling()
 
     def _check_sampling(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature must be a number greater than 0, got {self.temperature}. For the "
-                "likeliest token at each step, search with num_beams=1."
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
         sampling = (self.temperature, self.top_k, self.top_p, self.search_seed)
         if not self.do_sample and sampling != (1.0, 0, 1.0, 0):
             raise ValueError(
