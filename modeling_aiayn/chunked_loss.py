@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
@@ -184,12 +185,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, total_grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            raise ValueError(
-                "The loss in chunks has no second derivatives. Compute the logits, and pass them "
-                "to label_smoothed_cross_entropy."
-            )
         gradients = (
             None if gradient is None else (gradient * total_grad).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

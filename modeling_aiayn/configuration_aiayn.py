@@ -238,11 +238,6 @@ class AiaynConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")
-        for name in ("layer_norm_eps", "position_base"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)}.")
-        if self.position_offset < 0:
-            raise ValueError(f"position_offset must be at least 0, got {self.position_offset}.")
 
     def _check_token_range(self) -> None:
         """Check special ids against both vocabularies: source and target both use pad and eos."""

@@ -22,9 +22,7 @@ def one_cache(
 ) -> Cache | None:
     """The cache that a caller passed by its new or its old name.
 
-    Raises:
-        ValueError: Both were passed, or one of the other arguments is a cache. generate() would
-            write nonsense with a cache that the model does not use.
+    Any other cache is an error: generate() would write nonsense with one that the model ignores.
     """
     caches = [given for given in (cache, past_key_values) if given is not None]
     if len(caches) > 1 or any(isinstance(value, Cache) for value in others.values()):
