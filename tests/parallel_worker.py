@@ -22,7 +22,7 @@ from transformers.distributed import DistributedConfig
 
 from modeling_aiayn.attention_kernels import blockwise_operation
 from modeling_aiayn.commands.command_line import leave_other_processes
-from modeling_aiayn.training.fsdp import support_fsdp2
+from modeling_aiayn.training.parallel import support_fsdp2
 
 # Modes that divide the weights among the processes, and modes in which each has all of them.
 DIVIDED = ("fsdp", "accelerate")

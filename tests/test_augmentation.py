@@ -84,8 +84,6 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     assert splits["validation"][:] == splits["test"][:] == PAIRS[:]
     # Noise is in sources alone, also in those of the reversed pairs.
     assert {*splits["train"]["target"]} == {*PAIRS["source"], *PAIRS["target"]}
-    with pytest.raises(ValueError, match=r"noisy_sources must be in \[0, 1\], got 1.5"):
-        load_splits(DataArguments(**files, noisy_sources=1.5))
     kinds = {"noise_kinds": ["capitals"]}
     found = load_splits(DataArguments(**files, noisy_sources=1.0, **kinds))["train"]
     assert all(source.isupper() for source in found["source"][4:])
@@ -93,15 +91,3 @@ def test_flags_change_the_training_pairs_alone(tmp_path):
     seeds = [load_splits(DataArguments(**typos, noise_seed=seed))["train"] for seed in (0, 1)]
     assert len(seeds[0]) == len(seeds[1]) == 8
     assert sorted(seeds[0]["source"]) != sorted(seeds[1]["source"])
-    with pytest.raises(ValueError, match="noise_seed must not be negative, got -1"):
-        load_splits(DataArguments(**files, noise_seed=-1))
-    with pytest.raises(ValueError, match="noise_seed needs noisy_sources"):
-        load_splits(DataArguments(**files, noise_seed=1))
-    with pytest.raises(ValueError, match="noisy_sources needs at least one of noise_kinds"):
-        load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=[]))
-    with pytest.raises(ValueError, match=r"embedded_train_size has no effect .* default, 20000\."):
-        load_splits(DataArguments(**files, embedded_train_size=9))
-    with pytest.raises(ValueError, match="noise_kinds needs noisy_sources"):
-        load_splits(DataArguments(**files, **kinds))
-    with pytest.raises(ValueError, match=r"one or more of capitals, title_case, .*, got 'capital'"):
-        load_splits(DataArguments(**files, noisy_sources=1.0, noise_kinds=["capital"]))

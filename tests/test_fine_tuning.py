@@ -263,22 +263,14 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
         (["--start_from", str(ROOT / "tests")], "holds no model"),
         (["--freeze", "encoder"], "freeze needs start_from"),
         (["--start_from", "BASE", "--merge_lora", "true"], "merge_lora needs lora_rank"),
-        (["--start_from", "BASE", "--freeze", "decoder"], "encoder, embeddings, got 'decoder'"),
-        (["--start_from", "BASE", "--lora_rank", "0"], "lora_rank must be at least 1, got 0"),
-        (
-            ["--start_from", "BASE", "--lora_rank", "2", "--freeze", "encoder"],
-            "freeze and lora_rank cannot be combined",
-        ),
         (
             ["--start_from", "BASE", "--lora_rank", "2", "--add_tokens", "<2de>"],
-            "add_tokens and lora_rank cannot be combined",
+            "add_tokens cannot be combined with lora_rank",
         ),
         (
             ["--start_from", "BASE", "--freeze", "embeddings", "--add_tokens", "<2de>"],
-            "add_tokens cannot be combined with freeze embeddings",
+            "add_tokens cannot be combined with lora_rank or freeze embeddings",
         ),
-        (["--start_from", "BASE", "--add_tokens", "<unk>"], "'<unk>' is in the vocabulary already"),
-        (["--start_from", "BASE", "--add_tokens", "<x>", " "], "in each, got ['<x>', ' ']"),
         (["--start_from", "BASE", "--vocab_size", "900"], "vocab_size cannot be given with start"),
         (
             ["--start_from", "BASE", "--config_overrides", "{d_model: 32}"],

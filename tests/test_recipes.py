@@ -53,7 +53,7 @@ def test_every_recipe_gives_a_configuration(path):
     recipe = read_recipe(path)
     overrides = recipe.get("config_overrides", {})
     arguments = PresetArguments(recipe.get("preset", "tiny"), yaml.safe_dump(overrides))
-    assert read_overrides(arguments, ()) == overrides
+    assert read_overrides(arguments) == overrides
     config = AiaynConfig.from_preset(arguments.preset, **overrides)
     for name, value in overrides.items():
         assert getattr(config, name.replace("attn_", "_attn_")) == value

@@ -45,15 +45,15 @@ from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.batches import LengthGroups
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
-from modeling_aiayn.training.deepspeed import check_saves_weights, end_zero3
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
-from modeling_aiayn.training.preconditions import check_trained_dtype, warn_of_slow_training
+from modeling_aiayn.training.parallel import check_saves_weights, end_zero3
+from modeling_aiayn.training.precision import check_trained_dtype
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.resume.settings import data_sha256
-from modeling_aiayn.training.schedule import noam_rate, noam_schedule
+from modeling_aiayn.training.schedule import noam_rate
 from modeling_aiayn.training.setup import ModelArguments, NewModel, build_model, build_tokenizers
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
@@ -124,12 +124,6 @@ def test_repeated_rows_are_masked_only_where_minus_100_is_ignored(
     assert bool(masked) == is_masked
 
 
-def test_noam_without_warmup_is_rejected():
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    with pytest.raises(ValueError, match="warmup_steps of at least 1, got 0"):
-        noam_schedule(optimizer, 12, 0)
-
-
 def test_evaluation_without_translating_has_a_loss(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, predict_with_generate=False)
     trainer.compute_metrics = None
@@ -184,9 +178,7 @@ def test_biases_and_norms_do_not_decay(tmp_path, encoded, tokenizer):
     assert len(decaying["params"]) + len(others["params"]) == len(names)
 
 
-def test_unknown_schedule_and_missing_rate_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"one of noam, linear, .*, got 'nome'"):
-        arguments(tmp_path, lr_scheduler_type="nome")
+def test_a_missing_rate_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'linear' needs a learning_rate"):
         AiaynTrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear")
 
@@ -250,17 +242,6 @@ def test_a_classifier_s_smoothed_loss_does_not_depend_on_accumulation(tmp_path, 
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_a_size_for_the_other_kind_of_vocabulary_gives_a_warning(caplog):
-    pairs = Dataset.from_dict({"source": ["a b a b"] * 4, "target": ["c d"] * 4})
-    build_tokenizers(ModelArguments(vocabulary="word"), pairs)
-    build_tokenizers(ModelArguments(vocabulary="word", min_frequency=1), pairs)
-    assert not caplog.text
-    build_tokenizers(ModelArguments(vocabulary="token", vocab_size=600), pairs)
-    assert "vocab_size=600 has no effect: it is for a vocabulary of bpe." in caplog.text
-    build_tokenizers(ModelArguments(vocab_size=300, min_frequency=1), pairs)
-    assert "min_frequency=1 has no effect: it is for a vocabulary of words." in caplog.text
-
-
 def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, dropout=0.0, label_smoothing_factor=0.4)
     batch = trainer.data_collator(
@@ -281,7 +262,7 @@ def test_slow_products_in_bfloat16_give_a_warning(
     tmp_path, encoded, tokenizer, monkeypatch, caplog, has_kernel
 ):
     monkeypatch.setattr(
-        "modeling_aiayn.training.preconditions.has_bfloat16_instructions", lambda device: has_kernel
+        "modeling_aiayn.training.precision.has_bfloat16_instructions", lambda device: has_kernel
     )
     make_trainer(tmp_path, encoded, tokenizer, max_steps=1, bf16=True).train()
     assert ("This CPU has no fast products in bfloat16" in caplog.text) == (not has_kernel)
@@ -537,8 +518,6 @@ def test_long_pairs_are_left_out_and_counted(dataset, tokenizer, caplog):
     assert all(len(row["input_ids"]) <= 20 and len(row["labels"]) <= 20 for row in kept)
     assert f"skipped {len(dataset) - len(kept)} of 200 pairs" in caplog.text
     assert kept[0]["labels"][-1] == tokenizer.eos_token_id
-    with pytest.raises(ValueError, match="every pair has a side of more than max_length=2 tokens"):
-        encode_pairs(dataset, tokenizer, tokenizer, 2, "pairs")
 
 
 def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
@@ -570,26 +549,19 @@ def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
 def test_splits_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="either dataset_name or train_file"):
         load_splits(DataArguments(dataset_name="x", train_file=["y"]))
-    with pytest.raises(ValueError, match="train_file needs a validation_file"):
+    with pytest.raises(ValueError, match="train_file needs validation_file"):
         load_splits(DataArguments(train_file=["y"]))
     for name, needs in (
         ("validation_file", "train_file"),
         ("test_file", "train_file"),
-        ("columns", "train_file"),
-        ("dataset_config", "dataset_name"),
     ):
         with pytest.raises(ValueError, match=f"{name} needs {needs}"):
             load_splits(DataArguments(**{name: "x"}))
-    files = {"train_file": ["a.jsonl"], "validation_file": ["b"]}
-    with pytest.raises(ValueError, match=r"columns needs a \.tsv file\. Leave it out"):
-        load_splits(DataArguments(**files, columns="de,en"))
 
 
-def test_a_dataset_may_lack_a_test_and_nothing_else(tmp_path):
+def test_a_dataset_may_lack_a_test(tmp_path):
     pair = json.dumps({"en": "a", "de": "ein"})
     (tmp_path / "train.jsonl").write_text(pair)
-    with pytest.raises(ValueError, match=r"must have a split 'validation', got train\. Write its"):
-        load_splits(DataArguments(dataset_name=str(tmp_path)))
     (tmp_path / "validation.jsonl").write_text(pair)
     assert load_splits(DataArguments(dataset_name=str(tmp_path))).keys() == {"train", "validation"}
 
@@ -607,43 +579,11 @@ def test_the_order_has_a_seed_of_its_own(tmp_path, encoded, tokenizer):
     assert orders[0] == orders[1] != orders[2]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
-        ({"label_names": ["foo"]}, r"label_names is not supported, got \['foo'\]"),
-        ({"enable_jit_checkpoint": True}, "a run saves a checkpoint on SIGTERM anyway"),
-        ({"accelerator_config": {"foo": 1}}, "invalid value: .* argument 'foo'"),
-        ({"max_steps": 0}, "at least one update: .* got 0 and"),
-        ({"max_steps": -1, "num_train_epochs": 0}, "at least one update: .* got -1 and 0"),
-        ({"generation_num_beams": 0}, "generation_num_beams must be at least 1, got 0"),
-        ({"generation_max_length": 1}, "generation_max_length must be at least 2, .* got 1"),
-        ({"per_device_eval_batch_size": 0}, "per_device_eval_batch_size must be at least 1, got 0"),
-        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, r"noam has no lr_scheduler_kwargs, got \{"),
-        (
-            {"max_tokens_per_batch": 99, "train_sampling_strategy": "random"},
-            "max_tokens_per_batch has an order of its own: .* train_sampling_strategy='random' out",
-        ),
-        ({"report_to": "papyrus"}, "report_to names packages that are not installed: papyrus"),
-    ],
-)
-def test_flags_that_would_do_nothing_or_harm_are_refused(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        arguments(tmp_path, **options)
-
-
 def test_a_run_without_a_whole_batch_is_refused(tmp_path, encoded, tokenizer):
     options = {"per_device_train_batch_size": 10_000, "dataloader_drop_last": True}
     trainer = make_trainer(tmp_path, encoded, tokenizer, max_tokens_per_batch=None, **options)
-    with pytest.raises(ValueError, match=r"leaves no batch of the \d+ training examples"):
+    with pytest.raises(ValueError, match=r"There is no batch in the \d+ training examples"):
         trainer.train()
-
-
-def test_fp16_on_a_cpu_is_named_as_without_effect(tmp_path, caplog):
-    warn_of_slow_training(arguments(tmp_path, use_cpu=True))
-    assert not caplog.messages
-    warn_of_slow_training(arguments(tmp_path, use_cpu=True, fp16=True))
-    assert caplog.messages == ["fp16 has no effect on a CPU: the run trains in float32."]
 
 
 def test_vocabularies_and_model_fit_each_other(dataset):
@@ -681,30 +621,6 @@ def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
     for side in ("source_tokenizer", "target_tokenizer"):
         assert getattr(found, side).get_vocab() == getattr(prepared, side).get_vocab()
     assert (tmp_path / "handed over").stat().st_mode & 0o077 == 0
-    with pytest.raises(FileNotFoundError, match="first process of this machine failed to prepare"):
-        PreparedData.load(tmp_path / "none")
-
-
-def test_data_that_cannot_be_handed_over_leaves_nothing(tmp_path, monkeypatch):
-    prepared = prepare_data(DataArguments(), NewModel(ModelArguments(vocab_size=600)).tokenizers)
-
-    def fill(self, folder):
-        raise OSError("Failed to write: No space left on device")
-
-    monkeypatch.setattr(type(prepared.source_tokenizer), "save_pretrained", fill)
-    message = (
-        r"cannot be written to .*data \(No space left on device\)\. Free space there, or set TMP"
-    )
-    with pytest.raises(OSError, match=message):
-        prepared.save(tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_model_arguments_that_cannot_be_are_refused(dataset, tokenizer):
-    with pytest.raises(ValueError, match="vocabulary must be bpe, word or token, got 'char'"):
-        build_tokenizers(ModelArguments(vocabulary="char"), dataset)
-    with pytest.raises(ValueError, match=r"config_overrides must be a YAML mapping, .* got 'tiny'"):
-        build_model(ModelArguments(config_overrides="tiny"), tokenizer, tokenizer)
 
 
 def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dataset):
@@ -789,11 +705,6 @@ def test_a_run_without_evaluations_has_curves_too(tmp_path, encoded, tokenizer):
     trainer.add_callback(CurvesCallback())
     trainer.train()
     assert (tmp_path / "curves.png").stat().st_size > 1000
-
-
-def test_a_smoothing_that_is_no_share_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"label_smoothing_factor must be in \[0, 1\], got 10"):
-        arguments(tmp_path, label_smoothing_factor=10)
 
 
 @pytest.mark.parametrize(("method", "stays"), [("fork", False), ("forkserver", True)])
@@ -947,8 +858,6 @@ def test_a_smaller_perplexity_is_better(tmp_path):
     for metric in ("perplexity", "eval_perplexity", "loss"):
         assert arguments(tmp_path, metric_for_best_model=metric).greater_is_better is False
     assert arguments(tmp_path, metric_for_best_model="bleu").greater_is_better
-    with pytest.raises(ValueError, match="gradient_accumulation_steps must be at least 1, got 0"):
-        arguments(tmp_path, gradient_accumulation_steps=0)
 
 
 def test_labels_of_every_kind_have_a_hash():

@@ -20,7 +20,6 @@ from ..saved.tokenizers import load_tokenizer
 from ..tokenization import train_tokenizer, vocabulary_sha256
 from ..training.arguments import RunArguments
 from ..training.fine_tuning import RATES
-from ..training.ignored_flags import default_of, warn_of_ignored_size
 from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
@@ -88,7 +87,7 @@ class ClassifierArguments(PresetArguments):
         if self.start_from is None:
             return
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
-            if getattr(self, name) != default_of(self, name):
+            if getattr(self, name) != getattr(ClassifierArguments, name):
                 raise ValueError(
                     f"{name} cannot be set with start_from: that model brings its sizes and its "
                     "vocabulary."
@@ -114,7 +113,7 @@ def build_classifier(
         "label2id": {name: number for number, name in enumerate(names)},
         "num_labels": len(names),
     }
-    overrides = read_overrides(arguments, (*classes, "vocab_size", "vocabulary_sha256"))
+    overrides = read_overrides(arguments)
     if max_length > (limit := overrides.get("max_position_embeddings", max_length)):
         raise ValueError(
             f"max_length={max_length} is more than max_position_embeddings={limit} in "
@@ -128,7 +127,6 @@ def build_classifier(
             )
         folder = find_model(arguments.start_from)
         return _start_from(folder, max_length, **classes, **overrides)
-    warn_of_ignored_size(arguments)
     tokenizer = train_tokenizer(
         train["text"], arguments.vocabulary, arguments.vocab_size, arguments.min_frequency
     )

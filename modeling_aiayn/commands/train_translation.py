@@ -20,7 +20,6 @@ from ..saved.languages import set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments, check_max_length
-from ..training.deepspeed import end_zero3
 from ..training.evaluation import translation_metrics
 from ..training.fine_tuning import (
     FineTuningArguments,
@@ -29,6 +28,7 @@ from ..training.fine_tuning import (
     complete_adapter,
     replace_adapter,
 )
+from ..training.parallel import end_zero3
 from ..training.prepared_data import PreparedData, prepare_data_once
 from ..training.progress import training_table
 from ..training.resume.run import Run

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 from datasets import (
@@ -20,7 +20,6 @@ from transformers.hf_argparser import HfArg
 from ..data.augmentation import NOISES, with_noisy_sources, with_reversed_pairs
 from ..data.corpus import (
     embedded_pairs,
-    is_tsv,
     parse_columns,
     read_hub,
     read_pairs,
@@ -28,18 +27,15 @@ from ..data.corpus import (
 )
 from ..data.suspicious_pairs import report_suspicious
 from ..saved.languages import Languages, choose_languages
-from .ignored_flags import reject_ignored
-from .setup import position_limit
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
-# Flags that have no effect without another one.
+# Files that are read only together with others.
 NEEDS = {
+    "train_file": "validation_file",
     "validation_file": "train_file",
     "test_file": "train_file",
-    "columns": "train_file",
-    "dataset_config": "dataset_name",
 }
 
 
@@ -94,7 +90,8 @@ class DataArguments:
     )
     noise_kinds: list[str] = HfArg(
         default_factory=lambda: list(NOISES),
-        help=f"Kinds of noise for noisy_sources: {', '.join(NOISES)}.",
+        help="Kinds of noise for noisy_sources.",
+        metadata={"choices": list(NOISES)},
     )
     noise_seed: int = HfArg(
         default=0,
@@ -106,7 +103,7 @@ class DataArguments:
     )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
-        """Return the languages. A missing one is that of the model start_from, or en or de."""
+        """The languages. A missing one is that of the model start_from, or en or de."""
         return choose_languages(self.source_lang, self.target_lang, start_from, hub)
 
 
@@ -120,7 +117,11 @@ def load_splits(data: DataArguments) -> DatasetDict:
         OSError: A file or dataset cannot be read.
         ValueError: A file or dataset has the wrong format, or arguments contradict each other.
     """
-    _check_arguments(data)
+    if data.dataset_name is not None and data.train_file is not None:
+        raise ValueError("Give either dataset_name or train_file, not both.")
+    for name, needed in NEEDS.items():
+        if getattr(data, name) is not None and getattr(data, needed) is None:
+            raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
     languages = data.languages()
     if data.dataset_name is not None:
         splits = _hub_splits(data, data.dataset_name, languages)
@@ -130,63 +131,30 @@ def load_splits(data: DataArguments) -> DatasetDict:
         splits = _embedded_splits(data, languages)
     splits["train"] = report_suspicious(splits["train"], data.clean)
     warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
-    splits["train"] = _augmented(splits["train"], data)
+    if data.both_directions:
+        splits["train"] = with_reversed_pairs(splits["train"])
+    if data.noisy_sources:  # last: a reversed pair would have its noise in the target
+        noise = (data.noisy_sources, data.noise_kinds, data.noise_seed)
+        splits["train"] = with_noisy_sources(splits["train"], *noise)
     return DatasetDict(splits)
 
 
-def _check_arguments(data: DataArguments) -> None:
-    if data.dataset_name is not None and data.train_file is not None:
-        raise ValueError("Give either dataset_name or train_file, not both.")
-    for name, needed in NEEDS.items():
-        if getattr(data, name) is not None and getattr(data, needed) is None:
-            raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
-    has_pairs = data.train_file is not None or data.dataset_name is not None
-    reason = "has no effect with training pairs of your own"
-    reject_ignored(data, "embedded_train_size", reason, is_ignored=has_pairs)
-    files = chain(*(each or () for each in (data.train_file, data.validation_file, data.test_file)))
-    has_columns = any(map(is_tsv, files))
-    reject_ignored(data, "columns", "needs a .tsv file", is_ignored=not has_columns)
-    _check_noise(data)
-
-
-def _check_noise(data: DataArguments) -> None:
-    if data.noise_seed < 0:  # Python's generator takes -1 for 1
-        raise ValueError(f"noise_seed must not be negative, got {data.noise_seed}.")
-    if not 0 <= data.noisy_sources <= 1:
-        raise ValueError(f"noisy_sources must be in [0, 1], got {data.noisy_sources}.")
-    if data.noisy_sources and not data.noise_kinds:
-        raise ValueError("noisy_sources needs at least one of noise_kinds, got none.")
-    for kind in data.noise_kinds:
-        if kind not in NOISES:
-            raise ValueError(
-                f"noise_kinds must be one or more of {', '.join(NOISES)}, got {kind!r}."
-            )
-    changed = {"noise_kinds": data.noise_kinds != list(NOISES), "noise_seed": data.noise_seed}
-    for name in filter(changed.get, () if data.noisy_sources else changed):
-        raise ValueError(f"{name} needs noisy_sources. Pass noisy_sources, such as 0.2.")
-
-
 def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
-    """Check that a model has positions for the longest pair that data keeps."""
-    limit = position_limit(config)
-    if data.max_length > limit:
+    """Check that a model with a table of positions has one for each token of the longest pair.
+
+    Raises:
+        ValueError: The table is shorter.
+    """
+    is_learned = getattr(config, "position_type", "learned") == "learned"
+    limit = getattr(config, "max_position_embeddings", None) if is_learned else None
+    if limit is not None and data.max_length > limit:
         raise ValueError(
             f"max_length={data.max_length} is more than the model's max_position_embeddings, "
             f"{limit}. Pass --max_length {limit}: longer pairs are then skipped."
         )
 
 
-def _augmented(train: Dataset, data: DataArguments) -> Dataset:
-    if data.both_directions:
-        train = with_reversed_pairs(train)
-    if data.noisy_sources:  # last: a reversed pair would have its noise in the target
-        train = with_noisy_sources(train, data.noisy_sources, data.noise_kinds, data.noise_seed)
-    return train
-
-
 def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset]:
-    if data.validation_file is None:
-        raise ValueError("train_file needs a validation_file, to evaluate on during training.")
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
     columns = parse_columns(data.columns)
     return {
@@ -198,16 +166,10 @@ def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset
 
 def _hub_splits(data: DataArguments, name: str, languages: Languages) -> dict[str, Dataset]:
     available = get_dataset_split_names(name, data.dataset_config)
-    for split in ("train", "validation"):
-        if split not in available:
-            raise ValueError(
-                f"{name} must have a split {split!r}, got {', '.join(available)}. Write its "
-                "pairs to files, and give these as train_file and validation_file."
-            )
     return {
         split: read_hub(name, data.dataset_config, split, *languages)
         for split in ("train", "validation", "test")
-        if split in available
+        if split != "test" or split in available
     }
 
 
@@ -231,9 +193,6 @@ def encode_pairs(
     """Add the ids of "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
     At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
-
-    Raises:
-        ValueError: All pairs are too long.
     """
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
@@ -251,11 +210,6 @@ def encode_pairs(
     ids = List(Value("int32"))
     features = Features({**pairs.features, "input_ids": ids, "labels": ids})
     kept = pairs.map(encode, batched=True, features=features, desc=f"Encoding {name}")
-    if not kept:
-        raise ValueError(
-            f"{name}: every pair has a side of more than max_length={max_length} tokens. Raise "
-            "--max_length."
-        )
     if len(kept) < len(pairs):
         logger.warning(
             "%s: skipped %d of %d pairs with a side of more than max_length=%d tokens.",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from .preconditions import check_whole_weights
+from .parallel import check_whole_weights
 
 # The folder in a checkpoint that holds the averaged model.
 EMA_FOLDER = "ema"

@@ -1,6 +1,7 @@
 """Fine-tuning: load a saved translation model, and choose which of its parameters to train."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from transformers.utils import (
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.loading import check_package, find_model, load_model
+from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizers
 from ..saved.whole_files import replaced_files, write_file
 from ..tokenization import vocabulary_sha256
@@ -30,6 +31,14 @@ from .setup import ModelArguments
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 DEPTHS = ("encoder_layers", "decoder_layers")
 PARTS = ("encoder", "embeddings")
+# Flags that have no effect without another one.
+NEEDS = {
+    "hub": "start_from",
+    "add_tokens": "start_from",
+    "freeze": "start_from",
+    "lora_rank": "start_from",
+    "merge_lora": "lora_rank",
+}
 # LoRA scales its products by alpha / rank.
 LORA_ALPHA_OVER_RANK = 2
 LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -57,6 +66,7 @@ class FineTuningArguments:
         default=None,
         help="Parts that are not trained: encoder (its layers), embeddings (of both "
         "languages, and the output projection if it is tied to them).",
+        metadata={"choices": list(PARTS)},
     )
     lora_rank: int | None = HfArg(
         default=None,
@@ -69,38 +79,13 @@ class FineTuningArguments:
     )
 
     def __post_init__(self) -> None:
-        needs = {
-            "hub": "start_from",
-            "add_tokens": "start_from",
-            "freeze": "start_from",
-            "lora_rank": "start_from",
-            "merge_lora": "lora_rank",
-        }
-        for name, needed in needs.items():
+        for name, needed in NEEDS.items():
             if getattr(self, name) and not getattr(self, needed):
                 raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
-        for part in self.freeze or ():
-            if part not in PARTS:
-                raise ValueError(f"freeze must be one or more of {', '.join(PARTS)}, got {part!r}.")
-        if self.lora_rank is not None and self.lora_rank < 1:
-            raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
-        self._check_combination()
-
-    def _check_combination(self) -> None:
-        if self.lora_rank and self.freeze:
+        if self.add_tokens and (self.lora_rank or "embeddings" in (self.freeze or ())):
             raise ValueError(
-                "freeze and lora_rank cannot be combined: LoRA freezes all weights of the model. "
-                "Remove one."
-            )
-        if self.lora_rank and self.add_tokens:
-            raise ValueError(
-                "add_tokens and lora_rank cannot be combined: LoRA does not train the embeddings "
-                "of new tokens. Remove one."
-            )
-        if self.add_tokens and "embeddings" in (self.freeze or ()):
-            raise ValueError(
-                "add_tokens cannot be combined with freeze embeddings: the new embeddings must be "
-                "trained. Remove one."
+                "add_tokens cannot be combined with lora_rank or freeze embeddings: the embeddings "
+                "of new tokens must be trained. Remove one."
             )
 
 
@@ -116,8 +101,8 @@ class SavedModel:
         self, flags: FineTuningArguments, model: ModelArguments, args: AiaynTrainingArguments
     ) -> None:
         path = find_model(flags.start_from or "")
-        check_flags(path, model, args)
-        rates, depths = read_changes(model, flags)
+        _check_flags(path, model, args)
+        rates, depths = _read_changes(model, flags)
         loaded = load_model(path, flags.hub, dtype=torch.float32, **rates)
         if depths:
             loaded = with_depth(loaded, depths)
@@ -130,24 +115,23 @@ class SavedModel:
             for name in ("is_local", "local_files_only"):
                 tokenizer.init_kwargs.pop(name, None)
         if flags.add_tokens:
-            add_source_tokens(loaded, self._tokenizers, flags.add_tokens)
-        freeze_parts(loaded, flags.freeze or ())
+            _add_source_tokens(loaded, self._tokenizers, flags.add_tokens)
+        _freeze_parts(loaded, flags.freeze or ())
         self._model: nn.Module = loaded
         if flags.lora_rank is not None:
             if loaded.name_or_path != str(path):  # the base model's, if path holds an adapter
                 raise ValueError(
-                    f"{path} holds an adapter, and lora_rank needs a whole model. Save one: "
-                    "Translator.from_pretrained(path).model.save_pretrained(folder), copy the "
-                    "tokenizer files into the folder, and start from it."
+                    f"{path} holds an adapter, and lora_rank needs a whole model. Train the "
+                    "adapter with --merge_lora true, and start from its folder."
                 )
-            self._model = with_lora(loaded, flags.lora_rank)
+            self._model = _with_lora(loaded, flags.lora_rank)
 
     def tokenizers(self, *_: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-        """Return the tokenizers of source and target, one object if shared."""
+        """The tokenizers of source and target, one object if shared."""
         return self._tokenizers
 
     def build(self, *_: Any) -> nn.Module:
-        """Return the model, or with LoRA the model in its adapter."""
+        """The model, or with LoRA the model in its adapter."""
         return self._model
 
 
@@ -164,20 +148,16 @@ def check_both_directions(source: PreTrainedTokenizerBase, target: PreTrainedTok
         )
 
 
-def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArguments) -> None:
-    """Check that no flag asks for another preset or vocabulary, or a schedule from scratch.
-
-    The run must not overwrite the saved model, which is in `path`.
-    """
+def _check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArguments) -> None:
     if Path(path).resolve() == Path(args.output_dir).resolve():
         raise ValueError(
             f"output_dir must not be the folder of start_from, {path}: the run would overwrite the "
             "saved model. Give another --output_dir."
         )
-    for each in fields(ModelArguments):
-        if each.name != "config_overrides" and getattr(model, each.name) != each.default:
+    for field in fields(ModelArguments):
+        if field.name != "config_overrides" and getattr(model, field.name) != field.default:
             raise ValueError(
-                f"{each.name} cannot be given with start_from: the saved model keeps its sizes, "
+                f"{field.name} cannot be given with start_from: the saved model keeps its sizes, "
                 "its vocabulary and its search. Remove it."
             )
     if args.lr_scheduler_type == "noam":
@@ -188,7 +168,7 @@ def check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArgu
         )
 
 
-def read_changes(
+def _read_changes(
     model: ModelArguments, flags: FineTuningArguments
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read dropout rates and numbers of layers in config_overrides; the rest belongs to the model.
@@ -208,7 +188,7 @@ def read_changes(
     return overrides, depths
 
 
-def add_source_tokens(
+def _add_source_tokens(
     model: AiaynForConditionalGeneration,
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
     tokens: list[str],
@@ -218,32 +198,23 @@ def add_source_tokens(
     A shared vocabulary grows on both sides. The new rows are drawn around the mean of the others.
     """
     source = tokenizers[0]
-    if not all(token.strip() for token in tokens):
-        raise ValueError(f"add_tokens must be tokens with a character in each, got {tokens}.")
-    known = [token for token in tokens if token in source.get_vocab()]
-    if known:
-        raise ValueError(f"add_tokens: {known[0]!r} is in the vocabulary already. Remove it.")
     # Found wherever they stand, as in "<2fr><formal> We see."; a normalizer would prepend a blank.
     options = {"normalized": False, "lstrip": True, "rstrip": True}
     source.add_tokens([AddedToken(token, **options) for token in tokens])
     if len(source) > model.config.vocab_size:
         model.resize_token_embeddings(len(source))
     if hasattr(model.config, "vocabulary_sha256"):
-        model.config.vocabulary_sha256 = [vocabulary_sha256(each) for each in tokenizers]
+        model.config.vocabulary_sha256 = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
 
 
-def freeze_parts(model: AiaynForConditionalGeneration, parts: list[str] | tuple[()]) -> None:
-    """Exclude the named parts of a model from training."""
+def _freeze_parts(model: AiaynForConditionalGeneration, parts: Sequence[str]) -> None:
     for name, parameter in model.model.named_parameters():
-        is_embedding = "embed_tokens" in name
-        part = "embeddings" if is_embedding else name.partition(".")[0]
+        part = "embeddings" if "embed_tokens" in name else name.partition(".")[0]
         if part in parts:
             parameter.requires_grad_(False)
 
 
-def with_lora(model: AiaynForConditionalGeneration, rank: int) -> nn.Module:
-    """Put low-rank adapters beside the projections of attention and the feed-forward networks."""
-    check_package("peft", "lora")
+def _with_lora(model: AiaynForConditionalGeneration, rank: int) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

@@ -13,15 +13,15 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorWithPadding,
     PreTrainedTokenizerBase,
-    TrainingArguments,
 )
 
+from .arguments import AiaynTrainingArguments
 from .batches import PAIR, TokenBatches, padded_lengths, token_lengths
 
 
 def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """The samplers of a loader, from the outermost to the innermost: accelerate wraps them."""
-    sampler: Any = getattr(loader, "batch_sampler", None)  # users may have loaders of their own
+    sampler: Any = getattr(loader, "batch_sampler", None)  # users may pass other loaders
     while sampler is not None:
         yield sampler
         inner = getattr(sampler, "batch_sampler", None)
@@ -76,22 +76,23 @@ def padding_collator(
 
 
 def check_has_batches(loader: DataLoader[Any]) -> None:
-    """Raise a ValueError if a loader of training batches is empty; streams have no length."""
-    if hasattr(loader.dataset, "__len__") and not len(loader):
+    """Raise a ValueError if a loader has no batch: the run would save an untrained model."""
+    if hasattr(loader.dataset, "__len__") and not len(loader):  # streams have no length
         raise ValueError(
-            f"dataloader_drop_last leaves no batch of the {len(loader.dataset)} training examples. "
-            "Leave it out, or give a smaller per_device_train_batch_size."
+            f"There is no batch in the {len(loader.dataset)} training examples. Check the files "
+            "and --max_length, or leave dataloader_drop_last out."
         )
 
 
 def token_batch_loader(
     dataset: Dataset,
-    args: TrainingArguments,
+    args: AiaynTrainingArguments,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
     device: torch.device,
 ) -> DataLoader[Any]:
     """This process's batches of at most `max_tokens_per_batch` tokens."""
+    assert args.max_tokens_per_batch is not None
     lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
     order = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
@@ -101,7 +102,7 @@ def token_batch_loader(
         batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *order),
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
-        multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+        multiprocessing_context=args.worker_start_method,
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import Trainer
 
-from .bfloat16 import has_bfloat16_instructions
-from .preconditions import check_whole_weights
+from .parallel import check_whole_weights
+from .precision import has_bfloat16_instructions
 
 MOMENTUM = 0.95
 # Jordan et al. 2024: each iteration replaces a singular value s by a s + b s^3 + c s^5.
@@ -46,14 +46,12 @@ def orthogonalized(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     a, b, c = COEFFICIENTS
     is_tall = matrices.size(1) > matrices.size(2)
     norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp_min(SMALLEST_NORM)
-    found = (matrices / norms).to(dtype)
-    found = found.mT if is_tall else found
+    wide = (matrices / norms).to(dtype)
+    wide = wide.mT if is_tall else wide
     for _ in range(ITERATIONS):
-        gram = found @ found.mT
-        found = torch.baddbmm(
-            found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a
-        )
-    return found.mT if is_tall else found
+        gram = wide @ wide.mT
+        wide = torch.baddbmm(wide, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.mT if is_tall else wide
 
 
 def with_momentum(gradient: Tensor, state: dict[str, Any]) -> Tensor:
@@ -73,29 +71,22 @@ def layer_matrices(model: nn.Module) -> list[nn.Parameter]:
         for linear in stack.modules()
         if isinstance(linear, nn.Linear)
     }
-    return [each for each in model.parameters() if each in weights and each.requires_grad]
+    return [
+        parameter
+        for parameter in model.parameters()
+        if parameter in weights and parameter.requires_grad
+    ]
 
 
 def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
     """The optimizer of a trainer whose arguments have optim="muon".
 
     Raises:
-        ValueError: The model has no stack of linear layers to train, processes hold parts of its
-            weights, or DeepSpeed flattens them.
+        ValueError: Processes hold parts of the model's weights.
     """
     model, args = trainer.model, trainer.args
     check_whole_weights(trainer, "optim='muon'")
-    if trainer.is_deepspeed_enabled:
-        raise ValueError(
-            "optim='muon' does not work with DeepSpeed, which flattens matrices. Pass "
-            "optim='adamw_torch'."
-        )
     matrices = layer_matrices(model)
-    if not matrices:
-        raise ValueError(
-            "optim='muon' is for linear layers in an nn.ModuleList, and this "
-            f"{type(model).__name__} has none that are trained. Pass optim='adamw_torch'."
-        )
     by_muon, decayed = set(matrices), set(trainer.get_decay_parameter_names(model))
     with_decay: list[nn.Parameter] = []
     without: list[nn.Parameter] = []
@@ -147,7 +138,6 @@ class MuonAndAdam(Optimizer):
     def _update_matrices(
         self, params: list[nn.Parameter], lr: float, weight_decay: float, **_: Any
     ) -> None:
-        """Update the matrices; those of one shape together."""
         alike = defaultdict(list)
         for matrix in params:
             if matrix.grad is not None:

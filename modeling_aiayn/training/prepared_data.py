@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedTokenizerBase
 
 from ..saved.tokenizers import load_tokenizer
-from ..saved.whole_files import named_write_errors
+from .arguments import RunArguments
 from .data import DataArguments, encode_pairs, load_splits
 
 # Returns the tokenizers of source and target, given the training pairs.
@@ -34,42 +34,25 @@ class PreparedData:
     target_tokenizer: PreTrainedTokenizerBase
 
     def save(self, folder: Path) -> None:
-        """Save the data into a new folder that only its owner may read.
-
-        Raises:
-            OSError: The folder cannot be written; nothing of it is left then.
-        """
+        """Save the data into a new folder that only its owner may read."""
         try:
-            with named_write_errors(folder):
-                self._write(folder)
-        except OSError as error:
-            # The other processes would load what there is.
+            folder.mkdir(mode=0o700)
+            self.splits.save_to_disk(folder / "splits")
+            self.source_tokenizer.save_pretrained(folder / "source")
+            if self.target_tokenizer is not self.source_tokenizer:
+                self.target_tokenizer.save_pretrained(folder / "target")
+        except OSError:
+            # The other processes would load a part of the data.
             shutil.rmtree(folder, ignore_errors=True)
-            raise OSError(
-                f"The prepared training data cannot be written to {folder} "
-                f"({error.strerror or error}). Free space there, or set TMPDIR to another folder."
-            ) from error
-
-    def _write(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700)
-        self.splits.save_to_disk(folder / "splits")
-        self.source_tokenizer.save_pretrained(folder / "source")
-        if self.target_tokenizer is not self.source_tokenizer:
-            self.target_tokenizer.save_pretrained(folder / "target")
+            raise
 
     @classmethod
     def load(cls, folder: Path) -> "PreparedData":
         """Load saved data; the pairs stay on disk and are memory-mapped."""
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"{folder} does not exist: the first process of this machine failed to prepare the "
-                "data. Its error message says why."
-            )
-        source, target = (
-            load_tokenizer(folder / name) if (folder / name).is_dir() else None
-            for name in ("source", "target")
-        )
-        return cls(DatasetDict.load_from_disk(folder / "splits"), source, target or source)
+        splits = DatasetDict.load_from_disk(folder / "splits")
+        source = load_tokenizer(folder / "source")
+        has_target = (folder / "target").is_dir()
+        return cls(splits, source, load_tokenizer(folder / "target") if has_target else source)
 
 
 def prepare_data(data: DataArguments, tokenizers: GetTokenizers) -> PreparedData:
@@ -82,7 +65,6 @@ def prepare_data(data: DataArguments, tokenizers: GetTokenizers) -> PreparedData
 
 
 def _remove(folder: Path, start_method: str) -> None:
-    """Remove a folder that all processes have loaded."""
     if start_method == "fork":
         # A deleted file stays readable while it is open; forked workers inherit the open files.
         # Workers that are spawned open the files again, so there the folder stays until the end.
@@ -92,7 +74,7 @@ def _remove(folder: Path, start_method: str) -> None:
 
 
 def prepare_data_once(
-    args: TrainingArguments, data: DataArguments, tokenizers: GetTokenizers
+    args: RunArguments, data: DataArguments, tokenizers: GetTokenizers
 ) -> PreparedData:
     """Prepare data in the first process of each machine, and load it in the others.
 
@@ -117,8 +99,7 @@ def prepare_data_once(
         args.distributed_state.wait_for_everyone()
     finally:
         if is_first:
-            start_method = getattr(args, "dataloader_multiprocessing_context", None)
-            _remove(folder, start_method or multiprocessing.get_start_method())
+            _remove(folder, args.worker_start_method or multiprocessing.get_start_method())
     # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
     # which would be saved with the model.
     return replace(prepared, splits=loaded.splits) if is_first else loaded

@@ -1,7 +1,5 @@
 """Section 5.3: the learning rate."""
 
-from functools import partial
-
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -12,18 +10,6 @@ def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
 
 
 def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
-    """Equation 3 as a torch schedule, multiplied by the optimizer's learning rate.
-
-    Raises:
-        ValueError: warmup_updates is below 1.
-    """
-    if warmup_updates < 1:
-        raise ValueError(
-            f"lr_scheduler_type='noam' needs warmup_steps of at least 1, got {warmup_updates}."
-        )
-    return LambdaLR(optimizer, partial(_rate_after, d_model, warmup_updates))
-
-
-def _rate_after(d_model: int, warmup_updates: int, updates_done: int) -> float:
-    """Torch counts updates from 0, the paper from 1."""
-    return noam_rate(updates_done + 1, d_model, warmup_updates)
+    """Equation 3 as a torch schedule, multiplied by the optimizer's learning rate."""
+    # torch counts updates from 0, the paper from 1.
+    return LambdaLR(optimizer, lambda done: noam_rate(done + 1, d_model, warmup_updates))

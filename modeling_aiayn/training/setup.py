@@ -1,19 +1,16 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import check_config_fields, parse_mapping
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import train_tokenizer, vocabulary_sha256
-from .ignored_flags import warn_of_ignored_size
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
@@ -60,15 +57,13 @@ class ModelArguments(PresetArguments):
     )
 
 
-def read_overrides(model: PresetArguments, derived: Iterable[str]) -> dict[str, Any]:
-    """Read config_overrides; they must not set `derived` fields, which follow from the data."""
+def read_overrides(model: PresetArguments) -> dict[str, Any]:
+    """Read config_overrides.
+
+    Raises:
+        ValueError: It is not a mapping, or a name is not a field of AiaynConfig.
+    """
     overrides = parse_mapping("config_overrides", model.config_overrides)
-    for name in derived:
-        if name in overrides:
-            raise ValueError(
-                f"config_overrides must not set {name}: it follows from the training data and its "
-                "flags."
-            )
     check_config_fields(overrides, "config_overrides")
     return overrides
 
@@ -77,11 +72,10 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
     """Build the configuration from preset, config_overrides, and fields that follow from the data.
 
     Raises:
+        TypeError: config_overrides sets a derived field.
         ValueError: There is no such preset, or config_overrides is invalid.
     """
-    of_vocabulary = ("vocab_size", "decoder_vocab_size", "vocabulary_sha256")
-    overrides = read_overrides(model, {*derived, *of_vocabulary})
-    return AiaynConfig.from_preset(model.preset, **derived, **overrides)
+    return AiaynConfig.from_preset(model.preset, **derived, **read_overrides(model))
 
 
 def build_tokenizers(
@@ -92,7 +86,6 @@ def build_tokenizers(
     Raises:
         ValueError: There is no such kind of vocabulary, or its size does not fit the text.
     """
-    warn_of_ignored_size(model)
     source, target = list(train["source"]), list(train["target"])
     options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
     if model.vocabulary == "bpe":
@@ -106,12 +99,6 @@ def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase)
     if config.position_type == "learned":
         for tokenizer in tokenizers:
             tokenizer.model_max_length = config.max_position_embeddings
-
-
-def position_limit(config: PreTrainedConfig) -> float:
-    """The most tokens of a side that a model has positions for."""
-    is_learned = getattr(config, "position_type", "learned") == "learned"
-    return getattr(config, "max_position_embeddings", math.inf) if is_learned else math.inf
 
 
 def build_model(

@@ -34,15 +34,14 @@ from ..saved.whole_files import UNFINISHED_FOLDER, replaced_files
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .arguments import MUON, RunArguments
 from .batches import PAIR, TEXT, LengthGroups, token_lengths
-from .deepspeed import check_saves_weights
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
-from .fsdp import support_fsdp2
 from .loaders import check_has_batches, padding_collator, token_batch_loader
 from .meter import TokenMeter
 from .muon import muon_optimizer
-from .preconditions import check_trained_dtype, use_one_gpu, warn_of_slow_training
+from .parallel import check_saves_weights, support_fsdp2, use_one_gpu
+from .precision import check_trained_dtype, warn_of_slow_training
 from .progress import ProgressBar
 from .r_drop import r_drop_loss, repeated
 from .resume.checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
