@@ -18,7 +18,8 @@ from peft import LoraConfig, get_peft_model
 from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.commands.app import EXAMPLES, AppFlags, make_page
+from modeling_aiayn.commands.app import EXAMPLES, make_page
+from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.text_pages import ClassificationPage, CompletionPage
@@ -40,9 +41,14 @@ pytestmark = [
 _ = anyio.open_file
 
 
+def page_of(model, device=None, **source):
+    flags = ModelFlags(model=[str(model)], device=device)
+    return make_page(flags, SourceFlags(**source), 2000, [])
+
+
 def test_each_bundled_model_has_examples():
     assert set(EXAMPLES) == set(BUNDLED_MODELS)
-    assert make_page(AppFlags(model="aiayn-de-en")).title == "aiayn-de-en"
+    assert page_of("aiayn-de-en").title == "aiayn-de-en"
 
 
 def test_an_adapter_is_shown_with_its_base_model(tmp_path):
@@ -50,7 +56,7 @@ def test_an_adapter_is_shown_with_its_base_model(tmp_path):
     adapted = get_peft_model(load_model(base, False), LoraConfig(target_modules=["q_proj"], r=3))
     adapted.save_pretrained(tmp_path / "adapter")
     Translator.from_pretrained(base).source_tokenizer.save_pretrained(tmp_path / "adapter")
-    assert make_page(AppFlags(model=str(tmp_path / "adapter"))).title == "adapter"
+    assert page_of(tmp_path / "adapter").title == "adapter"
 
 
 def test_every_kind_of_model_is_put_on_the_device(tokenizer, tmp_path, monkeypatch):
@@ -62,21 +68,18 @@ def test_every_kind_of_model_is_put_on_the_device(tokenizer, tmp_path, monkeypat
         small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
         monkeypatch.setattr(page, "build", lambda self: found.append(self.model.device))
-        make_page(AppFlags(model=str(tmp_path / name), device="meta"))
-        for flags in ({"restore_case": True}, {"source_lang": "de"}):
-            message = f"^--{next(iter(flags))} is for translators, and .* holds {cls.__name__}"
-            with pytest.raises(ValueError, match=message):
-                make_page(AppFlags(model=str(tmp_path / name), **flags))
+        page_of(tmp_path / name, device="meta")
+        with pytest.raises(ValueError, match=f"are for translators, not for {cls.__name__}"):
+            page_of(tmp_path / name, restore_case=True)
     assert found == [torch.device("meta")] * 2
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **given: found.append(given))
     monkeypatch.setattr(TranslationPage, "build", lambda self: None)
-    make_page(AppFlags(model="aiayn-en-de", device="meta"))
+    page_of("aiayn-en-de", device="meta")
     assert found[2]["device"] == "meta"
 
 
-def launched(flags):
-    page = make_page(flags)
-    _, url, _ = page.queue(max_size=flags.max_waiting).launch(
+def launched(page):
+    _, url, _ = page.queue(max_size=100).launch(
         server_name="127.0.0.1",
         prevent_thread_lock=True,
         **LAUNCH_OPTIONS,
@@ -86,7 +89,7 @@ def launched(flags):
 
 @pytest.fixture(scope="module")
 def url():
-    page, url = launched(AppFlags(max_characters=300, examples=["A dog runs."]))
+    page, url = launched(make_page(ModelFlags(), SourceFlags(), 300, ["A dog runs."]))
     yield url
     page.close()
 
@@ -175,7 +178,7 @@ def test_a_classifier_has_a_page(tokenizer, tmp_path, browser):
     )
     model.save_pretrained(tmp_path / "classes")
     tokenizer.save_pretrained(tmp_path / "classes")
-    page, url = launched(AppFlags(model=str(tmp_path / "classes")))
+    page, url = launched(page_of(tmp_path / "classes"))
     visitor = browser.new_page()
     visitor.goto(url)
     visitor.locator("#text textarea").fill("We see.")
@@ -193,7 +196,7 @@ def test_a_language_model_has_a_page(tmp_path):
     tokenizer = byte_tokenizer()
     small_model(AiaynForCausalLM, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bytes")
     tokenizer.save_pretrained(tmp_path / "bytes")
-    page, url = launched(AppFlags(model=str(tmp_path / "bytes")))
+    page, url = launched(page_of(tmp_path / "bytes"))
     client = Client(url, verbose=False)
     texts = [client.predict("We ", 7, 0, api_name="/complete")[0] for _ in range(2)]
     assert texts[0] == texts[1] and texts[0].startswith("We ") and len(texts[0]) > 3
@@ -269,7 +272,7 @@ def test_a_visitor_stores_no_files(url):
 
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
-    written = AppFlags(restore_case=True).prepare_sentence
+    _, written = sentence_preparation(SourceFlags(restore_case=True), ModelFlags())
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], written)
     *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))

@@ -18,7 +18,7 @@ from modeling_aiayn.commands.flags import default_device
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation import translate_file as module
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.translate_file import hashes_of, open_output, translate_file
+from modeling_aiayn.translation.translate_file import _hashes, open_output, translate_file
 
 TEXTS = [f"The dog sees {count} cats." for count in range(5)]
 PREFIXES = ["Der", "", "Die", "Ein", "Wir"]
@@ -192,7 +192,7 @@ def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, ca
 
 def test_only_files_have_a_hash(tmp_path):
     (tmp_path / "texts").write_text("We see.\n")
-    assert list(hashes_of([tmp_path / "texts", tmp_path, "/dev/null", tmp_path / "none"])) == [
+    assert list(_hashes([tmp_path / "texts", tmp_path, "/dev/null", tmp_path / "none"])) == [
         f"the content of {tmp_path / 'texts'}"
     ]
 

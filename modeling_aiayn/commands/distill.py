@@ -15,7 +15,7 @@ from datasets import concatenate_datasets
 from sacrebleu.metrics.bleu import BLEU
 from transformers.hf_argparser import HfArg
 
-from ..translation.translate_file import hashes_of, translate_file
+from ..translation.translate_file import translate_file
 from ..translation.translator import Translation
 from .command_line import parse_arguments
 from .flags import (
@@ -87,6 +87,7 @@ def main() -> None:
         resume=stream.resume is not None,
         stream=several_processes(model, engine, stream),
         format_lines=lines,
-        settings=asdict(columns) | hashes_of(files),
+        inputs=files,
+        settings=asdict(columns),
         **asdict(batch),
     )

@@ -29,7 +29,7 @@ from ..documents.word_attention import word_attention
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..tokenization import replace_surrogates
-from ..translation.translate_file import hashes_of, translate_file, translation_lines
+from ..translation.translate_file import translate_file, translation_lines
 from ..translation.translator import Translation, Translator
 from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
@@ -128,8 +128,11 @@ def main() -> None:
         *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, SourceFlags, StreamFlags),
         TranslateFlags,
     )
-    read = [STDIN if flags.text is None and flags.input is None else flags.input, engine.shortlist]
-    check_outputs({"--output": stream.output}, [*read, flags.prefixes, flags.phrases])
+    is_stdin = flags.text is None and flags.input is None
+    file = STDIN if is_stdin else flags.input
+    check_outputs(
+        {"--output": stream.output}, [file, flags.prefixes, flags.phrases, engine.shortlist]
+    )
     language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
     translator = load_translator(model, engine)
@@ -138,10 +141,8 @@ def main() -> None:
     if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
     align = aligner(translator, choice) if choice else None
-    texts = flags.text
-    if texts is None:
-        texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
-    is_dialogue = flags.text is None and flags.input is None and sys.stdin.isatty()
+    texts = flags.text or stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
+    is_dialogue = is_stdin and sys.stdin.isatty()
     whole = split_texts(texts, flags.format, language, translator, prepare)
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
@@ -160,7 +161,8 @@ def main() -> None:
         phrases=flags.phrases,
         stream=None if is_dialogue else several_processes(model, engine, stream),
         format_lines=lines,
-        settings=asdict(flags) | asdict(source) | hashes_of(path for path in read if path),
+        inputs=[file],
+        settings=asdict(flags) | asdict(source),
         is_resumable=is_resumable,
         show_progress=not is_dialogue,
         **asdict(batch),

@@ -47,6 +47,7 @@ def translate_file(
     phrases: str | Path | None = None,
     stream: Callable[..., Iterator[list[Translation]]] | None = None,
     format_lines: FormatLines = lambda _, translations: [translations[0].text],
+    inputs: Iterable[str | Path | None] = (),
     settings: Mapping[str, Any] | None = None,
     is_resumable: bool = True,
     show_progress: bool = True,
@@ -70,6 +71,7 @@ def translate_file(
             separated by tabs.
         stream: Translates in place of `translator.stream`.
         format_lines: Returns the lines of a text. Default: its best translation.
+        inputs: More files on whose content the lines depend.
         settings: More values that JSON can hold and on which the lines depend, by name.
         is_resumable: Whether each text has one line, so that lines tell which texts are translated.
         show_progress: Whether to show a bar on stderr.
@@ -82,10 +84,10 @@ def translate_file(
     """
     options = options or translator.search_options()
     translator.engine.check_options(options, phrases is not None)
-    files = [each for each in (source, prefixes, phrases) if isinstance(each, (str, Path))]
+    files = [x for x in (source, prefixes, phrases, *inputs) if isinstance(x, (str, Path))]
     note = None
     if is_resumable and output is not None and not str(output).endswith(".gz"):
-        note = asdict(options) | _fingerprint(translator) | dict(settings or {}) | hashes_of(files)
+        note = asdict(options) | _fingerprint(translator) | dict(settings or {}) | _hashes(files)
     with (
         open_output(output, note, resume) as (file, first),
         TranslationBar(is_shown=show_progress) as bar,
@@ -141,7 +143,7 @@ def translation_lines(
     return lines
 
 
-def hashes_of(files: Iterable[str | Path]) -> dict[str, str]:
+def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
     """The hash of each file's content, by a name that says so; pipes are left out."""
     hashes = {}
     for path in filter(Path.is_file, map(Path, files)):
