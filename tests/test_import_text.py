@@ -763,13 +763,13 @@ def test_rejects_folders_of_other_or_damaged_models(opus, tmp_path):
         if f"model.{name}.weight" in tensors:
             kept[f"model.{name}.weight"] = tensors[f"model.{name}.weight"].clone()
     save_file(kept, weights, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"layers\.1\.fc1\.bias \(and \d+ others\) is missing"):
+    with pytest.raises(ValueError, match=r"layers\.1\.fc1\.bias is missing"):
         read_marian(tmp_path / "copy")
     kept = {name: tensor for name, tensor in tensors.items() if "embed_positions" not in name}
     kept = {name: tensor.clone() for name, tensor in kept.items()}
     kept["model.encoder.layers.0.fc1.weight"] = torch.zeros(7, 12)
     save_file(kept, weights, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"layers\.0\.fc1\.weight must have shape"):
+    with pytest.raises(ValueError, match=r"layers\.0\.fc1\.weight has another shape"):
         read_marian(tmp_path / "copy")
 
 

@@ -120,7 +120,7 @@ def test_a_folder_with_other_weights_beside_is_an_error(int8_folder, tmp_path, s
     Translator.from_pretrained(both).model.save_pretrained(both, max_shard_size=size)
     for use in (Translator.from_pretrained, files_to_publish):
         with pytest.raises(
-            OSError, match=r"both holds two models, in model\.int8\.safetensors and"
+            OSError, match=r"both holds two models, in model\.safetensors\S* and model\.int8"
         ):
             use(both)
 
@@ -172,9 +172,6 @@ MATRIX = "model.encoder.layers.0.fc1.weight"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without(MATRIX + SCALES), "fc1.weight must have a scale for each row"),
-        (lambda all_: all_ | {MATRIX + SCALES: torch.ones(3)}, "must have a scale for each row"),
-        (lambda all_: all_ | {MATRIX: all_[MATRIX].int()}, "one of the types .*I8, got I32"),
         (
             lambda all_: all_ | {MATRIX + SCALES: all_[MATRIX + SCALES] * torch.nan},
             "fc1.weight is not finite",
@@ -182,7 +179,7 @@ MATRIX = "model.encoder.layers.0.fc1.weight"
         (without("model.encoder.layers.0.fc1.bias"), "fc1.bias is missing"),
         (lambda all_: all_ | {"other": torch.ones(2)}, "other does not fit the model"),
     ],
-    ids=["no scales", "few scales", "type", "nan", "missing", "foreign"],
+    ids=["nan", "missing", "foreign"],
 )
 def test_damaged_weights_are_rejected(int8_folder, tmp_path, change, message):
     folder = shutil.copytree(int8_folder, tmp_path / "int8")
@@ -195,7 +192,7 @@ def test_a_truncated_file_is_rejected(int8_folder, tmp_path):
     folder = shutil.copytree(int8_folder, tmp_path / "int8")
     content = (folder / INT8_WEIGHTS_NAME).read_bytes()
     (folder / INT8_WEIGHTS_NAME).write_bytes(content[: len(content) // 2])
-    with pytest.raises(OSError, match="truncated or corrupt"):
+    with pytest.raises(OSError, match="weights are damaged"):
         Translator.from_pretrained(folder)
 
 

@@ -124,8 +124,6 @@ def test_recipes_hold_norwegian_and_mappings(tmp_path):
     overrides = {"norm_first": True, "classifier_pooling": "max", "layer_norm_eps": 1e-5}
     assert parse_yaml(flags[9], "flag") == overrides
     assert parse_yaml("[010, 1:30, +7]", "flag") == [10, "1:30", 7]
-    with pytest.raises(ValueError, match="the key 'seed' is there twice"):
-        parse_yaml("seed: 1\nmax_steps: 5\nseed: 2", "r.yaml")
     assert parse_yaml("[1e-5, -2E3, 1.5e+2, 1e, e5, 12]", "flag") == [
         *(1e-5, -2000.0, 150.0, "1e", "e5", 12)
     ]

@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.flags import ModelFlags, load_translator
-from modeling_aiayn.saved.loading import load_model
 from modeling_aiayn.tokenization import (
     decode_lines,
     train_bpe_tokenizer,
@@ -498,19 +497,6 @@ def test_an_adapter_that_is_a_pickle_is_rejected(tmp_path, folder, tokenizer):
     assert (tmp_path / "adapter" / "adapter_model.bin").is_file()
     with pytest.raises(OSError, match=r"the adapter must be saved as adapter_model\.safetensors"):
         Translator.from_pretrained(tmp_path / "adapter")
-
-
-def test_an_adapter_is_looked_for_where_the_options_say(monkeypatch, tmp_path, hub):
-    found = {}
-    monkeypatch.setattr(
-        "modeling_aiayn.saved.adapters.find_adapter_config_file",
-        lambda path, **where: found.update(where, path=path),
-    )
-    hub.repositories["me/adapter"] = {"main": ("0" * 40, {})}
-    where = {"token": "hf_x", "subfolder": "lora", "cache_dir": str(tmp_path)}
-    with pytest.raises(ValueError, match="Unrecognized model in me/adapter"):
-        load_model("me/adapter", True, **where)
-    assert found == where | {"path": "me/adapter", "local_files_only": False}
 
 
 def test_a_call_rejects_nbest_and_names_the_way_to_several_translations(tokenizer):

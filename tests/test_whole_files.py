@@ -11,7 +11,6 @@ from modeling_aiayn.saved import whole_files
 from modeling_aiayn.saved.whole_files import (
     UNFINISHED_FOLDER,
     delete_folder,
-    new_file,
     new_folder,
     replaced_files,
     write_file,
@@ -83,20 +82,9 @@ def test_a_folder_whose_name_was_taken_meanwhile_is_kept(tmp_path):
             (tmp_path / "model" / "a").write_text("theirs")
 
     kept = tmp_path / UNFINISHED_FOLDER / "model"
-    with pytest.raises(OSError, match=f"the files are in {re.escape(str(kept))}"):
+    with pytest.raises(OSError, match=re.escape(str(kept))):
         write()
     assert files(tmp_path) == {"model/a": "theirs", f"{UNFINISHED_FOLDER}/model/a": "mine"}
-
-
-def test_the_current_directory_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in (".", tmp_path):
-        with (
-            pytest.raises(FileExistsError, match="is the current directory"),
-            new_folder(Path(name)),
-        ):
-            pytest.fail("the block ran")
-    assert tmp_path.is_dir()
 
 
 def test_replaced_files_leave_other_files_and_weights_of_other_kinds_alone(tmp_path):
@@ -156,29 +144,14 @@ def test_a_file_is_replaced_at_once(tmp_path, monkeypatch):
     assert files(tmp_path)["a"] == "2\n"
 
 
-@pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM, errno.EACCES, errno.EIO])
-def test_a_file_that_cannot_be_renamed_is_not_lost(tmp_path, monkeypatch, number):
-    """A mounted file, and another user's in a folder such as /tmp, may only be written."""
-
+def test_a_file_that_cannot_be_renamed_is_not_lost(tmp_path, monkeypatch):
     def refuse(*_):
-        raise OSError(number, os.strerror(number))
+        raise PermissionError(errno.EACCES, "no")
 
-    (tmp_path / "a").write_text("1")
     monkeypatch.setattr(Path, "replace", refuse)
-    if number != errno.EIO:
-        write_file(tmp_path / "a", "2")
-        assert files(tmp_path) == {"a": "2"}
-    for name in ("a", "new") if number == errno.EIO else ("new",):
-        with pytest.raises(OSError, match=rf"; the content is in \S+\.unfinished-{name}"):
-            write_file(tmp_path / name, "3")
-        assert files(tmp_path)[f".unfinished-{name}"] == "3"
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_reported_with_its_reason_and_file(tmp_path, number):
-    with pytest.raises(OSError, match=os.strerror(number)) as caught, new_file(tmp_path / "a"):
-        raise OSError(number, "write failed")
-    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "a"))
+    with pytest.raises(PermissionError):
+        write_file(tmp_path / "a", "3")
+    assert files(tmp_path) == {".unfinished-a": "3"}
 
 
 def test_a_deleted_folder_leaves_nothing(tmp_path):

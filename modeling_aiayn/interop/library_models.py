@@ -18,7 +18,7 @@ from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.folders import check_model_folder, check_weight_files, check_weights, named_load_errors
+from ..saved.folders import check_index, check_model_folder, check_weights, named_weight_errors
 from ..tokenization import portable_tokenizer
 from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
@@ -87,8 +87,7 @@ def open_peer(
     repo_id = str(source) if options is not None and options.hub else None
     folder = Path(source) if repo_id is None else fetch(repo_id)
     model = _load_peer(model_class, folder)
-    with named_load_errors(folder):
-        tokenizers = load_tokenizers(folder)
+    tokenizers = load_tokenizers(folder)
     for tokenizer, half in zip(tokenizers, (model.model.encoder, model.model.decoder), strict=True):
         if tokenizer is not None:
             highest, size = max(tokenizer.get_vocab().values()), half.embed_tokens.num_embeddings
@@ -108,8 +107,8 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
     Pickled weights are read too, by torch's reader that runs no code.
     """
     check_model_folder(folder)
-    check_weight_files(folder)
-    with named_load_errors(folder):
+    check_index(folder, {})
+    with named_weight_errors(folder):
         model, loading_info = model_class.from_pretrained(
             folder,
             dtype="auto",

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from ..data.parsing import read_json_object
+from ..saved.folders import check_model_folder
 from ..saved.publishing import model_operations
 
 PACKAGE = "modeling_aiayn"
@@ -53,10 +54,11 @@ def space_operations(
         examples: Texts that a visitor can choose.
 
     Raises:
-        OSError: A file with weights is missing or damaged.
+        OSError: The folder holds no whole model.
         ValueError: The folder is incomplete.
         ImportError: The package or one that it needs is not installed.
     """
+    check_model_folder(folder)  # with an adapter alone, the page could not load its base model
     name = repo_id.rsplit("/", 1)[-1]
     model = f"models/{name}"
     # Its card goes on naming the model as its folder does.

@@ -10,17 +10,13 @@ from transformers import GenerationConfig
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .folders import (
-    ENFORCED,
-    FLOATS,
     INT8_WEIGHTS_NAME,
-    LOCATION_OPTIONS,
     check_one_model,
-    check_weight_file,
     check_weights,
     find_file,
     load_config,
-    named_load_errors,
-    without_load_report,
+    location_options,
+    named_weight_errors,
 )
 
 # Ending of the name of a matrix's scales.
@@ -55,50 +51,45 @@ def save_int8_weights(model: nn.Module, path: Path) -> None:
 
 
 def read_int8_weights(path: Path) -> dict[str, Tensor]:
-    """Read weights that `save_int8_weights` wrote, in float32 by name.
-
-    Raises:
-        ValueError: A matrix in 8 bits has no scales, or scales of another shape.
-    """
+    """Read weights that `save_int8_weights` wrote, in float32 by name."""
     tensors = load_file(path)
-    weights = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype == torch.int8:
-            scales = tensors.get(name + SCALES, torch.empty(0))
-            if tensor.dim() != 2 or scales.shape != tensor.shape[:1]:
-                raise ValueError(f"{path}: {name} must have a scale for each row.")
-            weights[name] = tensor.float() * scales[:, None]
-        elif not name.endswith(SCALES):
-            weights[name] = tensor
+    return {
+        name: tensor.float() * tensors[name + SCALES][:, None]
+        if tensor.dtype == torch.int8
+        else tensor
+        for name, tensor in tensors.items()
+        if not name.endswith(SCALES)
+    }
+
+
+def find_int8_weights(path: str | Path, **options: Any) -> Path | None:
+    """The file of weights in 8 bits of a folder or a repository, if it has one."""
+    weights = find_file(path, INT8_WEIGHTS_NAME, options)
+    if weights is not None:
+        check_one_model(weights.parent, INT8_WEIGHTS_NAME)
     return weights
-
-
-def find_int8_weights(path: str | Path, hub: bool, **options: Any) -> Path | None:
-    """The file of weights in 8 bits of a folder, or with hub of a repository, if it has one."""
-    if not hub:
-        check_one_model(path)
-        weights = Path(path, INT8_WEIGHTS_NAME)
-        return weights if weights.is_file() else None
-    return find_file(path, INT8_WEIGHTS_NAME, options)
 
 
 def load_int8(
     path: str | Path, weights: Path, hub: bool, **options: Any
 ) -> AiaynForConditionalGeneration:
     """Load a model whose weights have 8 bits, as floating-point numbers."""
-    check_weight_file(weights, (*FLOATS, "I8"))
-    where = {name: options[name] for name in LOCATION_OPTIONS if name in options}
-    others = {name: value for name, value in options.items() if name not in LOCATION_OPTIONS}
-    if others.get("dtype") in (None, "auto"):  # the configuration's is that of the original weights
-        others["dtype"] = torch.float32
-    # from_pretrained sets fields of a configuration that it reads, not of one that it is given.
-    names = others.keys() & load_config(path, hub, **where).to_dict().keys() - {"dtype"}
-    config = load_config(path, hub, **where, **{name: others.pop(name) for name in names})
-    with named_load_errors(path), without_load_report():
+    if options.get("dtype") in (
+        None,
+        "auto",
+    ):  # the configuration's is that of the original weights
+        options["dtype"] = torch.float32
+    config, others = load_config(path, hub, return_unused_kwargs=True, **options)
+    with named_weight_errors(path):
         state = read_int8_weights(weights)
-        model, loading_info = AiaynForConditionalGeneration.from_pretrained(
-            None, config=config, state_dict=state, **others | ENFORCED
-        )
-        model.generation_config = GenerationConfig.from_pretrained(path, **where)
+    model, loading_info = AiaynForConditionalGeneration.from_pretrained(
+        None,
+        config=config,
+        state_dict=state,
+        **others | {"dtype": options["dtype"]},
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # check_weights names the weight
+    )
+    model.generation_config = GenerationConfig.from_pretrained(path, **location_options(options))
     check_weights(path, model, loading_info)
     return model

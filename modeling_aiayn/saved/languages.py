@@ -34,20 +34,16 @@ def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Lan
             is no such folder, the languages are None.
         hub: Whether path is a repository on the Hub.
         **location: The repository's revision, subfolder, ..., as from_pretrained takes them.
-
-    Raises:
-        OSError: The Hub could not be reached.
-        ValueError: The tokenizer's settings are damaged.
     """
     path = find_model(path)
-    places = [Path(path), Path(path, SOURCE_TOKENIZER_FOLDER)]  # the latter: exported models
-    files = [place / SETTINGS_FILE for place in places]
+    # Exported models keep the source's tokenizer in a folder.
+    files = [Path(path, SETTINGS_FILE), Path(path, SOURCE_TOKENIZER_FOLDER, SETTINGS_FILE)]
     cached = find_file(path, SETTINGS_FILE, location) if hub else None
     for file in [cached] if cached else files:
         settings = read_json_object(file) if file.is_file() else {}
-        languages = [settings.get(name) for name in SETTINGS]
-        if all(isinstance(each, str) and each for each in languages):
-            return str(languages[0]), str(languages[1])
+        source, target = (settings.get(name) for name in SETTINGS)
+        if source and target:
+            return str(source), str(target)
     return None
 
 
@@ -63,9 +59,7 @@ def choose_languages(
         hub: Whether the model is a repository on the Hub.
 
     Raises:
-        OSError: The Hub could not be reached.
-        ValueError: One language was given and the other one would be the same, or the tokenizer's
-            settings are damaged.
+        ValueError: One language was given and the other one would be the same.
     """
     saved = None if model is None else saved_languages(model, hub)
     source_default, target_default = saved or DEFAULT_LANGUAGES
@@ -75,9 +69,7 @@ def choose_languages(
             f"source_lang and target_lang are both {chosen[0]!r}. Pass both --source_lang and "
             "--target_lang."
         )
-    if saved not in (None, chosen):
-        logger.warning(
-            "%s was saved as a model from %s to %s. The flags say from %s to %s.",
-            *(model, *(saved or ()), *chosen),
-        )
+    if saved is not None and saved != chosen:
+        message = "%s was saved as a model from %s to %s. The flags say from %s to %s."
+        logger.warning(message, model, *saved, *chosen)
     return chosen

@@ -7,26 +7,15 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
-from transformers.utils import (
-    ADAPTER_CONFIG_NAME,
-    ADAPTER_SAFE_WEIGHTS_NAME,
-    CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-)
+from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .adapters import base_of_adapter, merge_adapter
+from .adapters import find_base, merge_adapter
 from .folders import (
-    ENFORCED,
-    LOCATION_OPTIONS,
+    check_index,
     check_model_folder,
-    check_settings_files,
-    check_weight_files,
     check_weights,
-    find_file,
-    named_load_errors,
-    shards_in,
-    without_load_report,
+    named_weight_errors,
 )
 from .int8 import find_int8_weights, load_int8
 
@@ -34,7 +23,6 @@ from .int8 import find_int8_weights, load_int8
 BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
 BUNDLED_MODEL = BUNDLED_MODELS[0]
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
-HUB_HINT = "To load a repository from the Hub, pass hub=True (or --hub)."
 
 
 def find_model(path: str | Path) -> str | Path:
@@ -69,32 +57,28 @@ def load_checked(
         **options: Passed to auto_class.from_pretrained.
 
     Raises:
-        OSError: There is no such model, or a file is damaged.
+        OSError: There is no such model, or its weights are damaged.
         ValueError: The configuration is invalid, or a weight is missing, unexpected, of the wrong
             shape or not finite.
     """
-    if fixed := sorted(options.keys() & ENFORCED.keys()):
-        raise ValueError(
-            f"{fixed[0]} cannot be set: only safetensors files are loaded, and all weights are "
-            "checked. Leave it out."
-        )
-    options = {"trust_remote_code": False, "local_files_only": not hub} | options
     if not hub:
-        check_settings_files(path)
-        check_weight_files(path)
-    elif index := find_file(path, SAFE_WEIGHTS_INDEX_NAME, options):
-        shards_in(index)
-    with named_load_errors(path), without_load_report():
-        model, loading_info = auto_class.from_pretrained(path, **options | ENFORCED)
+        check_model_folder(path)
+    options = {"trust_remote_code": False, "local_files_only": not hub} | options
+    check_index(path, options)
+    with named_weight_errors(path):
+        model, loading_info = auto_class.from_pretrained(
+            path,
+            **options,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # check_weights names the weight
+        )
     if new_prefix is not None:
-        loading_info = loading_info | {
-            "missing_keys": [
-                name for name in loading_info["missing_keys"] if not name.startswith(new_prefix)
-            ],
-            "mismatched_keys": [
-                key for key in loading_info["mismatched_keys"] if not key[0].startswith(new_prefix)
-            ],
-            "unexpected_keys": set(),
+        missing, mismatched = loading_info["missing_keys"], loading_info["mismatched_keys"]
+        loading_info = {
+            "missing_keys": [name for name in missing if not name.startswith(new_prefix)],
+            "mismatched_keys": [key for key in mismatched if not key[0].startswith(new_prefix)],
+            "unexpected_keys": [],
         }
     check_weights(path, model, loading_info)
     return model
@@ -109,27 +93,25 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
         **options: Passed to AutoModelForSeq2SeqLM.from_pretrained.
     """
     if not hub:
-        check_model_folder(path, (CONFIG_NAME, ADAPTER_CONFIG_NAME), HUB_HINT)
+        hint = "To load a repository from the Hub, pass hub=True (or --hub)."
+        check_model_folder(path, ADAPTER_CONFIG_NAME, hint=hint)
     options = {"local_files_only": not hub} | options
-    if (weights := find_int8_weights(path, hub, **options)) is not None:
+    weights = find_int8_weights(path, **options)
+    if weights is not None:
         return load_int8(path, weights, hub, **options)
-    where = {name: options[name] for name in LOCATION_OPTIONS if name in options}
-    base: str | Path | None = base_of_adapter(path, **where)
+    base = find_base(path, options)
     if base is None:
-        return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
+        model: AiaynForConditionalGeneration = load_checked(
+            AutoModelForSeq2SeqLM, path, hub=hub, **options
+        )
+        return model
     # The revision and the subfolder are the adapter's, not the base model's.
-    own = ("revision", "subfolder")
-    base_options = {name: value for name, value in options.items() if name not in own}
+    base_options = {
+        name: value for name, value in options.items() if name not in ("revision", "subfolder")
+    }
     base = find_model(base)
     model = load_model(base, hub and not Path(base).is_dir(), **base_options)
-    if find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, options) is None:
-        raise FileNotFoundError(
-            f"{path}: the adapter must be saved as {ADAPTER_SAFE_WEIGHTS_NAME}. Save it again "
-            "without safe_serialization=False."
-        )
-    if not hub:
-        check_weight_files(path)
-    return merge_adapter(model, path, **where)
+    return merge_adapter(model, path, options)
 
 
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from transformers.tokenization_utils_base import FULL_TOKENIZER_FILE, TOKENIZER_CONFIG_FILE
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..data.parsing import read_json_object
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from .folders import WEIGHT_FILES, check_directory, check_one_model, model_files
+from .adapters import find_base
+from .folders import INT8_WEIGHTS_NAME, WEIGHT_FILES, check_directory, check_one_model, model_files
 
 CARD = "README.md"
 # What a training run writes beside its model.
@@ -21,10 +22,10 @@ NEEDED = (
     (CARD,),
     (CONFIG_NAME, ADAPTER_CONFIG_NAME),
     ("*.safetensors",),
-    ("tokenizer_config.json",),
+    (TOKENIZER_CONFIG_FILE,),
 )
-# Loaders prefer some of these files to those of another model.
-REPLACED = (*WEIGHT_FILES, GENERATION_CONFIG_NAME, "tokenizer.json", *REPORT_FILES)
+# Loaders prefer some of these files of an earlier model to the new ones.
+REPLACED = (*WEIGHT_FILES, GENERATION_CONFIG_NAME, FULL_TOKENIZER_FILE, *REPORT_FILES)
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:
@@ -47,38 +48,25 @@ def files_to_publish(folder: str | Path) -> list[Path]:
                 f"{folder} has no {patterns[0]}: a model on the Hub needs a card, a configuration, "
                 "weights and a tokenizer. aiayn train-translation writes all of them."
             )
-    check_one_model(folder)
-    if not (folder / CONFIG_NAME).is_file():
-        _check_base(folder)
+    check_one_model(folder, INT8_WEIGHTS_NAME)
+    base = find_base(folder, {})
+    if base is not None and Path(base).exists():
+        raise ValueError(
+            f"{folder} holds an adapter of the folder {base}, which nobody else has. Publish the "
+            f"base model, and write its repository into {ADAPTER_CONFIG_NAME} as "
+            "base_model_name_or_path. Or train with --merge_lora true, and publish the whole model."
+        )
     return files
 
 
-def _check_base(adapter: Path) -> None:
-    """Check that the base model of an adapter is not a folder of this machine."""
-    path = adapter / ADAPTER_CONFIG_NAME
-    base = read_json_object(path)["base_model_name_or_path"]
-    if Path(base).exists():
-        raise ValueError(
-            f"{path} names the folder {base} as the base model, which nobody else has. Publish the "
-            "base model, and write its repository there as base_model_name_or_path. Or train with "
-            "--merge_lora true, and publish the whole model."
-        )
-
-
 def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAdd]:
-    """The files of a finished run's folder; the example in its card names the repository.
-
-    Raises:
-        OSError: There is no such folder, or it holds two models.
-        ValueError: The folder is incomplete.
-    """
-    operations = [
-        CommitOperationAdd(path.relative_to(folder).as_posix(), path)
-        for path in files_to_publish(folder)
-        if path.name != CARD
-    ]
+    """The files of a finished run's folder; the example in its card names the repository."""
+    files = files_to_publish(folder)
     card = renamed_card(Path(folder), repo_id, hub=True).encode()
-    return [*operations, CommitOperationAdd(CARD, card)]
+    return [
+        CommitOperationAdd(path.relative_to(folder).as_posix(), card if path.name == CARD else path)
+        for path in files
+    ]
 
 
 def publish(folder: str | Path, repo_id: str, **options: Any) -> str:
@@ -121,29 +109,26 @@ def upload(
         OSError: The Hub rejects the token, or answers with another error.
     """
     api = HfApi()
-    kind = "model" if space_sdk is None else "space"
-    api.create_repo(repo_id, repo_type=kind, space_sdk=space_sdk, private=private, exist_ok=True)
+    where: dict[str, Any] = {
+        "repo_id": repo_id,
+        "repo_type": "model" if space_sdk is None else "space",
+    }
+    api.create_repo(**where, space_sdk=space_sdk, private=private, exist_ok=True)
     if revision is not None:
-        api.create_branch(repo_id, repo_type=kind, branch=revision, exist_ok=True)
-    present = api.list_repo_files(repo_id, repo_type=kind, revision=revision)
-    added = {operation.path_in_repo for operation in operations}
-    deletions = [CommitOperationDelete(path) for path in earlier_files(present, added)]
+        api.create_branch(**where, branch=revision, exist_ok=True)
+    present = api.list_repo_files(**where, revision=revision)
+    deletions = earlier_files(present, {operation.path_in_repo for operation in operations})
+    changes: list[Any] = [*operations, *map(CommitOperationDelete, deletions)]
     commit = api.create_commit(
-        repo_id,
-        [*operations, *deletions],
-        repo_type=kind,
-        commit_message=message,
-        revision=revision,
+        **where, operations=changes, commit_message=message, revision=revision
     )
     return str(commit.commit_url)
 
 
 def earlier_files(present: Iterable[str], added: set[str]) -> list[str]:
-    """The files of an earlier model in a repository: loaders prefer some to the new ones.
+    """The files of an earlier model in a repository, among the files that are present.
 
-    Args:
-        present: Paths of the files in the repository.
-        added: Paths of the files to upload, with a card beside each model.
+    added are the files to upload, with a card beside each model.
     """
     places = [path.removesuffix(CARD) for path in added if path.endswith(CARD)]
     return [
@@ -155,7 +140,6 @@ def earlier_files(present: Iterable[str], added: set[str]) -> list[str]:
 
 
 def _is_replaced(path: str) -> bool:
-    """Whether a path in a model's folder is a file that a new model replaces."""
     parent, _, name = path.rpartition("/")
     if parent:
         return parent == TARGET_TOKENIZER_FOLDER

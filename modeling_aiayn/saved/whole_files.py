@@ -4,17 +4,12 @@ A file or a new folder is written under another name, forced to disk, and then r
 `replaced_files` renames several files, the weights last.
 """
 
-import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# A full disk, a quota and a limit on the size of files.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Errors of a rename onto a mounted file, or onto another user's file in a folder such as /tmp.
-NOT_RENAMED = (errno.EACCES, errno.EPERM, errno.EBUSY)
 # Holds files and folders that are not complete yet, and folders that are being deleted.
 UNFINISHED_FOLDER = ".unfinished"
 
@@ -38,7 +33,7 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
         The path to write to. Without `kept` it has the same ending.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written. A complete file that cannot be renamed stays.
     """
     if Path(path).exists() and not Path(path).is_file():
         yield Path(path)
@@ -47,46 +42,18 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
     unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
     is_whole = False
     try:
-        with named_write_errors(path):
-            yield unfinished
-            if path.exists():
-                shutil.copymode(path, unfinished)
-            elif path.suffix == ".safetensors":
-                _share_weights(path.parent, [unfinished])
-            force_to_disk(unfinished)
-            is_whole = True
-            _put_in_place(unfinished, path)
+        yield unfinished
+        if path.exists():
+            shutil.copymode(path, unfinished)
+        elif path.suffix == ".safetensors":
+            _share_weights(path.parent, [unfinished])
+        force_to_disk(unfinished)
+        is_whole = True
+        unfinished.replace(path)
+        force_to_disk(path.parent)
     finally:
         if kept is None and not is_whole:
             unfinished.unlink(missing_ok=True)
-
-
-def _put_in_place(unfinished: Path, path: Path) -> None:
-    """Give a complete file its name, or else its content to the file of that name."""
-    try:
-        unfinished.replace(path)
-    except OSError as error:
-        if error.errno not in NOT_RENAMED or not path.exists():
-            reason = f"{error.strerror}; the content is in {unfinished}"
-            raise OSError(error.errno, reason) from error
-        shutil.copyfile(unfinished, path)
-        force_to_disk(path)
-        unfinished.unlink()
-    force_to_disk(path.parent)
-
-
-@contextmanager
-def named_write_errors(path: Path) -> Iterator[None]:
-    """Report a full disk as an OSError that names the path: libraries have types of their own."""
-    try:
-        yield
-    except Exception as error:
-        number = getattr(error, "errno", None)
-        is_full = number in FULL or "No space left" in str(error)
-        if not is_full or getattr(error, "filename", None) is not None:
-            raise
-        number = number if number in FULL else errno.ENOSPC
-        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextmanager
@@ -102,41 +69,21 @@ def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
 
     Raises:
         FileExistsError: The folder exists, is not empty, and is not to be replaced.
-        OSError: The folder cannot be written. If it is complete and only its name cannot be given,
-            the message says where it is.
+        OSError: The folder cannot be written. A complete folder that cannot be renamed stays.
     """
     folder = folder.resolve()
     if not replaces:
         check_unused(folder)
     unfinished = unfinished_path(folder)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    is_whole = False
-    try:
-        with named_write_errors(folder):
-            yield unfinished
-        _share_weights(unfinished, unfinished.rglob("*.safetensors"))
-        for path in (*unfinished.rglob("*"), unfinished):
-            force_to_disk(path)
-        is_whole = True
-        _name_folder(unfinished, folder, replaces=replaces)
-    finally:
-        if not is_whole:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        _remove_if_empty(unfinished.parent)
-
-
-def _name_folder(unfinished: Path, folder: Path, *, replaces: bool) -> None:
-    """Give a complete folder its name."""
-    try:
-        _remove_if_empty(folder)
-        earlier = [_set_aside(folder)] if replaces and folder.exists() else []
-        unfinished.replace(folder)
-    except OSError as error:  # another process may have made a folder of this name
-        raise OSError(error.errno, f"{error.strerror}; the files are in {unfinished}") from error
+    with _forced_to_disk(unfinished):
+        yield unfinished
+    _remove_if_empty(folder)
+    earlier = _set_aside(folder) if replaces and folder.exists() else None
+    unfinished.replace(folder)
     force_to_disk(folder.parent)
-    for each in earlier:
-        shutil.rmtree(each, ignore_errors=True)
+    if earlier is not None:
+        shutil.rmtree(earlier, ignore_errors=True)
+    _remove_if_empty(unfinished.parent)
 
 
 @contextmanager
@@ -151,48 +98,48 @@ def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Itera
             files of two models.
 
     Yields:
-        An empty folder to write into.
+        An empty folder to write into. After an error while files are moved it keeps the others.
 
     Raises:
         OSError: A file cannot be written; the folder is then as it was before.
     """
     unfinished = folder / UNFINISHED_FOLDER / "files"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    is_replacing = False
-    try:
+    with _forced_to_disk(unfinished):
         yield unfinished
-        _share_weights(unfinished, unfinished.rglob("*.safetensors"))
-        files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
-        targets = {path: folder / path.relative_to(unfinished) for path in files}
-        for path, target in targets.items():
-            force_to_disk(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-        is_replacing = True
-        last = _delete_weights(folder, unfinished, weights)
-        for path in sorted(files, key=last.__contains__):
-            path.replace(targets[path])
-        for parent in {target.parent for target in targets.values()}:
-            force_to_disk(parent)
-        is_replacing = False
-    finally:
-        if not is_replacing:  # after an error in between, the new files are kept there
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _remove_if_empty(unfinished.parent)
-
-
-def _delete_weights(folder: Path, new: Path, weights: Sequence[Sequence[str]]) -> set[Path]:
-    """Delete the weights in folder that those in new replace. Return the new ones."""
-    replacing: set[Path] = set()
     for patterns in weights:
-        files = {path for pattern in patterns for path in new.glob(pattern)}
-        if files:
-            for pattern in patterns:
-                for earlier in folder.glob(pattern):
-                    earlier.unlink()
-        replacing |= files
+        if _matching(unfinished, patterns):
+            for earlier in _matching(folder, patterns):
+                earlier.unlink()
     force_to_disk(folder)
-    return replacing
+    last = {path for patterns in weights for path in _matching(unfinished, patterns)}
+    files = [path for path in unfinished.rglob("*") if path.is_file()]
+    for path in sorted(files, key=last.__contains__):
+        target = folder / path.relative_to(unfinished)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+        force_to_disk(target.parent)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    _remove_if_empty(unfinished.parent)
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> set[Path]:
+    return {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+@contextmanager
+def _forced_to_disk(folder: Path) -> Iterator[None]:
+    """Empty a folder, and force what the block writes into it to disk; an error deletes it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+        _share_weights(folder, folder.rglob("*.safetensors"))
+        for path in (*folder.rglob("*"), folder):
+            force_to_disk(path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_if_empty(folder.parent)
+        raise
 
 
 def delete_folder(folder: Path) -> None:
@@ -216,13 +163,13 @@ def unfinished_path(folder: Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Check that a folder does not exist, or is empty, no mount point and no current directory."""
-    if folder.resolve() == Path.cwd():  # the user's shell would be in a deleted folder
-        raise FileExistsError(f"{folder} is the current directory. Give the name of a new folder.")
-    if os.path.ismount(folder):  # nothing can be renamed to it
-        raise FileExistsError(f"{folder} is a mount point. Give the name of a new folder in it.")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists and is not empty. Give the name of a new folder.")
+    """Check that a folder is missing or empty, and no mount point: nothing can be renamed to it."""
+    if os.path.ismount(folder) or (
+        folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    ):
+        raise FileExistsError(
+            f"{folder} exists and is not empty, or is a mount point. Give the name of a new folder."
+        )
 
 
 def force_to_disk(path: Path) -> None:

@@ -17,7 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..data.parsing import read_json_object
-from ..saved.folders import INT8_WEIGHTS_NAME, check_weight_files, load_config, model_files
+from ..saved.folders import INT8_WEIGHTS_NAME, load_config, model_files, named_weight_errors
 from ..saved.publishing import renamed_card
 from ..saved.whole_files import check_unused, new_folder
 from .ema import load_weights
@@ -49,7 +49,8 @@ def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -
     first: dict[str, Tensor] = {}
     number = 0
     for folder in folders:
-        weights = load_weights(folder)
+        with named_weight_errors(folder):
+            weights = load_weights(folder)
         first = first or weights
         _check_shapes(first, weights, folder)
         if dtype is None:
@@ -161,7 +162,6 @@ def _check_folder(folder: Path) -> None:
         )
     if (folder / MANIFEST_FILE).is_file():
         check_checkpoint(folder)
-    check_weight_files(folder)
 
 
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:

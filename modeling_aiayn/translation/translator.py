@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.folders import LOCATION_OPTIONS, check_directory
+from ..saved.folders import check_directory, location_options
 from ..saved.int8 import find_int8_weights
 from ..saved.languages import Languages, saved_languages
 from ..saved.loading import check_package, convert_for_cpu, find_model, load_model
@@ -233,9 +233,9 @@ class Translator:
         if device is not None:
             models = [model.to(device) for model in models]
         if dtype in (None, "auto") and all(model.device.type == "cpu" for model in models):
-            is_int8 = all(find_int8_weights(path, hub, **model_options) for path in paths)
+            is_int8 = all(find_int8_weights(path, **model_options) for path in paths)
         models = [convert_for_cpu(model) for model in models]
-        options |= {name: model_options[name] for name in LOCATION_OPTIONS if name in model_options}
+        options |= location_options(model_options)
         tokenizers = load_tokenizers(paths[0], models[0].config, **options)
         target_ids = None
         if shortlist is not None:
