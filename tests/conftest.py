@@ -32,14 +32,13 @@ from modeling_aiayn.classification.training import ClassifierArguments, Classifi
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.language_model.texts import LanguageDataArguments
 from modeling_aiayn.language_model.training import (
-    LanguageModelArguments,
     LanguageModelTrainingArguments,
 )
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, encode_pairs
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
-from modeling_aiayn.training.setup import ModelArguments
+from modeling_aiayn.training.setup import ModelArguments, PresetArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -104,7 +103,7 @@ def arguments_of_recipe(path):
     if name in CLASSIFIER_RECIPES:
         return TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     if name in LANGUAGE_MODEL_RECIPES:
-        return LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
+        return LanguageDataArguments, PresetArguments, LanguageModelTrainingArguments
     return DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
 
 

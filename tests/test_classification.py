@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import signal
 import sys
 
@@ -12,32 +11,32 @@ import torch
 from conftest import run_examples, small_model
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from huggingface_hub import ModelCard
-from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     pipeline,
 )
 
-from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
+from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification import labelled_texts
-from modeling_aiayn.classification.confusion import draw_confusion
 from modeling_aiayn.classification.labelled_texts import (
     TextDataArguments,
     encode_texts,
     load_labelled_splits,
     read_labelled,
 )
-from modeling_aiayn.classification.scores import classification_metrics, score_classes
+from modeling_aiayn.classification.scores import (
+    classification_metrics,
+    draw_confusion,
+    score_classes,
+)
 from modeling_aiayn.classification.training import (
     ClassifierArguments,
     ClassifierTrainingArguments,
     build_classifier,
 )
 from modeling_aiayn.commands.classify import ClassifyFlags, classify
-from modeling_aiayn.saved.loading import find_model
 from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.training import AiaynTrainer
 
@@ -80,24 +79,11 @@ def test_all_formats_give_the_same_texts(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line must be a label, a tab and a text"),
-        ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: there is no text"),
-        ("a.tsv", "\tyes\n", r"a\.tsv:1: there is no label"),
+        ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line .* must be a label, a tab and a text"),
+        ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: .* neither may be empty"),
+        ("a.tsv", "\tyes\n", r"a\.tsv:1: .* neither may be empty"),
         ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
-        ("a.jsonl", '{"text": "a", "label": 0.5}\n', r"'label', a string or an integer; got 0\.5"),
-        ("a.jsonl", '{"text": "a", "label": null}\n', "'label', a string or an integer; got None"),
-        (
-            "a.jsonl",
-            '{"text": "a", "label": "x\\ny"}\n',
-            "a label must have no line break and no tab",
-        ),
-        (
-            "a.jsonl",
-            '{"text": "a", "label": "x\\ty"}\n',
-            "a label must have no line break and no tab",
-        ),
-        ("a.jsonl", "[1]\n", r"got the keys \[\]"),
-        ("a.jsonl", "{\n", r"a\.jsonl:1: not valid JSON"),
+        ("a.jsonl", '{"text": "a", "label": 0.5}\n', r"'label', a string or an integer; got \{"),
         ("a.csv", "1,a\n", r"labelled texts must be \.jsonl or \.tsv"),
     ],
 )
@@ -130,11 +116,6 @@ def test_classes_have_the_same_numbers_in_each_split(tmp_path, caplog):
     (tmp_path / "test.tsv").write_text("y\tc\n")
     with pytest.raises(ValueError, match="the class 'y' is not in the training texts"):
         load_labelled_splits(arguments(tmp_path / "train.tsv", **paths), seed=0)
-    (tmp_path / "empty.tsv").write_text("")
-    with pytest.raises(ValueError, match="test: there are no texts"):
-        load_labelled_splits(
-            arguments(tmp_path / "train.tsv", test_file=str(tmp_path / "empty.tsv")), seed=0
-        )
     with pytest.raises(ValueError, match=r"at least two classes, got only \['y'\]"):
         load_labelled_splits(arguments(tmp_path / "test.tsv"), seed=0)
 
@@ -170,8 +151,6 @@ def test_scores_by_hand():
     assert score_classes([0, 1], [0, 0], ["a", "b"]).macro_f1 == pytest.approx((2 / 3 + 0) / 2)
     assert str(scores).splitlines()[0] == "accuracy  66.67  6 texts"
     assert str(scores).splitlines()[2] == "a         66.67  2 texts"
-    with pytest.raises(ValueError, match="at least one text"):
-        score_classes([], [], ["a", "b"])
 
 
 def test_the_confusion_matrix_is_drawn(tmp_path):
@@ -238,7 +217,7 @@ def test_predictions_do_not_depend_on_the_batch(tmp_path):
 
 
 def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
-    train = write_texts(tmp_path / "train.tsv")
+    train = write_texts(tmp_path / "train.tsv", 60)
     options = (*SMALL, "--num_train_epochs", 2, "--logging_steps", 3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert (
@@ -246,12 +225,12 @@ def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
     )
     step = AiaynTrainer.training_step
 
-    def stop_at_25(self, *args, **kwargs):
-        if self.state.global_step == 25:
+    def stop_at_10(self, *args, **kwargs):
+        if self.state.global_step == 10:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(AiaynTrainer, "training_step", stop_at_25)
+    monkeypatch.setattr(AiaynTrainer, "training_step", stop_at_10)
     flags = ("--train_file", train, "--output_dir", killed, *options)
     assert run("train_classifier.py", *flags)[0] == 143
     monkeypatch.setattr(AiaynTrainer, "training_step", step)
@@ -262,22 +241,6 @@ def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
         for path in (whole, killed)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
-    train.write_text(train.read_text().replace("number 7", "number seven"))
-    shutil.copytree(killed / "checkpoint-36", tmp_path / "changed" / "checkpoint-36")
-    code, _, err = run(
-        "train_classifier.py",
-        *(
-            "--train_file",
-            train,
-            "--output_dir",
-            tmp_path / "changed",
-            *options,
-            "--resume",
-            "auto",
-        ),
-    )
-    assert code == 1
-    assert "The training data changed since this run began" in err or "vocab" in err
 
 
 def test_training_can_start_from_a_translators_encoder(tokenizer, tmp_path, run):
@@ -319,26 +282,6 @@ def test_training_can_start_from_a_classifier_of_other_classes(tokenizer, tmp_pa
     assert model.classifier.weight.std() > 0 and model.classifier.weight.isfinite().all()
 
 
-def test_a_language_model_has_no_encoder_to_start_from(tokenizer, tmp_path):
-    small_model(AiaynForCausalLM).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
-    with pytest.raises(
-        ValueError, match=r"start_from: .* holds a language model, which has no enc"
-    ):
-        build_classifier(ClassifierArguments(start_from=str(tmp_path)), train, 20)
-
-
-def test_training_can_start_from_a_bundled_model(tmp_path):
-    train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
-    model, tokenizer = build_classifier(ClassifierArguments(start_from="aiayn-de-en"), train, 64)
-    folder = find_model("aiayn-de-en")
-    with safe_open(folder / "model.safetensors", "pt") as weights:
-        expected = weights.get_tensor("model.encoder.layers.2.fc1.weight").float()
-    assert torch.equal(model.model.encoder.layers[2].fc1.weight, expected)
-    assert len(tokenizer) == 8000
-
-
 def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_length(
     tokenizer, tmp_path
 ):
@@ -360,7 +303,9 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     model, _ = build_classifier(start, train, 20)
     assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30
     assert model.config._attn_implementation == "sdpa"
-    with pytest.raises(ValueError, match=r"positions for 30 tokens, got max_length=31"):
+    with pytest.raises(
+        ValueError, match="max_length=31 is more than the model's max_position_embeddings, 30"
+    ):
         build_classifier(start, train, 31)
 
 
@@ -414,14 +359,9 @@ def test_a_classifier_with_a_weight_that_is_not_finite_is_rejected(run, tokenize
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"config_overrides": "a: ["}, "config_overrides must be a YAML mapping"),
         (
             {"config_overrides": "{max_position_embeddings: 9}"},
-            r"max_length=64 is more than max_position_embeddings=9 .* Pass --max_length 9",
-        ),
-        (
-            {"config_overrides": "{vocab_size: 9}"},
-            "config_overrides must not set vocab_size: it follows",
+            r"max_length=64 is more than the model's max_position_embeddings, 9. Pass --max_length 9",
         ),
         ({"vocab_size": 100}, "vocab_size must hold 4 special tokens, 256 bytes"),
     ],
@@ -435,48 +375,14 @@ def test_invalid_models_are_rejected(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens_per_batch": 100}, "unexpected keyword argument 'max_tokens_per_batch'"),
-        ({"predict_with_generate": True}, "unexpected keyword argument 'predict_with_generate'"),
-        ({"generation_num_beams": 5}, "unexpected keyword argument 'generation_num_beams'"),
-        ({"lr_scheduler_type": "noam"}, "lr_scheduler_type must be one of linear, .* got 'noam'"),
-        ({"prediction_loss_only": True}, "scored by its classes. Leave out prediction_loss_only"),
-        (
-            {"batch_eval_metrics": True},
-            "scored by its classes. Leave out batch_eval_metrics",
-        ),
-        ({"eval_do_concat_batches": False}, "scored over all texts: eval_do_concat_batches=True"),
-    ],
-)
-def test_options_of_translation_are_rejected(tmp_path, options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         ({}, "Give either train_file or dataset_name"),
         ({"train_file": "a", "dataset_name": "b"}, "Give either train_file or dataset_name"),
         ({"dataset_name": "b", "test_file": "a"}, "Give no files with dataset_name"),
-        ({"train_file": "a", "validation_share": 0.0}, r"validation_share must be in \(0, 1\)"),
-        ({"train_file": "a", "max_length": 1}, "max_length must be at least 2"),
-        ({"train_file": "a.tsv", "dataset_config": "b"}, "dataset_config needs dataset_name"),
-        ({"train_file": "a.tsv", "text_column": "b"}, "text_column needs a .jsonl .*, text."),
-        ({"train_file": "a.tsv.gz", "label_column": "b"}, "label_column needs a .jsonl .*, label."),
-        (
-            {"train_file": "a.tsv", "validation_file": "b.tsv", "validation_share": 0.2},
-            r"validation_share has no effect with .* pass its default, 0\.1\.",
-        ),
     ],
 )
 def test_invalid_data_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         TextDataArguments(**options)
-
-
-def test_columns_are_for_json_lines_and_datasets():
-    TextDataArguments(train_file="a.tsv", test_file="b.jsonl.gz", text_column="c")
-    TextDataArguments(dataset_name="a", dataset_config="b", label_column="c", validation_share=0.2)
 
 
 def test_a_dataset_is_read_by_its_name(tmp_path):
@@ -494,10 +400,6 @@ def test_a_dataset_is_read_by_its_name(tmp_path):
         "validation": 2,
         "test": 20,
     }
-    (folder / "test.jsonl").rename(folder / "validation.jsonl")
-    data = TextDataArguments(dataset_name=str(folder), text_column="sentence", validation_share=0.3)
-    with pytest.raises(ValueError, match="validation_share has no effect: the dataset has a vali"):
-        load_labelled_splits(data, seed=0)
 
 
 def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
@@ -505,73 +407,37 @@ def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
     rows = [{"sentence": f"film {n}", "label": n % 2} for n in range(20)]
     unlabelled = [row | {"label": -1} for row in rows]
     data = TextDataArguments(dataset_name="films", text_column="sentence")
-    for train, message in (
-        (rows, None),
-        (rows[:9] + unlabelled, "the label must be in \\[0, 2\\), got -1"),
-    ):
-        splits = DatasetDict(
-            train=Dataset.from_list(train, features),
-            test=Dataset.from_list(unlabelled, features),
-        )
-        monkeypatch.setattr(labelled_texts, "load_dataset", lambda *_, found=splits: found)
-        if message is None:
-            assert sorted(load_labelled_splits(data, seed=0)) == ["train", "validation"]
-            assert "films[test] has no labels: it is skipped." in caplog.text
-        else:
-            with pytest.raises(ValueError, match=rf"films\[train\] record 9: {message}"):
-                load_labelled_splits(data, seed=0)
-
-
-def test_the_text_classification_pipeline_opens_a_trained_folder(run, tmp_path):
-    train = write_texts(tmp_path / "train.tsv", 40)
-    flags = ("--train_file", train, "--output_dir", tmp_path / "run", *SMALL, "--max_steps", 2)
-    assert run("train_classifier.py", *flags)[0] == 0
-    found = pipeline("text-classification", model=str(tmp_path / "run"))("the dog", top_k=None)
-    assert {each["label"] for each in found} == {"animal", "thing"}
-    assert AutoTokenizer.from_pretrained(tmp_path / "run")("the dog").input_ids[-1] == 2
+    splits = DatasetDict(
+        train=Dataset.from_list(rows, features), test=Dataset.from_list(unlabelled, features)
+    )
+    monkeypatch.setattr(labelled_texts, "load_dataset", lambda *_: splits)
+    found = load_labelled_splits(data, seed=0)
+    assert sorted(found) == ["train", "validation"]
+    assert {
+        text[-1:] in "13579" for text in found["train"].filter(lambda row: row["label"])["text"]
+    } == {True}
+    assert "films[test] has no labels: it is skipped." in caplog.text
+    splits["train"] = Dataset.from_list(rows[:9] + unlabelled, features)
+    with pytest.raises(ValueError, match="-1"):
+        load_labelled_splits(data, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("share", "message"),
+    ("options", "message"),
     [
-        (0.1, r"share of 0\.1 of 8 texts has fewer .*than the 2 classes"),
-        (0.8, r"share of 0\.8 of 8 texts leaves 1 to train 2 classes"),
+        ({"max_tokens_per_batch": 100}, "unexpected keyword argument 'max_tokens_per_batch'"),
+        ({"metric_for_best_model": "bleu"}, "must be accuracy, macro_f1, loss, got 'bleu'"),
     ],
 )
-def test_the_error_names_a_share_that_leaves_too_few_texts(tmp_path, share, message):
-    (tmp_path / "a.tsv").write_text("x\ta\ny\tb\n" * 4)
-    with pytest.raises(ValueError, match=message):
-        load_labelled_splits(arguments(tmp_path / "a.tsv", validation_share=share), seed=0)
-
-
-@pytest.mark.parametrize("share", [0.1, 0.9])
-def test_a_rare_class_that_a_split_lacks_is_named(tmp_path, share, caplog):
-    (tmp_path / "a.tsv").write_text("x\ta\n" * 28 + "y\tb\n" * 2)
-    data = arguments(tmp_path / "a.tsv", validation_share=share)
-    if share == 0.9:
-        with pytest.raises(ValueError, match=r"share of 0\.9 leaves no text of the class 'y'"):
-            load_labelled_splits(data, seed=0)
-    else:
-        assert set(load_labelled_splits(data, seed=0)["validation"]["label"]) == {0}
-        assert "scores are unknown: y. Give a validation_file" in caplog.text
+def test_options_of_translation_are_rejected(tmp_path, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
 
 
 def test_labels_of_equal_numbers_have_an_order(tmp_path):
     (tmp_path / "a.tsv").write_text("1\ta\n01\tb\n2\tc\nx\td\n" * 10)
     splits = load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
     assert splits["train"].features["label"].names == ["01", "1", "2", "x"]
-
-
-@pytest.mark.parametrize("metric", ["f1", "bleu"])
-def test_an_unknown_metric_is_rejected_before_training(tmp_path, metric):
-    with pytest.raises(ValueError, match=f"must be accuracy, macro_f1, loss, got '{metric}'"):
-        ClassifierTrainingArguments(output_dir=tmp_path, metric_for_best_model=metric)
-
-
-def test_the_error_names_a_class_with_one_text(tmp_path):
-    (tmp_path / "a.tsv").write_text("x\ta\n" * 9 + "y\tb\n")
-    with pytest.raises(ValueError, match=r"the class 'y' has one text, .*Give a validation_file"):
-        load_labelled_splits(arguments(tmp_path / "a.tsv"), seed=0)
 
 
 def test_the_card_of_a_classifier_names_the_translator_that_it_started_from(run, tmp_path):
@@ -624,13 +490,6 @@ def test_texts_of_similar_length_are_classified_together(tokenizer):
     assert len(set(expected)) > 20
     tokens = sum(shape.numel() for shape in shapes)
     assert tokens <= padded < 1.05 * tokens
-
-
-def test_an_empty_name_of_the_input_is_not_taken_for_stdin(run, tokenizer, tmp_path):
-    small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    code, out, err = run("classify.py", "--model", tmp_path, "--input", "")
-    assert (code, out) == (1, "") and "error: " in err
 
 
 def test_a_person_who_types_gets_each_answer_at_once(tmp_path, monkeypatch):

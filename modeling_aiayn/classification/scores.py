@@ -1,13 +1,20 @@
-"""Scores of a classifier: accuracy, F1 and the confusion matrix."""
+"""Scores of a classifier: accuracy, F1 and the confusion matrix, also as a picture."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, product
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import EvalPrediction
+
+from ..inspection.pictures import label_axis, labels_for, write_figure
+
+# With more classes than these, names and counts cannot be read, and take minutes to draw.
+MAX_NAMED_CLASSES = 40
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,7 @@ class ClassificationScores:
 def score_classes(
     predicted: Sequence[int], labels: Sequence[int], names: Sequence[str]
 ) -> ClassificationScores:
-    """Compare the predicted class of each text with its label.
-
-    Raises:
-        ValueError: There are no texts.
-    """
-    if not len(labels):
-        raise ValueError("Scoring needs at least one text, got none.")
+    """Compare the predicted class of each text with its label."""
     size = len(names)
     places = torch.as_tensor(labels) * size + torch.as_tensor(predicted)
     return ClassificationScores(
@@ -83,3 +84,32 @@ def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
     names = [str(number) for number in range(logits.shape[-1])]
     scores = score_classes(logits.argmax(-1), prediction.label_ids, names)
     return {"accuracy": 100 * scores.accuracy, "macro_f1": 100 * scores.macro_f1}
+
+
+def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
+    """Draw the confusion matrix to a .png or .svg file.
+
+    The cells show counts; their colours show the share of the true class. With more than
+    MAX_NAMED_CLASSES classes there are colours alone, and the numbers of the classes.
+    """
+    counts = scores.confusion
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    size = len(scores.names)
+    names, families = labels_for(path, scores.names) if size <= MAX_NAMED_CLASSES else ([], [])
+    side = max(4.0, 0.7 * min(size, MAX_NAMED_CLASSES) + 2) + 0.1 * max(map(len, names), default=0)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    if names:
+        for row, column in product(range(size), repeat=2):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
+        label_axis(axes.xaxis, names, families)
+        label_axis(axes.yaxis, names, families)
+    axes.set(
+        xlabel="predicted class",
+        ylabel="true class",
+        title=f"Accuracy {100 * scores.accuracy:.2f} %",
+    )
+    figure.colorbar(image, ax=axes, label="share of the true class")
+    write_figure(figure, path)

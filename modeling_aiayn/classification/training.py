@@ -6,10 +6,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
@@ -56,11 +53,6 @@ class ClassifierTrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("prediction_loss_only", "batch_eval_metrics"):
-            if getattr(self, name):
-                raise ValueError(f"A classifier is scored by its classes. Leave out {name}.")
-        if not self.eval_do_concat_batches:
-            raise ValueError("A classifier is scored over all texts: eval_do_concat_batches=True.")
         metric = self.metric_for_best_model
         if metric is not None and metric.removeprefix("eval_") not in METRICS:
             raise ValueError(f"metric_for_best_model must be {', '.join(METRICS)}, got {metric!r}.")
@@ -87,7 +79,7 @@ class ClassifierArguments(PresetArguments):
         if self.start_from is None:
             return
         for name in ("preset", "vocabulary", "vocab_size", "min_frequency"):
-            if getattr(self, name) != getattr(ClassifierArguments, name):
+            if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(
                     f"{name} cannot be set with start_from: that model brings its sizes and its "
                     "vocabulary."
@@ -114,19 +106,27 @@ def build_classifier(
         "num_labels": len(names),
     }
     overrides = read_overrides(arguments)
-    if max_length > (limit := overrides.get("max_position_embeddings", max_length)):
-        raise ValueError(
-            f"max_length={max_length} is more than max_position_embeddings={limit} in "
-            f"config_overrides. Pass --max_length {limit}: longer texts are then cut."
-        )
+    fields = {"max_position_embeddings": max_length, **overrides}
     if arguments.start_from is not None:
         for name in overrides.keys() - OF_NO_WEIGHT:
             raise ValueError(
                 f"With start_from, config_overrides may set {', '.join(sorted(OF_NO_WEIGHT))}; "
                 f"{name} belongs to the saved model. Remove it."
             )
-        folder = find_model(arguments.start_from)
-        return _start_from(folder, max_length, **classes, **overrides)
+        model, tokenizer = _start_from(find_model(arguments.start_from), **classes, **fields)
+    else:
+        model, tokenizer = _new_classifier(arguments, train, **classes, **fields)
+    if max_length > (limit := model.config.max_position_embeddings):
+        raise ValueError(
+            f"max_length={max_length} is more than the model's max_position_embeddings, {limit}. "
+            f"Pass --max_length {limit}: longer texts are then cut."
+        )
+    return model, tokenizer
+
+
+def _new_classifier(
+    arguments: ClassifierArguments, train: Dataset, **fields: Any
+) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     tokenizer = train_tokenizer(
         train["text"], arguments.vocabulary, arguments.vocab_size, arguments.min_frequency
     )
@@ -134,37 +134,24 @@ def build_classifier(
         arguments.preset,
         vocab_size=len(tokenizer),
         vocabulary_sha256=[vocabulary_sha256(tokenizer)],
-        **classes,
-        **{"max_position_embeddings": max_length, **overrides},
+        **fields,
     )
     save_table_length(config, tokenizer)
     return AiaynForSequenceClassification(config), tokenizer
 
 
 def _start_from(
-    folder: str | Path, max_length: int, **fields: Any
+    folder: str | Path, **fields: Any
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a classifier in float32 on the encoder of a folder's model."""
-    options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = load_tokenizer(folder, **options)
-    config = load_config(folder)
-    if "AiaynForCausalLM" in (config.architectures or []):
-        raise ValueError(
-            f"start_from: {folder} holds a language model, which has no encoder. A classifier "
-            "starts from a translator or from another classifier."
-        )
+    saved = AiaynConfig.from_dict(load_config(folder).to_dict())
+    if saved.position_type == "learned":  # the size of a table of weights
+        fields["max_position_embeddings"] = saved.max_position_embeddings
     model = load_checked(
         AutoModelForSequenceClassification,
         folder,
         new_prefix="classifier.",
-        config=AiaynConfig.from_dict(config.to_dict() | fields),
+        config=AiaynConfig.from_dict(saved.to_dict() | fields),
         dtype=torch.float32,
     )
-    learned = model.model.encoder.embed_positions.max_length
-    if learned is not None and max_length > learned:
-        raise ValueError(
-            f"{folder} has learned positions for {learned} tokens, got max_length={max_length}."
-        )
-    if learned is None and "max_position_embeddings" not in fields:
-        model.config.max_position_embeddings = max_length
-    return model, tokenizer
+    return model, load_tokenizer(folder, local_files_only=True, trust_remote_code=False)

@@ -14,13 +14,17 @@ from pathlib import Path
 from datasets import DatasetDict
 from transformers import set_seed
 
-from ..classification.confusion import draw_confusion
 from ..classification.labelled_texts import (
     TextDataArguments,
     encode_texts,
     load_labelled_splits,
 )
-from ..classification.scores import ClassificationScores, classification_metrics, score_classes
+from ..classification.scores import (
+    ClassificationScores,
+    classification_metrics,
+    draw_confusion,
+    score_classes,
+)
 from ..classification.training import (
     ClassifierArguments,
     ClassifierTrainingArguments,

@@ -14,7 +14,6 @@ from transformers import default_data_collator, set_seed
 
 from ..language_model.texts import EncodedText, LanguageDataArguments, load_text
 from ..language_model.training import (
-    LanguageModelArguments,
     LanguageModelTrainingArguments,
     TextScore,
     build_language_model,
@@ -26,6 +25,7 @@ from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.progress import training_table
 from ..training.resume.run import Run
+from ..training.setup import PresetArguments
 from .command_line import parse_arguments, typed_command
 from .public_paths import corpus_name
 from .training_report import base_facts, run_facts, write_report
@@ -34,7 +34,7 @@ from .training_report import base_facts, run_facts, write_report
 def main() -> None:
     """Train, save the best model, score it on adjacent and on sliding windows."""
     data, model_arguments, args = parse_arguments(
-        __doc__, LanguageDataArguments, LanguageModelArguments, LanguageModelTrainingArguments
+        __doc__, LanguageDataArguments, PresetArguments, LanguageModelTrainingArguments
     )
     run = Run(args, data, model_arguments)
     if run.is_finished:

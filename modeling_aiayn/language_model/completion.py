@@ -34,15 +34,8 @@ def complete(
         The texts, each with its beginning.
 
     Raises:
-        ValueError: A number is too small, sampling has num_return_sequences, the text is empty, or
-            it has a character that the model does not know.
+        ValueError: The text is empty, or it has a character that the model does not know.
     """
-    if new_tokens < 0 or samples < 1:
-        raise ValueError(
-            f"new_tokens must be at least 0 and samples at least 1, got {new_tokens} and {samples}."
-        )
-    if "num_return_sequences" in sampling:
-        raise ValueError("complete takes no num_return_sequences. Pass samples.")
     ids = torch.tensor([encode_prompt(tokenizer, text)] * samples, device=model.device)
     window = model.config.max_position_embeddings
     start, end = 0, ids.size(1) + new_tokens

@@ -37,13 +37,6 @@ class LanguageDataArguments:
     )
 
     def __post_init__(self) -> None:
-        if self.context < 1:
-            raise ValueError(f"context must be at least 1, got {self.context}.")
-        if not (self.validation_share > 0 and self.test_share >= 0):
-            raise ValueError(
-                "validation_share must be above 0 and test_share at least 0, got "
-                f"{self.validation_share} and {self.test_share}."
-            )
         if self.validation_share + self.test_share >= 1:
             raise ValueError(
                 "validation_share and test_share must leave text to train on, got "

@@ -24,7 +24,7 @@ class LanguageModelTrainingArguments(RunArguments):
     cannot be set.
 
     Raises:
-        ValueError: As for RunArguments; or max_steps is not positive.
+        ValueError: As for RunArguments; or metric_for_best_model is not a loss.
     """
 
     max_steps: int = HfArg(default=2000, help="Updates; each one draws new random windows.")
@@ -52,8 +52,6 @@ class LanguageModelTrainingArguments(RunArguments):
     train_sampling_strategy: str = field(default="random", init=False)
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
         metric = (self.metric_for_best_model or "loss").removeprefix("eval_")
         if metric not in LOSSES:
             raise ValueError(
@@ -68,13 +66,8 @@ class LanguageModelTrainingArguments(RunArguments):
         return updates * self.train_batch_size * self.world_size
 
 
-@dataclass
-class LanguageModelArguments(PresetArguments):
-    """Model size of a language model."""
-
-
 def build_language_model(
-    arguments: LanguageModelArguments, tokenizer: PreTrainedTokenizerBase, context: int
+    arguments: PresetArguments, tokenizer: PreTrainedTokenizerBase, context: int
 ) -> AiaynForCausalLM:
     """Build a language model with random weights.
 
