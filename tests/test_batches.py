@@ -41,7 +41,7 @@ def test_lengths_of_both_sides_are_found(encoded):
 
 
 @pytest.mark.parametrize("max_tokens", [100, 512, 10**6])
-@pytest.mark.parametrize("multiple_of", [1, 2, 7])
+@pytest.mark.parametrize("multiple_of", [1, 7])
 def test_each_pair_is_in_one_batch_and_no_batch_is_too_large(lengths, max_tokens, multiple_of):
     batches = cut_batches(lengths, max_tokens, np.random.default_rng(0), multiple_of)
     assert sorted(chain.from_iterable(batches)) == list(range(1003))
@@ -74,15 +74,8 @@ def test_pairs_that_fit_into_no_batch_are_rejected():
     lengths = np.array([[3, 4], [60, 61]])
     with pytest.raises(ValueError, match=r"max_tokens_per_batch=100 is less than the 121 tokens"):
         cut_batches(lengths, 100, np.random.default_rng(0))
-    with pytest.raises(
-        ValueError,
-        match=r"at least 3 pairs, one for each batch of at most 200 .* of 3 processes, got 2",
-    ):
-        cut_batches(lengths, 200, np.random.default_rng(0), 3)
     long_ones = np.full((9, 2), 40)
-    with pytest.raises(
-        ValueError, match=r"at least 16 pairs, one for each .* 100 tokens of 8 processes, got 9"
-    ):
+    with pytest.raises(ValueError, match=r"at least 16 pairs, .* 100 tokens of 8 processes, got 9"):
         cut_batches(long_ones, 100, np.random.default_rng(0), 8)
     assert len(cut_batches(long_ones, 100, np.random.default_rng(0), 3)) == 9
     nothing = token_lengths(Dataset.from_dict({"input_ids": [], "labels": []}), PAIR)
@@ -114,6 +107,7 @@ def test_lengths_are_rounded_up_to_a_multiple():
     assert padded_lengths(lengths, None).tolist() == lengths.tolist()
 
 
+@pytest.mark.long
 def test_on_multi30k_at_most_5_percent_is_padding():
     if not MULTI30K.exists():
         pytest.skip("Multi30k is not beside the project.")
@@ -144,8 +138,7 @@ def test_the_log_counts_real_tokens_and_padding(tmp_path, encoded, tokenizer):
     assert max(b["input_ids"].numel() + b["labels"].numel() for b in seen) <= 300
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("tokens", [120, 250])
+@pytest.mark.parametrize(("smoothing", "tokens"), [(0.0, 250), (0.1, 120)])
 def test_the_loss_does_not_depend_on_the_division_into_batches(
     tmp_path, encoded, tokenizer, smoothing, tokens
 ):
@@ -174,11 +167,3 @@ def test_the_loss_does_not_depend_on_the_division_into_batches(
 def test_a_batch_has_one_size(tmp_path):
     with pytest.raises(ValueError, match="per_device_train_batch_size, got 100 and 4"):
         arguments(tmp_path, max_tokens_per_batch=100, per_device_train_batch_size=4)
-
-
-def test_a_pair_that_fits_into_no_batch_stops_training_at_its_start(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(
-        tmp_path, Dataset.from_list(encoded.to_list()), tokenizer, max_tokens_per_batch=20
-    )
-    with pytest.raises(ValueError, match=r"max_tokens_per_batch=20 is less than .* --max_length"):
-        trainer.train()

@@ -86,11 +86,3 @@ def test_a_post_norm_model_cannot_grow():
     )
     with pytest.raises(ValueError, match=message):
         with_depth(model, {"encoder_layers": 3})
-
-
-@pytest.mark.parametrize(
-    ("depth", "message"), [(0, r"decoder_layers must be in \[1, 1000\], got 0"), (1.5, "got float")]
-)
-def test_a_depth_is_a_positive_whole_number(depth, message):
-    with pytest.raises(Exception, match=message):
-        with_depth(small_model(), {"decoder_layers": depth})

@@ -137,30 +137,9 @@ def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch, is_fas
     assert used == {dtype} and weight.dtype == torch.float32
 
 
-def test_this_processor_is_asked_for_its_instructions():
-    assert has_bfloat16_instructions("cuda")
-    assert has_bfloat16_instructions("cpu") == torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def test_a_torch_without_onednn_computes_in_float32(monkeypatch):
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
     assert not has_bfloat16_instructions.__wrapped__("cpu")
-
-
-def test_a_state_of_torchs_muon_is_resumed(tmp_path, encoded, tokenizer):
-    """Older releases of this package saved it, with more options in its group."""
-    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=2, **OPTIONS)
-    trainer.train()
-    state = trainer.optimizer.state_dict()
-    state["param_groups"][0] |= {"momentum": 0.95, "nesterov": True, "ns_steps": 5}
-    trainer.optimizer.load_state_dict(state)
-    first = layer_matrices(trainer.model)[0]
-    momentum, before = trainer.optimizer.state[first]["momentum_buffer"].clone(), first.clone()
-    first.grad = torch.ones_like(first)
-    trainer.optimizer.step()
-    expected = momentum.lerp(torch.ones_like(first), 0.05)
-    torch.testing.assert_close(trainer.optimizer.state[first]["momentum_buffer"], expected)
-    assert not torch.equal(first, before)
 
 
 def test_weight_decay_is_for_matrices_and_embeddings(tmp_path, encoded, tokenizer):
@@ -191,11 +170,8 @@ def test_the_schedule_moves_all_rates(tmp_path, encoded, tokenizer):
     assert [group["lr"] for group in trainer.optimizer.param_groups] == 3 * [0]
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("polynomial", None), ("cosine_with_min_lr", {"min_lr": 0.002})]
-)
-def test_schedules_that_read_the_peak_find_it(tmp_path, encoded, tokenizer, name, options):
-    more = {"lr_scheduler_type": name, "lr_scheduler_kwargs": options, "max_steps": 3}
+def test_schedules_that_read_the_peak_find_it(tmp_path, encoded, tokenizer):
+    more = {"lr_scheduler_type": "polynomial", "max_steps": 3}
     trainer = make_trainer(tmp_path, encoded, tokenizer, **(OPTIONS | more))
     trainer.train()
     rates = logged(trainer, "learning_rate")

@@ -1170,12 +1170,6 @@ def test_the_best_average_is_loaded_at_the_end(run, tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses))
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_ema_decay_must_be_at_least_0_and_below_1(tmp_path, decay):
-    with pytest.raises(ValueError, match=rf"ema_decay must be in \[0, 1\), got {decay}"):
-        arguments(tmp_path, ema_decay=decay)
-
-
 def test_an_average_in_half_precision_is_rejected(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, ema_decay=0.9)
     trainer.model.bfloat16()

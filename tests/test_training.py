@@ -65,13 +65,6 @@ def test_noam_is_equation_3():
     assert noam_rate(16000, 512, 4000) == pytest.approx(noam_rate(4000, 512, 4000) / 2)
 
 
-def test_the_first_update_has_the_formula_s_first_rate(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer)
-    trainer.train()
-    expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
-    assert logged(trainer, "learning_rate") == pytest.approx(expected)
-
-
 def test_the_schedule_counts_updates_and_not_batches(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, gradient_accumulation_steps=3)
     trainer.train()
@@ -188,8 +181,7 @@ def test_the_library_s_flag_to_resume_is_refused(tmp_path):
         arguments(tmp_path, resume_from_checkpoint="runs/x")
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer, smoothing):
+def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer):
     """The same 8 sentences at once, or 2 by 2."""
     eight = encoded.select(range(8))
     runs = []
@@ -202,7 +194,7 @@ def test_objective_does_not_depend_on_accumulation(tmp_path, encoded, tokenizer,
             held_out=8,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=accumulation,
-            label_smoothing_factor=smoothing,
+            label_smoothing_factor=0.1,
             max_grad_norm=1.0,
             optim="sgd",
         )
@@ -427,7 +419,8 @@ def test_batches_have_like_lengths_in_random_order():
 
 
 def test_each_epoch_has_another_order(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=-1, num_train_epochs=2)
+    some = encoded.select(range(40))
+    trainer = make_trainer(tmp_path, some, tokenizer, max_steps=-1, num_train_epochs=2)
     seen = []
     collate = trainer.data_collator
     trainer.data_collator = lambda rows: (
@@ -445,6 +438,7 @@ def test_random_sampling_is_there_too(tmp_path, encoded, tokenizer):
     assert not isinstance(trainer._get_train_sampler(), LengthGroups)
 
 
+@pytest.mark.long
 def test_the_copy_task_is_learnt(tmp_path, tokenizer):
     """The model learns to repeat sequences that it has never seen."""
     generator = torch.Generator().manual_seed(0)
@@ -520,12 +514,13 @@ def test_long_pairs_are_left_out_and_counted(dataset, tokenizer, caplog):
     assert kept[0]["labels"][-1] == tokenizer.eos_token_id
 
 
-def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path):
+def test_splits_come_from_the_grammar_files_or_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 20)
     embedded = load_splits(DataArguments(embedded_train_size=30))
     assert {name: len(split) for name, split in embedded.items()} == {
         "train": 30,
-        "validation": 1000,
-        "test": 1000,
+        "validation": 20,
+        "test": 20,
     }
     for name in ("train", "validation", "test"):
         (tmp_path / f"{name}.tsv").write_text(f"a {name}\tein {name}\n")
@@ -605,7 +600,8 @@ def test_vocabularies_and_model_fit_each_other(dataset):
 
 
 @pytest.mark.parametrize("vocabulary", ["bpe", "word"])
-def test_prepared_data_is_the_same_for_other_processes(tmp_path, vocabulary):
+def test_prepared_data_is_the_same_for_other_processes(tmp_path, monkeypatch, vocabulary):
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 20)
     data = DataArguments(embedded_train_size=30)
     start = NewModel(ModelArguments(vocabulary=vocabulary, vocab_size=600))
     prepared = prepare_data(data, start.tokenizers)
@@ -642,10 +638,10 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
         ),
         data_collator=DataCollatorForSeq2Seq(source, model=model),
         train_dataset=encoded,
-        eval_dataset=encoded,
+        eval_dataset=encoded.select(range(9)),
         processing_class=source,
         target_tokenizer=target,
-        compute_metrics=translation_metrics(target, list(dataset["target"])),
+        compute_metrics=translation_metrics(target, dataset["target"][:9]),
         callbacks=[CurvesCallback()],
     )
     trainer.train()

@@ -44,8 +44,8 @@ def with_depth(
                 f"input at first. Got {depth} for a post-norm model of {saved_depth}."
             )
     kept = {
-        half: kept_layers(*(getattr(each, f"{half}_layers") for each in (model.config, config)))
-        for half in ("encoder", "decoder")
+        "encoder": kept_layers(model.config.encoder_layers, config.encoder_layers),
+        "decoder": kept_layers(model.config.decoder_layers, config.decoder_layers),
     }
 
     def saved_name(name: str) -> str:
@@ -75,7 +75,6 @@ def kept_layers(saved: int, wanted: int) -> list[int]:
 
 @torch.no_grad()
 def _silence(layer: nn.Module) -> None:
-    """Set the output of each sub-layer to zero."""
     for name, module in layer.named_modules():
         if name.split(".")[-1] in LAST_MODULES:
             for parameter in module.parameters():

@@ -179,10 +179,9 @@ def _read_changes(
     allowed = RATES if flags.lora_rank is not None else (*RATES, *DEPTHS)
     for name in overrides:
         if name not in allowed:
-            beginning = "With lora_rank" if name in DEPTHS else "With start_from"
             raise ValueError(
-                f"{beginning}, config_overrides may set {', '.join(allowed)}; {name} belongs to "
-                "the saved model. Remove it."
+                f"Here, config_overrides may set {', '.join(allowed)}; {name} belongs to the saved "
+                "model. Remove it."
             )
     depths = {name: overrides.pop(name) for name in DEPTHS if name in overrides}
     return overrides, depths

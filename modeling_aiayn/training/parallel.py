@@ -88,7 +88,7 @@ def support_fsdp2(accelerator: Accelerator) -> None:
 
     @wraps(prepare)
     def prepare_models(*args: Any, **kwargs: Any) -> Any:
-        models = [each for each in args if isinstance(each, nn.Module)]
+        models = [argument for argument in args if isinstance(argument, nn.Module)]
         with ExitStack() as stack:
             for model in models:
                 stack.enter_context(_hidden_embeddings(model))
