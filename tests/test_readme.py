@@ -16,7 +16,7 @@ from foreign_peers import opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
-from modeling_aiayn.inspection.lexical_links import count_links
+from modeling_aiayn.inspection.alignment import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.int8_export import export_int8

@@ -11,7 +11,7 @@ import torch
 from conftest import small_model
 
 from modeling_aiayn.data.embedded_corpus import generate_pairs
-from modeling_aiayn.inspection.lexical_links import count_links
+from modeling_aiayn.inspection.alignment import count_links
 from modeling_aiayn.saved.loading import BUNDLED_MODEL
 from modeling_aiayn.tokenization import vocabulary_sha256
 from modeling_aiayn.translation import Translator

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..inspection.lexical_links import count_links
+from ..inspection.alignment import count_links
 from ..saved.languages import saved_languages
 from ..saved.whole_files import new_file
 from ..tokenization import vocabulary_sha256

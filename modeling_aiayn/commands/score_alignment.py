@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..inspection.alignment_matrix import draw_alignment_matrix, word_attention_maps
+from ..inspection.alignment import maps_with_words
 from ..inspection.alignment_scores import (
     GoldPair,
     alignment_table,
@@ -20,6 +20,7 @@ from ..inspection.alignment_scores import (
     read_gold,
     score_attentions,
 )
+from ..inspection.heat_maps import draw_alignment_matrix
 from ..inspection.pictures import check_ending
 from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
@@ -98,5 +99,6 @@ def main() -> None:
         sys.stdout.flush()
     finally:
         if flags.picture is not None:
-            maps = word_attention_maps(translator, pairs[-1])
-            draw_alignment_matrix(maps, best, pairs[-1], flags.picture)
+            last = pairs[-1]
+            maps = maps_with_words(translator, last.source, last.target, last.words).merged()
+            draw_alignment_matrix(maps, best, last, flags.picture)

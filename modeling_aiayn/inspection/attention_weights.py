@@ -1,6 +1,7 @@
 """Attention weights of a text, or of a text and its translation."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,18 +41,10 @@ class AttentionChoice:
         Raises:
             ValueError: The text has another form.
         """
-        if text == "mean":
-            return cls()
-        try:
-            layer, *heads = map(int, text.split(","))
-            head = heads.pop() if heads else None
-            if heads:
-                raise ValueError(text)
-        except ValueError:
-            raise ValueError(
-                f"An attention must be mean, LAYER or LAYER,HEAD, got {text!r}."
-            ) from None
-        return cls(layer, head)
+        match = re.fullmatch(r"mean|(\d+)(?:,(\d+))?", text)
+        if match is None:
+            raise ValueError(f"An attention must be mean, LAYER or LAYER,HEAD, got {text!r}.")
+        return cls(*(None if index is None else int(index) for index in match.groups()))
 
     @property
     def flag(self) -> str:
@@ -68,13 +61,13 @@ class AttentionChoice:
     def of(self, weights: Tensor) -> Tensor:
         """Select or average weights, [layers, H, T, S], to one map, [T, S]."""
         self.check(*weights.shape[:2])
-        chosen = weights if self.layer is None else weights[self.layer][None]
-        chosen = chosen if self.head is None else chosen[:, self.head][:, None]
-        return chosen.mean((0, 1))
+        layers, heads = (
+            slice(None) if index is None else [index] for index in (self.layer, self.head)
+        )
+        return weights[layers][:, heads].mean((0, 1))
 
     def __str__(self) -> str:
-        layer = "mean" if self.layer is None else f"{self.layer}"
-        head = "mean" if self.head is None else f"{self.head}"
+        layer, head = ("mean" if index is None else index for index in (self.layer, self.head))
         return f"layer {layer}, head {head}"
 
 
@@ -143,7 +136,7 @@ class AttentionMaps:
         columns, column_title = self.source, "source attended to"
         if kind == "encoder":
             rows, row_title = self.source, "source"
-        if kind == "decoder":
+        elif kind == "decoder":
             columns, column_title = self.inputs, "target attended to"
         weights = getattr(self, kind)
         return AttentionView(weights, rows.tokens, columns.tokens, row_title, column_title)
@@ -185,27 +178,11 @@ def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:
     return torch.cat(list(weights)).float().cpu() if weights else None
 
 
-def _target_ids(
-    translator: Translator,
-    source: str,
-    target: str | Sequence[int] | None,
-    search_options: dict[str, Any],
-) -> list[int]:
-    """Return the target's ids, or those of the best hypothesis.
-
-    The ids of a hypothesis are kept, because its text could be split into other tokens.
-    """
-    if target is None:
-        best = next(translator.stream([source], translator.search_options(**search_options)))[0]
-        # The translation of an empty source has no tokens.
-        return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
-    if search_options:
-        raise ValueError(
-            f"Search options have no effect with a target. Remove {', '.join(search_options)}."
-        )
-    if not isinstance(target, str):
-        return list(target)
-    return translator.encode_target(target)
+def _best_ids(translator: Translator, source: str, search_options: dict[str, Any]) -> list[int]:
+    """The ids of the best hypothesis. They are kept: its text could be split into other tokens."""
+    best = next(translator.stream([source], translator.search_options(**search_options)))[0]
+    # The translation of an empty source has no tokens.
+    return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
 
 
 @torch.no_grad()
@@ -224,11 +201,14 @@ def attention_maps(
         **search_options: Options of that search, as for `SearchOptions`.
 
     Raises:
-        ValueError: Search options are passed with a target, or one is invalid.
+        ValueError: A search option is invalid.
     """
     model = translator.model
     source_ids = translator.encode(source)
-    target_ids = _target_ids(translator, source, target, search_options)
+    if target is None:
+        target_ids = _best_ids(translator, source, search_options)
+    else:
+        target_ids = translator.encode_target(target) if isinstance(target, str) else list(target)
     labels = torch.tensor([target_ids], device=model.device)  # [1, T]
     start, pad = model.config.decoder_start_token_id, model.config.pad_token_id
     with showing_weights(model):
@@ -272,18 +252,14 @@ def text_attention_maps(
         Maps with `encoder` for a classifier or encoder, `decoder` for a language model.
 
     Raises:
-        ValueError: The model has an encoder and a decoder, or the text has too few tokens.
+        ValueError: The text has too few tokens.
     """
-    is_decoder, is_encoder = (hasattr(model.base_model, half) for half in ("decoder", "encoder"))
-    if is_decoder == is_encoder:
-        raise ValueError(
-            "text_attention_maps needs a classifier, an encoder or a language model, got "
-            f"{type(model).__name__}. For a translator use attention_maps."
-        )
+    is_decoder = hasattr(model.base_model, "decoder")
     max_length = max_length or model.config.max_position_embeddings
-    ids = tokenizer(clean_text(text)).input_ids
     if is_decoder:  # as `complete` reads a text: with its blanks, and </s> as four characters
         ids = tokenizer(replace_surrogates(text), split_special_tokens=True).input_ids
+    else:
+        ids = tokenizer(clean_text(text)).input_ids
     if len(ids) > max_length:
         logger.warning("The text was truncated from %d to %d tokens.", len(ids), max_length)
         is_ended = ids[-1] == tokenizer.eos_token_id
@@ -293,12 +269,10 @@ def text_attention_maps(
             f"The text must have at least {1 + is_decoder} tokens, got {len(ids)} in {text!r}."
         )
     tokens = tokens_of_ids(tokenizer, ids)
-    read = ids[:-1] if is_decoder else ids
     options = {"use_cache": False} if is_decoder else {}
+    inputs = torch.tensor([ids[:-1] if is_decoder else ids], device=model.device)  # [1, S]
     with showing_weights(model):
-        output = model.base_model(
-            torch.tensor([read], device=model.device), output_attentions=True, **options
-        )
+        output = model.base_model(inputs, output_attentions=True, **options)
     weights = _stacked(output.attentions)
     if is_decoder:
         return AttentionMaps(target=tokens[1:], inputs=tokens[:-1], decoder=weights)

@@ -1,11 +1,16 @@
-"""Attention weights as heat maps."""
+"""Attention weights as heat maps, and with gold links as an alignment matrix."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from .attention_weights import AttentionChoice, AttentionView
+from .alignment import Links
+from .alignment_scores import GoldPair
+from .attention_weights import AttentionChoice, AttentionMaps, AttentionView
 from .pictures import label_axis, labels_for, write_figure
 
 COLOURS = "Blues"
@@ -22,7 +27,7 @@ def draw_heat_map(view: AttentionView, choice: AttentionChoice, path: str | Path
         OSError: The file cannot be written.
         ValueError: The model has no such layer or head, or the path has another ending.
     """
-    _draw_maps(view, [[choice]], CELL_SIZE, path)
+    write_figure(_heat_maps(view, [[choice]], CELL_SIZE, path), path)
 
 
 def draw_layers(view: AttentionView, path: str | Path) -> None:
@@ -33,7 +38,7 @@ def draw_layers(view: AttentionView, path: str | Path) -> None:
         ValueError: The path has another ending.
     """
     choices = [AttentionChoice(layer) for layer in range(view.weights.size(0))]
-    _draw_maps(view, [choices], CELL_SIZE, path)
+    write_figure(_heat_maps(view, [choices], CELL_SIZE, path), path)
 
 
 def draw_head_grid(view: AttentionView, path: str | Path) -> None:
@@ -45,15 +50,56 @@ def draw_head_grid(view: AttentionView, path: str | Path) -> None:
     """
     layers, heads = view.weights.shape[:2]
     grid = [[AttentionChoice(layer, head) for head in range(heads)] for layer in range(layers)]
-    _draw_maps(view, grid, SMALL_CELL_SIZE, path)
+    write_figure(_heat_maps(view, grid, SMALL_CELL_SIZE, path), path)
 
 
-def _draw_maps(
+def draw_alignment_matrix(
+    maps: AttentionMaps, choice: AttentionChoice, pair: GoldPair, path: str | Path
+) -> None:
+    """Draw cross-attention as a PNG or SVG, and frame the links that it should have.
+
+    Sure links have solid frames, and possible ones have dashed frames.
+
+    Args:
+        maps: Attention between the pair's words: `maps_with_words`, merged.
+        choice: The layer and head to draw.
+        pair: The sentence pair.
+        path: The file to write.
+
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: The model has no such layer or head, or the path has another ending.
+    """
+    figure = _heat_maps(maps.view("cross"), [[choice]], CELL_SIZE, path)
+    axes = figure.axes[0]
+    _frame_links(axes, maps, pair.possible - pair.sure, "possible link", (0, (2, 1.5)))
+    _frame_links(axes, maps, pair.sure, "sure link", "solid")
+    if axes.patches:
+        figure.legend(loc="outside upper right", fontsize=8, ncols=2, frameon=False)
+    write_figure(figure, path)
+
+
+def _frame_links(axes: Axes, maps: AttentionMaps, links: Links, name: str, line: Any) -> None:
+    """Frame the cells of links; links to words that truncation removed are skipped."""
+    columns, rows = (
+        {word: place for place, word in enumerate(side.word_of) if word is not None}
+        for side in (maps.source, maps.target)
+    )
+    label: str | None = name
+    for source, target in sorted(links):
+        if source in columns and target in rows:
+            corner = (columns[source] - 0.42, rows[target] - 0.42)
+            style: dict[str, Any] = {"edgecolor": "C1", "linewidth": 1.8, "linestyle": line}
+            axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, label=label, **style))
+            label = None
+
+
+def _heat_maps(
     view: AttentionView,
     choices: Sequence[Sequence[AttentionChoice]],
     cell_size: float,
     path: str | Path,
-) -> None:
+) -> Figure:
     """Draw rows of maps with one colour scale."""
     names, families = labels_for(path, [*view.rows, *view.columns])
     rows, columns = names[: len(view.rows)], names[len(view.rows) :]
@@ -88,4 +134,4 @@ def _draw_maps(
         label_axis(axes.yaxis, rows, families, font_size)
         axes.set_ylabel(view.row_title, fontsize=font_size)
     figure.colorbar(image, ax=grid.ravel().tolist(), label="attention weight", shrink=0.8)
-    write_figure(figure, path)
+    return figure

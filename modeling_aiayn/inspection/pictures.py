@@ -7,13 +7,14 @@ import math
 import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import matplotlib
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontEntry, fontManager, get_font, weight_dict
+from matplotlib.font_manager import findfont, fontManager, get_font
+from matplotlib.ft2font import FT2Font
 
 from ..saved.whole_files import new_file
 
@@ -26,7 +27,20 @@ MAX_PIXELS_OF_SIDE = 30_000
 MAX_LABELS = 100
 # Characters of a label.
 MAX_LENGTH = 30
-DEFAULT_FONT = "DejaVu Sans"
+# Families that together have the letters of most languages; the installed ones are used. Colour
+# fonts are left out: matplotlib cannot draw their glyphs.
+SCRIPTS = (
+    "Arabic Armenian Bengali Devanagari Ethiopic Georgian Gujarati Gurmukhi Hebrew Kannada Khmer "
+    "Lao Malayalam Myanmar Oriya Sinhala Tamil Telugu Thai Tifinagh"
+)
+FONT_FAMILIES = (
+    "DejaVu Sans",
+    "Noto Sans",
+    *(f"Noto Sans {script}" for script in [*SCRIPTS.split(), "Ol Chiki", "CJK SC", "Symbols"]),
+    *("Noto Serif Tibetan", "Noto Emoji", "Symbola"),
+    *("Segoe UI", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Nirmala UI", "Leelawadee UI"),
+    *("Arial Unicode MS", "PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo"),
+)
 # Invisible characters that join or separate letters and emoji.
 JOINERS = "\u200c\u200d"
 # Drawn for each space in a label of nothing but spaces.
@@ -51,11 +65,25 @@ def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[
     and its viewer chooses the fonts. A PNG uses this machine's fonts, and the code point of a
     character that no font has.
     """
-    texts = [each if len(each) <= MAX_LENGTH else f"{each[: MAX_LENGTH - 1]}…" for each in texts]
-    labels, families = drawable(texts)
+    shown = [
+        visible(text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…") for text in texts
+    ]
+    fonts = installed_fonts()
     if check_ending(path) == ".svg":
-        return [visible(text) for text in texts], [*families, "sans-serif"]
-    return labels, families
+        return shown, [*fonts, "sans-serif"]
+
+    def drawn(character: str) -> str:
+        is_known = any(font.get_char_index(ord(character)) for font in fonts.values())
+        return character if is_known else code_point(character)
+
+    return ["".join(map(drawn, text)) for text in shown], list(fonts)
+
+
+@cache
+def installed_fonts() -> dict[str, FT2Font]:
+    """The fonts of `FONT_FAMILIES` on this machine, by family."""
+    installed = fontManager.get_font_names()
+    return {name: get_font(findfont(name)) for name in FONT_FAMILIES if name in installed}
 
 
 def label_axis(
@@ -126,62 +154,3 @@ def visible(text: str) -> str:
         else character
         for character in text
     )
-
-
-def drawable(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Prepare labels for this machine's fonts, and choose the families that matplotlib should try.
-
-    Invisible characters, and characters that no font has, are replaced by their code points.
-    """
-    shown = [visible(text) for text in texts]
-    families, missing = _families_for(frozenset("".join(shown)))
-    return (
-        ["".join(code_point(c) if c in missing else c for c in text) for text in shown],
-        list(families),
-    )
-
-
-@lru_cache(maxsize=64)
-def _families_for(characters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Choose font families for the characters, and return the characters that no font has."""
-    families: list[str] = []
-    missing = set(characters)
-    faces: dict[str, FontEntry] = {}
-    for entry in sorted(filter(_is_text_font, fontManager.ttflist), key=_font_rank):
-        faces.setdefault(entry.name, entry)
-    for name, face in faces.items():
-        drawable = {character for character in missing if _has_glyph(face, character)}
-        if drawable or name == DEFAULT_FONT:
-            families.append(name)
-            missing -= drawable
-        if not missing:
-            break
-    return tuple(families), frozenset(missing)
-
-
-def _font_rank(entry: FontEntry) -> tuple[bool, str, bool, int, str]:
-    """Sort the default font first, then by name; in a family the plain face first."""
-    is_plain = entry.style == "normal" and entry.variant == "normal" and entry.stretch == "normal"
-    weight = weight_dict[entry.weight] if isinstance(entry.weight, str) else entry.weight
-    return entry.name != DEFAULT_FONT, entry.name, not is_plain, abs(weight - 400), entry.fname
-
-
-def _is_text_font(entry: FontEntry) -> bool:
-    """Exclude matplotlib's formula fonts and fonts that draw boxes for all letters."""
-    is_formula_font = Path(entry.fname).is_relative_to(matplotlib.get_data_path())
-    draws_boxes = entry.name.replace(" ", "").startswith("LastResort")
-    return entry.name == DEFAULT_FONT or not (is_formula_font or draws_boxes)
-
-
-def _has_glyph(entry: FontEntry, character: str) -> bool:
-    try:
-        font = get_font(entry.fname)
-    except (OSError, RuntimeError):  # deleted since matplotlib listed it, or not readable
-        return False
-    if not font.get_char_index(ord(character)):
-        return False
-    if character.isspace() or character in JOINERS:
-        return True
-    # Colour fonts often contain empty glyphs.
-    font.load_char(ord(character))
-    return len(font.get_path()[0]) > 0

@@ -37,10 +37,8 @@ def draw_positions(
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: d_model is odd, num_positions is below 1, or the path has another ending.
+        ValueError: d_model is odd, or the path has another ending.
     """
-    if num_positions < 1:
-        raise ValueError(f"num_positions must be at least 1, got {num_positions}.")
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplot_mosaic([["map", "map"], ["waves", "products"]])
     _draw_encodings(panels["map"], d_model, num_positions, base)
