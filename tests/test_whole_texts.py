@@ -2,8 +2,9 @@
 
 import pytest
 
+from modeling_aiayn.documents.document import DocumentLines
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.whole_texts import SplitText, WholeLines
+from modeling_aiayn.translation.whole_texts import SplitText
 
 TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
 
@@ -42,7 +43,7 @@ def test_any_text_is_the_same_after_splitting(text):
 def test_lines_come_back_when_their_last_sentence_is_translated(text):
     lines = text.split("\n")
     read = []
-    whole = WholeLines((read.append(line) or line for line in lines), "en")
+    whole = DocumentLines((read.append(line) or line for line in lines), "text", "en", None)
     found = []
     for sentence in whole:
         found += whole.add(sentence)

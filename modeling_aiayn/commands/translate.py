@@ -31,7 +31,6 @@ from ..inspection.attention_weights import AttentionChoice
 from ..tokenization import replace_surrogates
 from ..translation.translate_file import translate_file, translation_lines
 from ..translation.translator import Translation, Translator
-from ..translation.whole_texts import WholeLines
 from .command_line import parse_arguments
 from .flags import (
     BatchFlags,
@@ -51,6 +50,10 @@ logger = logging.getLogger(__name__)
 
 # The path of a file that stdin is redirected from; Windows has none.
 STDIN = Path("/dev/stdin")
+# The endings of documents' names, by format.
+FILES = "; ".join(
+    f"{kind.name}: {' '.join(kind.endings)}" for kind in FORMATS.values() if kind.has_markup
+)
 
 
 @dataclass
@@ -73,8 +76,8 @@ class TranslateFlags:
     format: str = HfArg(
         default="lines",
         help="lines: each line of the input is a sentence. text: a line may have several "
-        "sentences; it is split, and lines and blanks stay as they are. html, markdown: the input "
-        "is one document, whose markup stays. text, html and markdown need the extra 'documents'.",
+        "sentences; it is split, and lines and blanks stay as they are. Others: the input is one "
+        f"document, whose markup stays ({FILES}). All but lines need the extra 'documents'.",
         metadata={"choices": ["lines", *FORMATS]},
     )
     alignment: str | None = HfArg(
@@ -106,14 +109,13 @@ def split_texts(
     language: str,
     translator: Translator,
     prepare: Callable[[str], str],
-) -> WholeLines | DocumentLines | None:
+) -> DocumentLines | None:
     """Return the object that splits texts into sentences; None if each text is a sentence."""
     if form == "lines":
         return None
     FORMATS[form].check_packages()
-    if not FORMATS[form].has_markup:
-        return WholeLines(valid_lines(texts), language)
-    _ = translator.model  # raises an error for an exported model, which gives no attention
+    if FORMATS[form].has_markup:
+        _ = translator.model  # raises an error for an exported model, which gives no attention
 
     def attention(source: str, target: str) -> Tensor:
         return word_attention(translator, prepare(source), target)

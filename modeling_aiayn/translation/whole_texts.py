@@ -1,12 +1,10 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ..saved.loading import check_package
 from ..tokenization import replace_surrogates
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
@@ -33,7 +31,6 @@ class SplitText:
             text: The text.
             language: Its language, an ISO 639 code; the splitter knows abbreviations of many.
         """
-        check_package("sentencex", "documents")
         from sentencex import segment
 
         sentences, blanks = [], [""]
@@ -58,35 +55,3 @@ class SplitText:
         for translation, blank in zip(translations, self.blanks[1:], strict=True):
             parts += [translation, blank]
         return "".join(parts)
-
-
-class WholeLines:
-    """Splits lines into sentences, and joins the translations of each line again.
-
-    Args:
-        lines: The lines of a text.
-        language: Its language, an ISO 639 code.
-    """
-
-    def __init__(self, lines: Iterable[str], language: str) -> None:
-        self._lines, self._language = lines, language
-        self._begun: deque[SplitText] = deque()
-        self._translations: list[str] = []
-
-    def __iter__(self) -> Iterator[str]:
-        """The sentences of all lines; an empty one for a line without sentences."""
-        for line in self._lines:
-            split = SplitText.of(line, self._language)
-            if not split.sentences:
-                split = SplitText([""], [line, ""])
-            self._begun.append(split)
-            yield from split.sentences
-
-    def add(self, translation: str) -> list[str]:
-        """Take the translation of the next sentence; return its line if it is the line's last."""
-        self._translations.append(translation)
-        if len(self._translations) < len(self._begun[0].sentences):
-            return []
-        line = self._begun.popleft().joined(self._translations)
-        self._translations.clear()
-        return [line]
