@@ -7,7 +7,7 @@ it. All markup is then copied from the document, not written anew.
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
@@ -153,10 +153,11 @@ def _located(
         start = max(begin, starts[number])
         whole = document[start : starts[number + 1]].rstrip(BLANKS)
         # Only another cell, or the # that may close a heading, can follow this text in its line.
-        ended = [
-            each for each in (whole, whole.rstrip("#").rstrip(BLANKS)) if each.endswith(stripped)
-        ]
-        place = whole.find(stripped) if is_cell or not ended else len(ended[0]) - len(stripped)
+        found = (
+            text for text in (whole, whole.rstrip("#").rstrip(BLANKS)) if text.endswith(stripped)
+        )
+        ended = None if is_cell else next(found, None)
+        place = whole.find(stripped) if ended is None else len(ended) - len(stripped)
         if place < 0:
             raise LookupError(stripped)
         lines.append((position + len(line) - len(line.lstrip(BLANKS)), start + place))
@@ -268,18 +269,19 @@ def _joined_texts(tokens: Iterable[Any]) -> Iterator[Any]:
 
     An escaped bracket stays alone: with the text after it, it might be read as a footnote.
     """
-    last = None
-    for token in tokens:
-        is_text = token.type in ("text", "text_special") and token.content != "["
-        if is_text and last is not None:
-            last.content += token.content
-            last.meta["has_escapes"] = True
+
+    def is_text(token: Any) -> bool:
+        return token.type in ("text", "text_special") and token.content != "["
+
+    for are_texts, group in groupby(tokens, is_text):
+        if not are_texts:
+            yield from group
             continue
-        yield from [] if last is None else [last]
-        last = token if is_text else None
-        if not is_text:
-            yield token
-    yield from [] if last is None else [last]
+        first, *others = group
+        first.content += "".join(token.content for token in others)
+        if others:
+            first.meta["has_escapes"] = True
+        yield first
 
 
 def parse_markdown(text: str) -> list[str | Block]:

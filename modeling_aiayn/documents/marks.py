@@ -103,7 +103,11 @@ class BlockBuilder:
         text = BLANKS.sub(" ", text)
         if not text:
             return
-        before = self._last_atoms()
+        end = len(self.text)
+        atoms_at_end = takewhile(
+            lambda mark: mark.is_atom and mark.start == end, reversed(self._siblings)
+        )
+        before = list(atoms_at_end)
         for atom in before[:1]:
             atom.has_space_after |= text[0] == " "
         if text[0] == " " and self.text[-1:] in ("", " "):
@@ -114,14 +118,6 @@ class BlockBuilder:
             for atom in before:
                 atom.start = atom.end = len(self.text)
         self.text += text
-
-    def _last_atoms(self) -> list[Mark]:
-        """The atoms at the end of the text."""
-
-        def is_last(mark: Mark) -> bool:
-            return mark.is_atom and mark.start == len(self.text)
-
-        return list(takewhile(is_last, reversed(self._siblings)))
 
     def add_atom(self, raw: str) -> None:
         """Add what has no text to translate, such as a picture or code."""

@@ -93,7 +93,7 @@ class PlacedSentence:
         """The places of a block's marks, as far as they are in this sentence."""
         places: dict[Mark, Place] = {}
         here = [mark for mark in marks if self._contains(mark)]
-        self._place(here, (0, len(self.target_units)), self._covered(self.start, self.end), places)
+        self._place(here, (0, len(self.target_units)), self._words(self), places)
         return places
 
     def _contains(self, mark: Mark) -> bool:
@@ -101,12 +101,12 @@ class PlacedSentence:
             return mark.start in self.atom_range
         return mark.start < self.end and mark.end > self.start
 
-    def _covered(self, start: int, end: int) -> list[int]:
-        """The source words that overlap characters."""
+    def _words(self, part: "Mark | PlacedSentence") -> list[int]:
+        """The source words that overlap a mark or the sentence."""
         return [
             index
             for index, (first, last) in enumerate(self.source_units)
-            if first < end and last > start
+            if first < part.end and last > part.start
         ]
 
     def _place(
@@ -122,41 +122,42 @@ class PlacedSentence:
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         # Atoms stand after marks from an earlier sentence, and before marks that continue.
-        spans = [(mark, windows[mark]) for mark in marks if not mark.is_atom]
-        low = max((span[1] for mark, span in spans if self._began_earlier(mark)), default=window[0])
-        high = min((span[0] for mark, span in spans if self._continues(mark)), default=window[1])
+        ends = (span[1] for mark, span in windows.items() if self._began_earlier(mark))
+        starts = (span[0] for mark, span in windows.items() if self._continues(mark))
+        free = (max(ends, default=window[0]), min(starts, default=window[1]))
         for mark in marks:
             if mark.is_atom:
-                taken = list(windows.values())
-                places[mark] = self._atom(mark, window, covered, taken, (low, high))
+                places[mark] = self._atom(mark, window, covered, list(windows.values()), free)
                 continue
             first, last = windows[mark]
-            own = self._covered(mark.start, mark.end)
-            part = self._part_of_word(mark, own, first) if last - first == 1 else None
+            part = self._part_of_word(mark, first) if last - first == 1 else None
             places[mark] = Place(*(part or self._characters(first, last)))
             # An atom at the end of a mark is in the sentence in which the mark ends.
             inner = [
-                each
-                for each in mark.inner
-                if self._contains(each) or each.start == each.end == mark.end <= self.end
+                child
+                for child in mark.inner
+                if self._contains(child) or child.start == child.end == mark.end <= self.end
             ]
-            self._place(inner, (first, last), own, places)
+            self._place(inner, (first, last), self._words(mark), places)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[Mark, Span]:
         """The target words of marks side by side: those with the clearest attention first."""
-        owned = {mark: self._covered(mark.start, mark.end) for mark in marks}
-        if len(marks) == 1 and owned[marks[0]] == covered:
+        if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
         # A mark that comes from an earlier sentence must start at the first word, and one that
         # continues in the next sentence must end at the last word. So these marks choose first.
-        bound = [self._began_earlier(mark) or self._continues(mark) for mark in marks]
-        runs = [self._best_run(mark, owned[mark], window, [], window[1]) for mark in marks]
-        order = sorted(range(len(marks)), key=lambda each: (bound[each], runs[each]), reverse=True)
-        windows = {} if any(bound) else self._same_words(marks, window)
+        bound = {mark for mark in marks if self._began_earlier(mark) or self._continues(mark)}
+        windows = {} if bound else self._same_words(marks, window)
         taken = sorted(set(windows.values()))
         end = window[1]  # place of marks without words
-        for mark in (marks[each] for each in order if marks[each] not in windows):
-            _, run = self._best_run(mark, owned[mark], window, taken, end)
+
+        def preference(mark: Mark) -> tuple[bool, tuple[float, Span]]:
+            return mark in bound, self._best_run(mark, window, [], window[1])
+
+        for mark in sorted(marks, key=preference, reverse=True):
+            if mark in windows:
+                continue
+            _, run = self._best_run(mark, window, taken, end)
             windows[mark] = run
             taken = sorted([*taken, run])
             if self._continues(mark):
@@ -171,29 +172,26 @@ class PlacedSentence:
         found = {}
         owners: dict[int, int] = {}  # the source word of each target word that is taken
         for mark in marks:
-            own = self._covered(mark.start, mark.end)
-            if len(own) != 1 or mark.inner:
-                continue
-            same = [
-                unit
-                for unit in range(*window)
-                if owners.get(unit, own[0]) == own[0] and self._part_of_word(mark, own, unit)
-            ]
+            same = [unit for unit in range(*window) if self._part_of_word(mark, unit)]
             if same:
-                shared = [unit for unit in same if unit in owners]
-                unit = self._most_attending(own[0], shared or same)
-                owners[unit] = own[0]
-                found[mark] = (unit, unit + 1)
+                (word,) = self._words(mark)
+                shared = [unit for unit in same if owners.get(unit) == word]
+                unowned = [unit for unit in same if unit not in owners]
+                if shared or unowned:
+                    unit = self._most_attending(word, shared or unowned)
+                    owners[unit] = word
+                    found[mark] = (unit, unit + 1)
         return found
 
-    def _part_of_word(self, mark: Mark, own: list[int], unit: int) -> Span | None:
+    def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
         """The characters of a target word that are a mark's characters of the same source word.
 
         None if the mark does not stand within its only word, or if that is another word.
         """
-        if mark.inner or len(own) != 1:
+        words = self._words(mark)
+        if mark.inner or len(words) != 1:
             return None
-        first, last = self.source_units[own[0]]
+        first, last = self.source_units[words[0]]
         start, end = self.target_units[unit]
         is_part = first <= mark.start and mark.end <= last and mark.end - mark.start < last - first
         if not is_part or self.text[first:last] != self.target[start:end]:
@@ -201,7 +199,7 @@ class PlacedSentence:
         return start + mark.start - first, start + mark.end - first
 
     def _best_run(
-        self, mark: Mark, own: list[int], window: Span, taken: list[Span], end: int
+        self, mark: Mark, window: Span, taken: list[Span], end: int
     ) -> tuple[float, Span]:
         """The run of target words that attend most to a mark's words, outside other marks' runs.
 
@@ -209,14 +207,14 @@ class PlacedSentence:
             By how much their attention exceeds the threshold, and the run; an empty one at end if
             no word is left.
         """
-        first, last = window
+        words = self._words(mark)
         gains = {
-            unit: sum(self.weights[unit][word] for word in own) - THRESHOLD
-            for unit in range(first, last)
+            unit: sum(self.weights[unit][word] for word in words) - THRESHOLD
+            for unit in range(*window)
         }
-        starts, ends = self._edges(mark, own, window)
+        starts, ends = self._edges(mark, words, window)
         options: list[tuple[float, Span]] = []
-        edges = [first, *(edge for span in taken for edge in span), last]
+        edges = [window[0], *(edge for span in taken for edge in span), window[1]]
         for left, right in zip(edges[::2], edges[1::2], strict=True):
             # best: the negative total before the best start so far, and this start.
             total, best = 0.0, (-inf, left)
@@ -228,16 +226,18 @@ class PlacedSentence:
                     options.append((best[0] + total, (best[1], unit + 1)))
         return max(options, default=(0.0, (end, end)))
 
-    def _edges(self, mark: Mark, own: list[int], window: Span) -> tuple[set[int], set[int]]:
+    def _edges(self, mark: Mark, words: list[int], window: Span) -> tuple[set[int], set[int]]:
         """The target words at which a mark may begin, and those at which it may end.
 
         A mark around words does not begin or end at a sign.
         """
-        words = [
+        word_units = {
             unit for unit in range(*window) if self.target[self.target_units[unit][0]].isalnum()
-        ]
+        }
         starts, ends = (
-            set(words) if words and own and self._is_word(own[side]) else set(range(*window))
+            set(word_units)
+            if word_units and words and self._is_word(words[side])
+            else set(range(*window))
             for side in (0, -1)
         )
         if self._began_earlier(mark):
@@ -266,25 +266,26 @@ class PlacedSentence:
         first, last = self._characters(*window)
         blank = " " if mark.has_space_before else ""
         if not before and free[0] == window[0]:
-            is_glued = self.target[first : first + 1].isalnum() and not self._touches_word(mark)
+            touches_word = self.text[mark.start : mark.start + 1].isalnum()
+            is_glued = self.target[first : first + 1].isalnum() and not touches_word
             return Place(first, first, after=" " if mark.has_space_after or is_glued else "")
         if (not after and free[1] == window[1]) or window[0] == window[1]:
             return Place(last, last, before=blank)
+
+        def gap(unit: int, side: int) -> int:
+            """Move a gap out of the runs, to one side, and to where the atom may stand."""
+            unit = next((span[side] for span in taken if span[0] < unit < span[1]), unit)
+            return max(free[0], min(unit, free[1]))
+
         touches_next_word = mark.has_space_before and not mark.has_space_after
         if after and touches_next_word and self._is_word(after[0]):
-            unit = self._gap(self._most_attending(after[0], range(*window)), taken, 0)
-            unit = max(free[0], min(unit, free[1]))
+            unit = gap(self._most_attending(after[0], range(*window)), 0)
             here = self.target_units[unit][0] if unit < window[1] else last
             return Place(here, here)
         unit = self._most_attending(before[-1], range(*window)) + 1 if before else free[0]
-        unit = self._gap(unit, taken, 1)
-        unit = max(free[0], min(unit, free[1]))
+        unit = gap(unit, 1)
         here = self.target_units[unit - 1][1] if unit > window[0] else first
         return Place(here, here, before=blank)
-
-    def _touches_word(self, mark: Mark) -> bool:
-        """Whether a word follows an atom without a blank."""
-        return self.text[mark.start : mark.start + 1].isalnum()
 
     def _is_word(self, unit: int) -> bool:
         return self.text[self.source_units[unit][0]].isalnum()
@@ -292,11 +293,6 @@ class PlacedSentence:
     def _most_attending(self, word: int, units: Sequence[int]) -> int:
         """Of some target words, the one that attends most to a source word."""
         return max(units, key=lambda unit: self.weights[unit][word])
-
-    @staticmethod
-    def _gap(gap: int, taken: list[Span], side: int) -> int:
-        """Move a place between target words out of the marks there, to one side."""
-        return next((span[side] for span in taken if span[0] < gap < span[1]), gap)
 
     def _characters(self, first: int, last: int) -> Span:
         """The characters from one target word to another."""
