@@ -19,7 +19,6 @@ from modeling_aiayn.inspection.alignment_scores import (
     GoldPair,
     alignment_table,
     embedded_gold,
-    parse_links,
     read_gold,
     score_attentions,
 )
@@ -46,19 +45,12 @@ def test_choice_selects_a_layer_a_head_or_a_mean():
     assert str(AttentionChoice(2)) == "layer 2, head mean"
 
 
-@pytest.mark.parametrize("text", ["best", "1,", "a,2", "", "1,2,3"])
-def test_rejects_invalid_choices_of_attention(text):
-    with pytest.raises(ValueError, match=r"mean, LAYER or LAYER,HEAD, got"):
-        AttentionChoice.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [((3, 0), r"layer must be in \[0, 3\), got 3"), ((0, 2), r"head must be in \[0, 2\), got 2")],
-)
-def test_rejects_layers_and_heads_that_the_model_does_not_have(choice, message):
-    with pytest.raises(ValueError, match=message):
-        AttentionChoice(*choice).of(torch.rand(3, 2, 4, 5))
+def test_other_choices_are_refused():
+    with pytest.raises(ValueError, match=r"head must be in \[0, 2\), got 2"):
+        AttentionChoice(0, 2).of(torch.rand(3, 2, 4, 5))
+    for text in ("best", "1,", "", "1,2,3"):
+        with pytest.raises(ValueError, match=r"mean, LAYER or LAYER,HEAD, got"):
+            AttentionChoice.parse(text)
 
 
 def test_each_token_belongs_to_the_word_that_contains_it(tokenizer):
@@ -154,12 +146,6 @@ def test_links_are_read_in_both_directions(tmp_path):
         read_gold(*files)
 
 
-@pytest.mark.parametrize("link", ["3", "3-", "a-b", "1-2-3", "1:2"])
-def test_invalid_links_are_not_read(link):
-    with pytest.raises(ValueError, match=r"int\(\)|unpack"):
-        parse_links(f"0-0 {link}")
-
-
 def test_the_grammar_s_pairs_can_be_reversed():
     (pair,), (other,) = embedded_gold(1), embedded_gold(1, is_reversed=True)
     assert (other.source, other.target) == (pair.target, pair.source)
@@ -177,12 +163,8 @@ def test_the_command_reads_the_direction_of_the_model(run, tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
     code, _, err = run("score_alignment.py", "--model", tmp_path)
     assert code == 1 and "from fr to it. Give --source, --target and --gold." in err
-    for flags, message in (
-        (("--pairs", 0), "pairs must be at least 2, got 0."),
-        (("--dtype", "int8"), "--dtype int8 is for translating only. The model reads pairs here."),
-    ):
-        code, _, err = run("score_alignment.py", "--model", tmp_path, *flags)
-        assert code == 1 and message in err
+    code, _, err = run("score_alignment.py", "--pairs", 1)
+    assert code == 1 and "at least 2 pairs" in err
 
 
 def test_every_head_and_mean_is_scored(translator):

@@ -178,6 +178,9 @@ def test_marks_over_several_sentences_contain_what_is_between():
         # ... and after a mark that comes from an earlier one.
         ("<p><i>Red books. Old</i> <code>q</code> woman.</p>", ["Rote.", "Frau Old"],
          "<p><i>Rote. Frau Old</i> <code>q</code></p>"),
+        # An atom within a word stands behind the end of an earlier mark.
+        ("<p><b>Old woman. Re</b><wbr>d books.</p>", ["Frau.", "Rote Bücher."],
+         "<p><b>Frau. Rote</b><wbr> Bücher.</p>"),
     ],
 )  # fmt: skip
 def test_marks_that_continue_in_another_sentence_repeat_no_word(text, translations, wanted):
@@ -210,7 +213,7 @@ def test_no_translation_and_no_attention_can_break_the_markup(kind):
         return torch.rand(size, generator=torch.Generator().manual_seed(chance.randrange(2**30)))
 
     generator = Generator(kind, 7, generate_pairs("train", 900))
-    for _ in range(100):
+    for _ in range(40):
         text, _ = generator.document()
         document = Document.of(text, kind, "en")
         translations = [
@@ -228,20 +231,12 @@ def test_no_translation_and_no_attention_can_break_the_markup(kind):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("a * b _c_ d_e `f`", r"a \* b \_c\_ d_e \`f\`"),
-        ("# a", r"\# a"),
-        ("#a", "#a"),
-        ("- a", r"\- a"),
-        ("-a", "-a"),
-        ("12. a", r"12\. a"),
-        ("12.5 a", "12.5 a"),
-        ("> a", r"\> a"),
+        ("a * b _c_ d_e `f`", r"a \* b \_c\_ d_e \`f\`"), ("# a", r"\# a"), ("#a", "#a"),
+        ("- a", r"\- a"), ("-a", "-a"), ("12. a", r"12\. a"), ("12.5 a", "12.5 a"), ("> a", r"\> a"),
         ("a > b < c <d &lt; & e", r"a > b < c \<d \&lt; & e"),
-        ("[a] ~~b~ c~", r"\[a\] \~~b~ c\~"),
-        ("===", r"\==="),
-        ("a\\b", r"a\\b"),
+        ("[a] ~~b~ c~", r"\[a\] \~~b~ c\~"), ("===", r"\==="), ("a\\b", r"a\\b"),
     ],
-)
+)  # fmt: skip
 def test_signs_that_would_be_markup_are_escaped(text, wanted):
     assert escape_markdown(text) == wanted
     (block,) = (part for part in parse_markdown(f"{wanted} x") if isinstance(part, Block))
@@ -303,18 +298,10 @@ def test_a_link_whose_text_is_its_reference_goes_on_working():
     assert structure(result, "markdown")[1][-1] == structure(text, "markdown")[1][-1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Dog <script>let a",
-        "Dog <code>let <b>a",
-        "<p>Dog</p><style>",
-        "One.éTwo cats.<a href=x></span>http://a.b</i></a>& b",
-        "x. Y&nbsp;. Y",
-    ],
-)
-def test_nothing_is_lost_of_unfinished_documents(text):
-    assert same(text, "html") == text.replace("&nbsp;", "\xa0").replace("& b", "&amp; b")
+def test_nothing_is_lost_of_unfinished_documents():
+    odd = "One.éTwo cats.<a href=x></span>http://a.b</i></a>& b"
+    for text in ("Dog <script>let a", "Dog <code>let <b>a", "<p>Dog</p><style>", odd, "x. Y&nbsp;"):
+        assert same(text, "html") == text.replace("&nbsp;", "\xa0").replace("& b", "&amp; b")
 
 
 def shouted(text, kind):
@@ -406,7 +393,7 @@ def test_random_signs_raise_no_error_and_lose_no_tag():
         size = (len(units_of(target)), len(units_of(source)))
         return torch.rand(size, generator=torch.Generator().manual_seed(chance.randrange(2**30)))
 
-    for number in range(1500):
+    for number in range(400):
         kind = "html" if number % 2 else "markdown"
         words = [*signs[kind].split(" "), " ", "\n"]
         text = "".join(chance.choices(words, k=chance.randint(1, 25)))
@@ -464,18 +451,6 @@ def test_the_command_translates_documents(run, tmp_path, caplog):
     assert (code, out) == (0, "<p>\n"), err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--nbest", "2"), "--format html needs --nbest 1."),
-        (("--alignment", "mean"), "--format html cannot be used with --alignment. Leave out one."),
-    ],
-)
-def test_options_that_need_lines_are_refused(run, flags, message):
-    code, out, err = run("translate.py", "--format", "html", "--text", "x", *flags)
-    assert (code, out) == (1, "") and message in err
-
-
 def test_an_exported_model_translates_no_documents(run, tmp_path):
     flags = ("--model", "aiayn-en-de", "--output", tmp_path / "exported")
     assert run("export_ctranslate2.py", *flags)[0] == 0
@@ -515,69 +490,33 @@ def test_front_matter_is_yaml_or_toml_and_no_rule():
 @pytest.mark.parametrize(
     ("text", "translation", "expected"),
     [
-        (
-            "The H<sub>2</sub>O and CO<sub>2</sub> here.\n",
-            "Hier CO2 und H2O.",
-            "Hier CO<sub>2</sub> und H<sub>2</sub>O.\n",
-        ),
-        (
-            "A <b>C<sub>6</sub>H<sub>6</sub> cup</b> is <i>red</i>.\n",
-            "Eine C6H6 Tasse ist rot.",
-            "Eine <b>C<sub>6</sub>H<sub>6</sub> Tasse</b> ist <i>rot</i>.\n",
-        ),
+        ("The H<sub>2</sub>O and CO<sub>2</sub> here.\n", "Hier CO2 und H2O.",
+         "Hier CO<sub>2</sub> und H<sub>2</sub>O.\n"),
+        ("A <b>C<sub>6</sub>H<sub>6</sub> cup</b> is <i>red</i>.\n", "Eine C6H6 Tasse ist rot.",
+         "Eine <b>C<sub>6</sub>H<sub>6</sub> Tasse</b> ist <i>rot</i>.\n"),
         # The word is another one, so the mark stands around the whole word.
         ("The <b>t</b>ea is hot.\n", "Der Tee ist heiß.", "Der <b>Tee</b> ist heiß.\n"),
+        # Marks of two same words do not repeat text.
+        ("H<sub>2</sub>O is not H<sub>2</sub>O.\n", "H2O ist nicht H2O.",
+         "H<sub>2</sub>O ist nicht H<sub>2</sub>O.\n"),
+        ("<b>H2</b>O and H<sub>2</sub>O run.\n", "H2O läuft.", "<b>H2</b>O <sub>läuft</sub>.\n"),
     ],
-)
+)  # fmt: skip
 def test_marks_within_a_word_stay_there_if_the_word_stays(kind, text, translation, expected):
     words = {"Hier": "here", "und": "and", "Eine": "A", "Tasse": "cup", "ist": "is", "rot": "red"}
-    words |= {"Der": "The", "Tee": "tea", "heiß": "hot"}
+    words |= {"Der": "The", "Tee": "tea", "heiß": "hot", "nicht": "not", "läuft": "run"}
     assert translated(text, kind, [translation], words) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "translation", "expected"),
-    [
-        (
-            "<p>H<sub>2</sub>O is not H<sub>2</sub>O.</p>",
-            "H2O ist nicht H2O.",
-            "<p>H<sub>2</sub>O ist nicht H<sub>2</sub>O.</p>",
-        ),
-        (
-            "<p><b>H2</b>O and H<sub>2</sub>O run.</p>",
-            "H2O läuft.",
-            "<p><b>H2</b>O <sub>läuft</sub>.</p>",
-        ),
-    ],
-)
-def test_marks_of_two_same_words_do_not_repeat_text(text, translation, expected):
-    words = {"ist": "is", "nicht": "not", "läuft": "run"}
-    assert translated(text, "html", [translation], words) == expected
-
-
-def test_an_atom_in_a_word_stands_behind_the_end_of_an_earlier_mark():
-    text = "<p><b>A dog runs. Un</b><wbr>believable cats sit.</p>"
-    words = {"Hund": "dog", "rennt": "runs", "Ein": "A", "Unglaubliche": "Unbelievable"}
-    words |= {"Katzen": "cats", "sitzen": "sit"}
-    found = translated(text, "html", ["Ein Hund rennt.", "Unglaubliche Katzen sitzen."], words)
-    assert found == "<p><b>Ein Hund rennt. Unglaubliche</b><wbr> Katzen sitzen.</p>"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_emphasis_without_words_leaves_no_delimiters():
+    for text, expected in (
         ("- **Tennis** *player*.\n", "- **Tennisspieler**.\n"),
-        ("~~Tennis~~ __player__!\n", "~~Tennisspieler~~!\n"),
+        ("~~Tennis~~ __player__.\n", "~~Tennisspieler~~.\n"),
         # A mark with a picture alone stays.
         ("**Tennis** **![p](u)** *player*.\n", "**Tennisspieler** **![p](u)**.\n"),
-    ],
-)
-def test_emphasis_without_words_leaves_no_delimiters(text, expected):
-    (sentence,) = Document.of(text, "markdown", "en").sentences
-    found = translated(
-        text, "markdown", ["Tennisspieler" + sentence[-1]], {"Tennisspieler": "Tennis"}
-    )
-    assert found == expected
+    ):
+        links = {"Tennisspieler": "Tennis"}
+        assert translated(text, "markdown", ["Tennisspieler."], links) == expected
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])

@@ -344,7 +344,7 @@ def test_character_without_a_glyph_becomes_a_code_point():
     assert labels_for("a.svg", ["漢"])[0] == ["漢"]
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
+@pytest.mark.parametrize("ending", ["png", "svg"])
 def test_hostile_tokens_are_drawn_without_a_warning(hostile_maps, tmp_path, ending):
     path = tmp_path / f"map.{ending}"
     for draw in (
@@ -388,9 +388,8 @@ def test_long_words_are_cut_and_titles_have_room(tmp_path):
 
 
 def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):
-    for name in ("map.pdf", "map", "png"):
-        with pytest.raises(ValueError, match=rf"must end in \.png or \.svg, got '.*{name}'"):
-            draw_layers(hostile_maps.view(), tmp_path / name)
+    with pytest.raises(ValueError, match=r"must end in \.png or \.svg, got '.*map\.pdf'"):
+        draw_layers(hostile_maps.view(), tmp_path / "map.pdf")
     assert check_ending("a.SVG") == ".svg"
     with pytest.raises(OSError, match="missing"):
         draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
@@ -461,11 +460,8 @@ def test_page_data_cannot_end_its_html_element(hostile_maps, tmp_path):
     assert layouts[0]["kinds"][0]["rows"] == [visible(token) for token in [*HOSTILE, "</s>"]]
     assert "default-src 'none'" in before and "unsafe" not in before
     assert "http" not in (before + after).replace("http-equiv", "")
-
-
-def test_page_without_sub_words_has_one_layout(hostile_maps, tmp_path):
-    write_attention_page(hostile_maps.merged(), tmp_path / "words.html")
-    assert '"words"' not in (tmp_path / "words.html").read_text()
+    write_attention_page(hostile_maps.merged(), path)
+    assert '"words"' not in path.read_text()
 
 
 @pytest.fixture
@@ -496,8 +492,9 @@ def hover(page, row, column):
     return float(page.locator("#weight").text_content())
 
 
-@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
-@pytest.mark.parametrize("layout", ["tokens", "words"])
+@pytest.mark.parametrize(
+    ("layout", "kind"), [("tokens", "encoder"), ("tokens", "cross"), ("words", "decoder")]
+)
 def test_page_shows_the_weight_under_the_pointer(page, hostile_maps, kind, layout):
     maps = hostile_maps if layout == "tokens" else hostile_maps.merged()
     page.select_option("#layout", layout)
@@ -552,14 +549,6 @@ def test_page_works_by_keyboard(page, hostile_maps):
     assert shown == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_page_has_a_dark_colour_scheme(page):
-    colours = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert colours == ["rgb(255, 255, 255)", "rgb(13, 17, 23)"]
-
-
 def test_script_draws_attention_of_a_translator(run, model_folder, tmp_path):
     options = ("--model", model_folder, "--text", "The dog.", "--target", "Der Hund.")
     for name, flags in (
@@ -582,9 +571,6 @@ def test_script_draws_attention_of_other_models(run, tokenizer, tmp_path, cls):
     options = ("--model", tmp_path, "--text", "The dog.", "--output", tmp_path / "a.svg")
     code, out, err = run("show_attention.py", *options)
     assert (code, out) == (0, f"The dog.: {tmp_path / 'a.svg'}\n"), err
-    for flags in (("--target", "Der Hund."), ("--num_beams", 2)):
-        code, _, err = run("show_attention.py", *options, *flags)
-        assert code == 1 and f"is an {cls.__name__}, which does not translate" in err
 
 
 def test_the_command_names_the_flag_to_change(run, model_folder, tmp_path, monkeypatch):

@@ -26,8 +26,6 @@ from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
 from .flags import ModelFlags, check_outputs, load_translator
 
-EMBEDDED_PAIRS = 500
-
 
 @dataclass
 class AlignmentFlags:
@@ -41,9 +39,7 @@ class AlignmentFlags:
         "one.",
     )
     reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
-    pairs: int | None = HfArg(
-        default=None, help=f"Number of pairs of the built-in grammar. Default: {EMBEDDED_PAIRS}."
-    )
+    pairs: int = HfArg(default=500, help="Number of pairs of the built-in grammar.")
     picture: str | None = HfArg(
         default=None, help="Draw attention and links of the last pair to this .png or .svg file."
     )
@@ -52,12 +48,6 @@ class AlignmentFlags:
         named = [self.source, self.target, self.gold]
         if any(named) and not all(named):
             raise ValueError("--source, --target and --gold belong together: give all three.")
-        if self.gold and self.pairs is not None:
-            raise ValueError("--pairs is for the built-in grammar. Leave out --pairs or --gold.")
-        if self.pairs is not None and self.pairs < 2:
-            raise ValueError(f"pairs must be at least 2, got {self.pairs}.")
-        if self.reversed and not self.gold:
-            raise ValueError("--reversed describes --gold. Give --gold, or leave out --reversed.")
         if self.picture is not None:
             check_ending(self.picture)
             check_outputs({"--picture": self.picture}, [self.source, self.target, self.gold])
@@ -74,8 +64,7 @@ def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[Gold
                 "The built-in grammar is English and German, and the model translates from "
                 f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
             )
-        size = EMBEDDED_PAIRS if flags.pairs is None else flags.pairs
-        pairs = embedded_gold(size, is_reversed=languages != DEFAULT_LANGUAGES)
+        pairs = embedded_gold(flags.pairs, is_reversed=languages != DEFAULT_LANGUAGES)
     if len(pairs) < 2:
         raise ValueError(
             f"score-alignment needs at least 2 pairs, one half to choose on, got {len(pairs)}."

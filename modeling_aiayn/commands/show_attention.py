@@ -8,6 +8,7 @@ aiayn show-attention --model runs/imdb --text "Not bad at all." --output attenti
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -64,59 +65,46 @@ class PictureFlags:
         "Default: cross if the model has it.",
         metadata={"choices": KINDS},
     )
-    attention: str | None = HfArg(
-        default=None,
+    attention: str = HfArg(
+        default="layers",
         help="For pictures: layers (a map per layer, averaged over heads; the default), heads "
         "(all heads in a grid), or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
     )
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
     def __post_init__(self) -> None:
-        is_page = check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING
-        if is_page and (self.kind, self.attention, self.words) != (None, None, False):
-            raise ValueError(
-                "--kind, --attention and --words are for pictures. Leave them out: a page lets you "
-                "pick them."
-            )
-        if self.attention not in (None, "layers", "heads"):
-            AttentionChoice.parse(self.attention)
-
-    def draw(self, maps: AttentionMaps) -> None:
-        """Write the picture or page."""
-        if check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING)) == PAGE_ENDING:
-            return write_attention_page(maps, self.output)
-        view = (maps.merged() if self.words else maps).view(self.kind)
-        if self.attention in (None, "layers"):
-            return draw_layers(view, self.output)
-        if self.attention == "heads":
-            return draw_head_grid(view, self.output)
-        return draw_heat_map(view, AttentionChoice.parse(str(self.attention)), self.output)
+        check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING))
 
 
-def load_maps(
-    flags: ModelFlags, search: dict[str, Any], text: str, target: str | None
-) -> AttentionMaps:
+def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
+    """Write the picture or page."""
+    if Path(flags.output).suffix.lower() == PAGE_ENDING:
+        return write_attention_page(maps, flags.output)
+    view = (maps.merged() if flags.words else maps).view(flags.kind)
+    if flags.attention == "layers":
+        return draw_layers(view, flags.output)
+    if flags.attention == "heads":
+        return draw_head_grid(view, flags.output)
+    return draw_heat_map(view, AttentionChoice.parse(flags.attention), flags.output)
+
+
+def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) -> AttentionMaps:
     """Run the model on the text and record its attention."""
-    path = flags.model[0] if flags.hub else find_model(flags.model[0])
-    architecture = saved_architecture(path, flags.hub)
+    name = flags.model[0]
+    architecture = saved_architecture(name if flags.hub else find_model(name), flags.hub)
     if architecture not in TEXT_MODELS:
-        return attention_maps(load_translator(flags), text, target, **search)
-    if target is not None or search:
-        raise ValueError(
-            f"{flags.model[0]} is an {architecture}, which does not translate. Leave out --target "
-            "and the flags of the search."
-        )
+        return attention_maps(load_translator(flags), picture.text, picture.target, **search)
     model, tokenizer = load_with_tokenizer(
-        TEXT_MODELS[architecture], flags.model[0], flags.hub, dtype=flags.dtype
+        TEXT_MODELS[architecture], name, flags.hub, dtype=flags.dtype
     )
-    return text_attention_maps(model.to(default_device(flags.device)), tokenizer, text)
+    return text_attention_maps(model.to(default_device(flags.device)), tokenizer, picture.text)
 
 
 def main() -> None:
     """Load, draw, and print the name of the file."""
     flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
     check_outputs({"--output": picture.output}, [])
-    maps = load_maps(flags, given_options(search), picture.text, picture.target)
-    picture.draw(maps)
+    maps = load_maps(flags, given_options(search), picture)
+    draw(maps, picture)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""
     sys.stdout.write(f"{picture.text}{arrow}: {picture.output}\n")
