@@ -4,8 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from tokenizers import (
     Regex,
@@ -29,7 +28,7 @@ SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
 # All blanks of Unicode except the plain space: tab, line ends, the non-breaking space, ...
-BLANKS = [each for each in map(chr, range(0x3001)) if each.isspace() and each != " "]
+BLANKS = [blank for blank in map(chr, range(0x3001)) if blank.isspace() and blank != " "]
 # Categories of characters without a sign of their own: controls, formats and separators.
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
@@ -94,26 +93,21 @@ def train_bpe_tokenizer(
         A tokenizer that appends `</s>`, and encodes special tokens in user text as ordinary text.
 
     Raises:
-        ValueError: vocab_size is too small for the characters of the texts, or there is no text.
+        ValueError: vocab_size is too small for the characters of the texts.
     """
-    if vocab_size <= len(BYTE_TOKENS) + len(SPECIAL_TOKENS):
-        raise ValueError(
-            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes "
-            f"and the characters of the texts, got {vocab_size}. Raise it."
-        )
     tokenizer = _untrained_bpe(lowercase)
     trainer = BpeTrainer(
-        vocab_size=vocab_size - len(BYTE_TOKENS),
+        vocab_size=max(0, vocab_size - len(BYTE_TOKENS)),
         special_tokens=SPECIAL_TOKENS,
         show_progress=False,
     )
     tokenizer.train_from_iterator(map(_split_long_words, texts), trainer)
-    if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
-        raise ValueError("Training a vocabulary needs text, got none.")
-    if tokenizer.get_vocab_size() + len(BYTE_TOKENS) > vocab_size:
+    # The trainer adds every character, however many entries it may add.
+    entries = tokenizer.get_vocab_size() + len(BYTE_TOKENS)
+    if entries > vocab_size:
         raise ValueError(
             f"vocab_size must hold special tokens, bytes and every character of the texts, at "
-            f"least {tokenizer.get_vocab_size() + len(BYTE_TOKENS)} entries, got {vocab_size}."
+            f"least {entries} entries, got {vocab_size}."
         )
     tokenizer.model = _with_byte_fallback(tokenizer)
     return _wrap(tokenizer)
@@ -164,12 +158,7 @@ def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
 
     The ids follow the order of code points. The tokenizer does not append `</s>`. In a text,
     `</s>` is the special token; with split_special_tokens=True at a call, it is four characters.
-
-    Raises:
-        ValueError: The text is empty.
     """
-    if not text:
-        raise ValueError("Training a vocabulary needs text, got none.")
     tokens = [*SPECIAL_TOKENS, *sorted(set(text))]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -202,7 +191,7 @@ def clean_text(text: str) -> str:
 
 def is_blank(text: str) -> bool:
     """Whether a text has nothing to see: only blanks and characters that control the others."""
-    return all(unicodedata.category(each) in INVISIBLE for each in text)
+    return all(unicodedata.category(character) in INVISIBLE for character in text)
 
 
 def replace_surrogates(text: str) -> str:
@@ -213,26 +202,6 @@ def replace_surrogates(text: str) -> str:
 def is_tokenizer_failure(error: BaseException) -> bool:
     """Whether an error came from the package tokenizers: a bare Exception, or a panic."""
     return type(error) is Exception or type(error).__name__ == "PanicException"
-
-
-@contextmanager
-def named_tokenizer_errors(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Name the tokenizer in errors of the package tokenizers.
-
-    One cause is a regular expression in the tokenizer that never ends.
-
-    Raises:
-        ValueError: The package tokenizers failed in the block.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not is_tokenizer_failure(error):
-            raise
-        raise ValueError(
-            f"The tokenizer of {tokenizer.name_or_path} failed: {error}. Use the tokenizer that "
-            "belongs to the model."
-        ) from error
 
 
 def decode_lines(
@@ -280,7 +249,7 @@ def _untrained_bpe(lowercase: bool) -> Tokenizer:
 
 
 def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
-    """The trained model with an entry for each byte, which the trainer does not add."""
+    # The trainer adds no entries for bytes.
     trained = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
     first_learned = len(SPECIAL_TOKENS)

@@ -363,7 +363,7 @@ def test_a_classifier_with_a_weight_that_is_not_finite_is_rejected(run, tokenize
             {"config_overrides": "{max_position_embeddings: 9}"},
             r"max_length=64 is more than the model's max_position_embeddings, 9. Pass --max_length 9",
         ),
-        ({"vocab_size": 100}, "vocab_size must hold 4 special tokens, 256 bytes"),
+        ({"vocab_size": 100}, "vocab_size must hold special tokens, bytes"),
     ],
 )
 def test_invalid_models_are_rejected(tmp_path, options, message):

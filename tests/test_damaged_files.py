@@ -52,9 +52,7 @@ def test_a_tokenizer_that_fails_is_an_error(run, damaged):
     explosive = {"type": "Split", "pattern": {"Regex": "(a+)+$|(.*)*b"}, "behavior": "Isolated"}
     content["pre_tokenizer"] = explosive | {"invert": False}
     (damaged / "tokenizer.json").write_text(json.dumps(content))
-    assert f"The tokenizer of {damaged} failed: Onig" in translate_error(
-        run, damaged, "a" * 40 + "c"
-    )
+    assert "A library failed: Onig" in translate_error(run, damaged, "a" * 40 + "c")
 
 
 def test_a_settings_file_that_was_cut_off_is_an_error(run, damaged):

@@ -258,7 +258,7 @@ def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder
     torch.manual_seed(0)
     names = ["q_proj", "v_proj", "fc1", "lm_head"]
     model.add_adapter(LoraConfig(target_modules=names, r=3, lora_alpha=30, init_lora_weights=False))
-    with pytest.raises(ValueError, match=r"but .*q_proj is a peft\..*Linear\. Merge adapters"):
+    with pytest.raises(ValueError, match=r"but .*q_proj is a peft\..*Linear that is"):
         Translator(model, tokenizer)(["We see."])
     model.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
@@ -274,9 +274,7 @@ def test_loading_merges_adapters_and_unmerged_ones_are_rejected(tmp_path, folder
     saved = Translator.from_pretrained(tmp_path / "merged")
     assert saved(texts, **penalty) == merged(texts, **penalty)
     translate = pipeline("aiayn-translation", str(tmp_path / "adapter"), device="cpu")
-    with pytest.raises(
-        ValueError, match=r"is a peft\..*Linear\. Merge adapters first: Translator\.from_pretrained"
-    ):
+    with pytest.raises(ValueError, match=r"is a peft\..*Linear that is .*\. Merge adapters first"):
         translate(texts)
     translate = pipeline("aiayn-translation", merged.model, tokenizer=tokenizer, device="cpu")
     found = [each["translation_text"] for each in translate(texts, **penalty)]
@@ -349,9 +347,7 @@ def test_a_pipeline_does_not_change_the_given_model(folder, tokenizer, is_disabl
         model.disable_adapters()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     translate = pipeline("aiayn-translation", model=model, tokenizer=tokenizer, device="cpu")
-    with pytest.raises(
-        ValueError, match=r"is a peft\..*Linear\. Merge adapters first: Translator\.from_pretrained"
-    ):
+    with pytest.raises(ValueError, match=r"is a peft\..*Linear that is .*\. Merge adapters first"):
         translate(texts)
     assert model.state_dict().keys() == before.keys() and model.peft_config
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
@@ -362,7 +358,7 @@ def test_a_pipeline_does_not_change_the_given_model(folder, tokenizer, is_disabl
 
 def test_rejects_a_model_whose_weights_are_offloaded(folder, tokenizer, tmp_path):
     model = disk_offload(AutoModelForSeq2SeqLM.from_pretrained(folder), tmp_path)
-    with pytest.raises(ValueError, match=r"is offloaded\. Load the model without device_map"):
+    with pytest.raises(ValueError, match="is adapted, quantized or offloaded"):
         Translator(model, tokenizer)(["We see."])
 
 
@@ -381,8 +377,7 @@ def test_rejects_weights_of_a_class_of_their_own(tokenizer):
     model = small_model(vocab_size=len(tokenizer))
     projection = model.model.encoder.layers[0].fc1
     projection.weight = torch.nn.Parameter(projection.weight.detach().as_subclass(Int8Tensor))
-    message = r"layers\.0\.fc1\.weight is a Int8Tensor\. Load the model without quantization"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"layers\.0\.fc1 is a .* adapted, quantized or offloaded"):
         Translator(model, tokenizer)(TEXTS)
 
 

@@ -15,7 +15,7 @@ A change of the model's weights after construction may not reach this copy.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -265,13 +265,13 @@ class FastModel:
         make_linear: Makes each linear layer: `linear_function` or `int8_linear_function`.
 
     Raises:
-        ValueError: A projection is not a plain linear layer, or the model is on several devices.
+        ValueError: A projection is not a plain linear layer in memory.
     """
 
     def __init__(
         self, model: AiaynForConditionalGeneration, make_linear: MakeLinear = linear_function
     ) -> None:
-        check_plain_layers(model)
+        _check_plain_layers(model)
         if model.device.type == "cpu" and model.dtype == torch.bfloat16:
             warn_of_slow_bfloat16()
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
@@ -357,31 +357,17 @@ class FastModel:
         return logits.float().view(*tokens.shape, -1), weights
 
 
-def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
-    """Raise a ValueError unless a model's projections are plain linear layers on one device."""
+def _check_plain_layers(model: AiaynForConditionalGeneration) -> None:
     for name, module in model.named_modules():
-        is_plain = isinstance(module, nn.Linear) and module.weight.is_floating_point()
-        if name.rpartition(".")[2] in PROJECTIONS and not is_plain:
+        if name.rpartition(".")[2] not in PROJECTIONS:
+            continue
+        weight: Any = getattr(module, "weight", None)
+        is_plain = isinstance(module, nn.Linear) and weight.is_floating_point()
+        # torchao keeps the class of the layer and replaces that of its weight.
+        if not is_plain or type(weight.data) is not Tensor or weight.is_meta:
             raise ValueError(
-                f"Translator needs plain linear layers, but {name} is a "
-                f"{type(module).__module__}.{type(module).__name__}. Merge adapters first: "
-                "Translator.from_pretrained merges an adapter's folder, and merge_and_unload() a "
-                "PeftModel. For quantized models use model.generate()."
-            )
-    devices = sorted({str(parameter.device) for parameter in model.parameters()})
-    if len(devices) > 1:
-        raise ValueError(
-            f"Translator needs a model on one device, got parts on {', '.join(devices)}. Pass "
-            "device instead of device_map."
-        )
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise ValueError(
-                f"Translator needs all weights in memory, but {name} is offloaded. Load the model "
-                "without device_map, or use model.generate()."
-            )
-        if type(parameter.data) is not Tensor:  # torchao keeps the class of the layer
-            raise ValueError(
-                f"Translator needs plain weights, but {name} is a {type(parameter.data).__name__}. "
-                "Load the model without quantization, or use model.generate()."
+                f"Translator needs plain linear layers in memory, but {name} is a "
+                f"{type(module).__module__}.{type(module).__name__} that is adapted, quantized or "
+                "offloaded. Merge adapters first: Translator.from_pretrained merges an adapter's "
+                "folder, and merge_and_unload() a PeftModel. For others use model.generate()."
             )

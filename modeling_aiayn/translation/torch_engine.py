@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,8 +44,7 @@ class TorchEngine:
         shortlist: The target ids that a batch may use. None: all. `score` computes all.
 
     Raises:
-        ValueError: A model is of another class, or the vocabularies have different sizes. With
-            int8, a model is not in float32 on a CPU.
+        ValueError: A model is of another class. With int8, a model is not in float32 on a CPU.
     """
 
     def __init__(
@@ -57,7 +56,11 @@ class TorchEngine:
     ) -> None:
         self.int8 = int8
         self.shortlist = shortlist
-        self.models = [_without_compilation(model) for model in models]
+        # torch.compile returns a module around the model that our decoder reads.
+        self.models = [
+            cast(AiaynForConditionalGeneration, getattr(model, "_orig_mod", model))
+            for model in models
+        ]
         for model in self.models:
             if not isinstance(model, AiaynForConditionalGeneration):
                 raise ValueError(
@@ -70,15 +73,6 @@ class TorchEngine:
                     f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}. Load "
                     "it with dtype='int8' and device='cpu', or on a GPU with dtype='bfloat16'."
                 )
-        sizes = {model.lm_head.out_features for model in self.models}
-        if not sizes:
-            raise ValueError("Translator needs at least one model, got an empty list.")
-        if len(sizes) > 1:
-            raise ValueError(
-                "The models of an ensemble must have one target vocabulary, got vocabularies of "
-                f"{' and '.join(map(str, sorted(sizes)))} entries."
-            )
-        self.vocab_size = sizes.pop()
         self._packed_versions: list[tuple[int, int]] | None = None
         self._packed_models: list[FastModel] = []
         self.source_positions = self._shortest_table("encoder")
@@ -96,9 +90,9 @@ class TorchEngine:
     @cached_property
     def rules(self) -> DecodingRules:
         """The rules of the first model's generation config."""
-        generation_config = self.models[0].generation_config
+        first = self.models[0]
         return DecodingRules.from_generation_config(
-            generation_config, self.vocab_size, self.target_positions
+            first.generation_config, first.lm_head.out_features, self.target_positions
         )
 
     @property
@@ -304,7 +298,7 @@ def in_eval_mode(models: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _tensor(numbers: Sequence[float], dtype: Any) -> Tensor:
-    """A list as a tensor. numpy reads lists five times as fast as torch does."""
+    # numpy reads lists five times as fast as torch does.
     return torch.from_numpy(np.array(numbers, dtype=dtype))
 
 
@@ -331,9 +325,6 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
 
 def _versions(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
     """Where each weight is, and how often it was changed there."""
-    return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in weights]
-
-
-def _without_compilation(model: Any) -> Any:
-    """The model itself, which our decoder reads, of the module that torch.compile returns."""
-    return getattr(model, "_orig_mod", model)
+    return [
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights
+    ]

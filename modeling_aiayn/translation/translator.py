@@ -24,7 +24,6 @@ from ..tokenization import (
     clean_text,
     decode_lines,
     is_blank,
-    named_tokenizer_errors,
     vocabulary_sha256,
 )
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
@@ -453,7 +452,7 @@ class Translator:
         return len(self._source_ids(text)) > self.max_source_tokens
 
     def _source_ids(self, text: str) -> list[int]:
-        ids: list[int] = _token_ids(self.source_tokenizer, self.source_text(text))
+        ids: list[int] = self.source_tokenizer(self.source_text(text)).input_ids
         return ids
 
     def source_text(self, text: str) -> str:
@@ -477,7 +476,7 @@ class Translator:
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
-        ids = _token_ids(self.target_tokenizer, clean_text(text))
+        ids = self.target_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_target_tokens)
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
@@ -490,7 +489,7 @@ class Translator:
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
         texts = [self.source_text(given.text) for given in pool]
-        encoded = _token_ids(self.source_tokenizer, texts) if texts else []
+        encoded = self.source_tokenizer(texts).input_ids if texts else []
         return [self._sentence(given, ids) for given, ids in zip(pool, encoded, strict=True)]
 
     def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
@@ -511,7 +510,10 @@ class Translator:
     def _part_ids(self, text: str) -> list[int]:
         """Ids of a prefix or a phrase."""
         part = clean_text(text)
-        return _token_ids(self.target_tokenizer, part, add_special_tokens=False) if part else []
+        if not part:
+            return []
+        ids: list[int] = self.target_tokenizer(part, add_special_tokens=False).input_ids
+        return ids
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
@@ -519,12 +521,6 @@ class Translator:
             Translation(source, text, each.score, each.log_probability, each.token_ids)
             for text, each in zip(texts, hypotheses, strict=True)
         ]
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options: Any) -> Any:
-    """Ids of a text, or of each of several."""
-    with named_tokenizer_errors(tokenizer):
-        return tokenizer(text, **options).input_ids
 
 
 def _common_languages(
