@@ -1,7 +1,6 @@
 """Export to CTranslate2: the same scores and interface, and errors for unsupported models."""
 
 import re
-import sys
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.interop.ctranslate2_export import (
-    ParityReport,
     check_exportable,
     compare_engines,
     export_ctranslate2,
@@ -136,17 +134,6 @@ def test_options_mean_the_same(tokenizer, tmp_path):
         assert theirs == ours
 
 
-def test_a_vocabulary_for_each_language(tmp_path):
-    source = train_word_tokenizer(["a b c d"] * 2)
-    target = train_word_tokenizer(["e f g h i"] * 2)
-    model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
-    translator = Translator(model, source, target)
-    other = exported(translator, tmp_path / "ct2")
-    (ours,), (theirs,) = (each.score(["a c"], ["e i"]) for each in (translator, other))
-    assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
-    assert theirs.token_ids == ours.token_ids
-
-
 def test_half_precision_gives_nearly_the_same_scores(tokenizer, tmp_path):
     translator = Translator(trained_to_end(tokenizer), tokenizer)
     other = exported(translator, tmp_path / "ct2", "float16")
@@ -235,12 +222,6 @@ def test_a_quantized_export_of_a_trained_model_is_close(quantization, tmp_path):
     assert 1e-5 < report.score_difference < 0.2
 
 
-def test_report_counts_identical_translations():
-    assert str(ParityReport(40, 39, 1.23e-6)) == (
-        "39 of 40 translations identical (97.5 %), scores within 1.2e-06 nats per token"
-    )
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -295,16 +276,6 @@ def test_rejects_options_that_the_engine_lacks(tokenizer, tmp_path):
         list(other.stream(["a"], phrases=[["b"]]))
     with pytest.raises(ValueError, match="runs an exported model, which gives neither weights"):
         _ = other.model
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, model_folder):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.delitem(sys.modules, "modeling_aiayn.translation.ctranslate2_engine", raising=False)
-    with pytest.raises(
-        ModuleNotFoundError,
-        match=r"The package ctranslate2 is not installed\. Install it, or modeling_aiayn\[ctranslate2\]",
-    ):
-        Translator.from_pretrained(model_folder, engine="ctranslate2")
 
 
 def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path):

@@ -10,7 +10,6 @@ from modeling_aiayn.saved.int8 import rounded_to_int8
 from modeling_aiayn.translation import fast_linear
 from modeling_aiayn.translation.fast_linear import (
     has_int8_kernel,
-    has_int8_tiles,
     has_packed_kernel,
     int8_linear_function,
     is_exact_in_float16,
@@ -54,31 +53,6 @@ def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, ca
         assert torch.equal(product(states), linear(states))
     finally:
         fast_linear._packing_works.cache_clear()
-
-
-class WithOverride(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, *arguments):
-        raise AssertionError("torch searched for an override")
-
-
-@pytest.mark.parametrize("make_linear", [linear_function, int8_linear_function])
-def test_products_with_packed_weights_search_for_no_override(make_linear):
-    """The search takes longer than a small product."""
-    if not has_int8_kernel():
-        pytest.skip("This processor has no kernels for packed weights of 8 and 16 bits.")
-    weight = torch.randn(5, 11).half().float()
-    states = torch.randn(3, 11)
-    product = make_linear(weight, None)
-    assert torch.equal(product(states.as_subclass(WithOverride)), product(states))
-
-
-def test_users_can_switch_packed_kernels_off():
-    before, *_ = torch.backends.mkldnn.set_flags(False)
-    try:
-        assert not has_packed_kernel(torch.float32)
-    finally:
-        torch.backends.mkldnn.set_flags(before)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -173,17 +147,6 @@ def test_threads_that_pack_at_once_leave_the_engine_as_it_is(tiles):
     assert torch.backends.quantized.engine == engine
 
 
-@pytest.mark.parametrize("lacking", ["the instructions", "the function", "oneDNN's instructions"])
-def test_fbgemm_multiplies_all_rows_without_tiles(monkeypatch, lacking):
-    capabilities = {"amx_int8": lacking != "the instructions"}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    if lacking == "the function":
-        monkeypatch.delattr(torch.cpu, "get_capabilities")
-    works = lacking != "oneDNN's instructions"
-    monkeypatch.setattr(fast_linear, "has_packed_kernel", lambda dtype: works)
-    assert not has_int8_tiles()
-
-
 def test_large_numbers_of_the_same_sign_do_not_overflow():
     """Without VNNI, processors add two products of 8 bits in 16 bits."""
     weight = torch.full((5, 64), 0.3)
@@ -191,25 +154,6 @@ def test_large_numbers_of_the_same_sign_do_not_overflow():
     torch.testing.assert_close(
         int8_linear_function(weight, None)(states), states @ weight.T, rtol=0.01, atol=0
     )
-
-
-def test_an_overflow_of_the_processor_costs_a_bit_of_the_states(monkeypatch):
-    if not has_int8_kernel():
-        pytest.skip(f"{torch.backends.quantized.engine} has no products in int8")
-    given = []
-    linear = torch.nn.Linear(30, 5)
-
-    def product(states, packed, reduce_range):
-        given.append(reduce_range)
-        return states[:, :1] * (1.0 if len(given) == 1 else 0.0)
-
-    fast_linear._int8_products_overflow.cache_clear()
-    monkeypatch.setattr(torch.ops.quantized, "linear_dynamic", product)
-    try:
-        int8_linear_function(linear.weight, None)(torch.ones(2, 30))
-    finally:
-        fast_linear._int8_products_overflow.cache_clear()
-    assert given == [False, True]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError])

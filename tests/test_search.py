@@ -262,17 +262,6 @@ def test_a_phrase_inside_another_need_not_occur_twice(phrases):
     assert 1 in {text.count(shorter) for text in texts}
 
 
-def test_a_phrase_that_the_model_generates_anyway_changes_nothing():
-    engine = TorchEngine([small_model()])
-    source = [7, 8, 9, EOS]
-    ((free,),) = engine.search([SourceSentence(source)], SearchOptions(num_beams=8))
-    phrase = free.token_ids[:1]
-    ((bound,),) = engine.search(
-        [SourceSentence(source, phrases=[phrase])], SearchOptions(num_beams=8)
-    )
-    assert bound.token_ids == free.token_ids
-
-
 def test_an_ensemble_votes_by_mean_probability():
     models = [small_model(), small_model(d_model=16, encoder_attention_heads=4)]
     with torch.no_grad():
@@ -531,18 +520,11 @@ def test_the_fast_encoder_gives_the_model_s_keys_and_values(name, dtype, toleran
     ("options", "message"),
     [
         ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
-        ({"nbest": 0}, "nbest must be at least 1, got 0"),
         ({"nbest": 5}, "nbest must be at most num_beams, got nbest=5 and num_beams=4"),
-        ({"coverage_penalty": -1.0}, "coverage_penalty must be at least 0, got -1.0"),
-        ({"max_length_factor": -0.5}, "max_length_factor must be at least 0, got -0.5"),
-        ({"max_length_offset": -1}, "max_length_offset must be at least 0, got -1"),
-        ({"min_length": -1}, "min_length must be at least 0, got -1"),
-        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 0, got -1"),
         ({"length_normalization": "wu"}, "must be one of gnmt, power, got 'wu'"),
         ({"temperature": 0.0, "do_sample": True}, "temperature must be at least 1e-06, got 0.0"),
         ({"temperature": math.inf, "do_sample": True}, "must be at least 1e-06, got inf"),
         ({"top_p": 0.0, "do_sample": True}, "top_p must be at least 1e-06, got 0.0"),
-        ({"top_k": -2, "do_sample": True}, "top_k must be at least 0, got -2"),
         ({"top_k": 3}, "for sampling: set do_sample=True"),
     ],
     ids=str,

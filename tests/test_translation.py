@@ -26,7 +26,7 @@ from modeling_aiayn.tokenization import (
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity, score_table
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.pools import batches_by_length, read_pools
+from modeling_aiayn.translation.pools import batches_by_length
 from modeling_aiayn.translation.translate_file import translation_lines
 from modeling_aiayn.translation.translator import Translation
 
@@ -416,13 +416,6 @@ def test_batches_have_similar_lengths_and_respect_their_limits():
     assert batches_by_length(lengths, 3, 20) == [[5], [1, 3], [2, 0, 6], [4]]
     assert batches_by_length(lengths, 64, 10**6) == [[5, 1, 3, 2, 0, 6, 4]]
     assert batches_by_length([], 3, 20) == []
-
-
-def test_pools_read_no_more_texts_than_their_size():
-    taken = iter(range(10))
-    assert next(read_pools(taken, 4)) == [0, 1, 2, 3]
-    assert next(taken) == 4
-    assert list(read_pools([], 4)) == []
 
 
 def test_lines_have_a_column_for_each_option():

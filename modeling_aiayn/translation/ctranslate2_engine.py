@@ -88,7 +88,6 @@ class CTranslate2Engine:
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
-        self.check_options(options, any(sentence.phrases for sentence in sentences))
         self._check_process()
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)

@@ -74,14 +74,11 @@ class Shortlist:
         self, vocabularies: Sequence[str], languages: Languages | None, path: str | Path
     ) -> None:
         """Check that the shortlist of the file at path was made for a model like this one."""
-        if None not in (languages, self.languages) and languages != self.languages:
+        is_known = languages is not None and self.languages is not None
+        if list(self.vocabularies) != vocabularies or (is_known and languages != self.languages):
             raise ValueError(
-                f"{path} was made for a model from {' to '.join(self.languages or ())}, got one "
-                f"from {' to '.join(languages or ())}. Make one with aiayn make-shortlist."
-            )
-        if list(self.vocabularies) != vocabularies:
-            raise ValueError(
-                f"{path} was made for other tokenizers. Make one for this model with "
+                f"{path} was made for other tokenizers, or for other languages than "
+                f"{' to '.join(languages or ('unknown',))}. Make one for this model with "
                 "aiayn make-shortlist."
             )
 
