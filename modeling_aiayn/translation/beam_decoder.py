@@ -41,7 +41,7 @@ class BeamDecoder:
         self.outputs = [model.output_layer(shortlisted) for model in models]
         self.attention_mask = attention_mask
         self.sources = [model.encode(input_ids, attention_mask) for model in models]
-        self.tree = HypothesisTree(width, [each.values for each in self.sources])
+        self.tree = HypothesisTree(width, [source.values for source in self.sources])
         self.positions = [
             model.target_positions(max_length, input_ids.device) for model in models
         ]  # [max_length, D] each
@@ -96,7 +96,7 @@ class BeamDecoder:
     def keep(self, sentences: Tensor) -> None:
         """Keep the sentences at given indices, [M], and remove the others."""
         self.tree.keep(sentences)
-        self.sources = [each.select(sentences) for each in self.sources]
+        self.sources = [source.select(sentences) for source in self.sources]
         self.attention_mask = self.attention_mask[sentences]
         if self.coverage is not None:
             self.coverage = self.coverage[sentences]

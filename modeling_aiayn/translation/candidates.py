@@ -45,8 +45,8 @@ class Restrictions:
             [(sentence, k, columns[token]) for sentence, k, token in triples if token in columns]
             for triples in (self.banned, self.required)
         )
-        forced = {index: [columns[each] for each in ids] for index, ids in self.forced.items()}
-        suppressed = [columns[each] for each in self.suppressed if each in columns]
+        forced = {index: [columns[token] for token in ids] for index, ids in self.forced.items()}
+        suppressed = [columns[token] for token in self.suppressed if token in columns]
         return Restrictions(forced, banned, required, self.one_for_each, suppressed)
 
     def apply(self, scores: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def best_candidates(
     # topk ranks NaN first.
     check_no_nan(row[0] for row in ranked)
     columns = zip(ranked, *packed[1:].long().tolist(), strict=True)
-    candidates = [Candidates(*each).possible() for each in columns]
+    candidates = [Candidates(*sentence_columns).possible() for sentence_columns in columns]
     for sentence, rows in required.items():
         for score, parent, token in rows:
             candidates[sentence].log_probabilities.append(score)

@@ -164,7 +164,7 @@ class CTranslate2Engine:
     ) -> list[Hypothesis]:
         """The nbest of a sentence's hypotheses, by our penalties."""
         end = self.end
-        token_ids = [[self.target_ids[token] for token in each] for each in result.hypotheses]
+        token_ids = [[self.target_ids[token] for token in tokens] for tokens in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, token_ids, strict=True)]
         if not is_unrestricted or any(ids[-1:] != [end] for ids in token_ids):
             # A hypothesis that reached its limit ends there, and its end is scored too.
@@ -178,7 +178,7 @@ class CTranslate2Engine:
             Hypothesis(ids, total, normalized_score(total, len(ids), options))
             for ids, total in different.items()
         ]
-        return sorted(hypotheses, key=lambda each: -each.score)[: options.nbest]
+        return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: options.nbest]
 
 
 def _tokens_at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:

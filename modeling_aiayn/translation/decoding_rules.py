@@ -99,7 +99,7 @@ class DecodingRules:
         """
         ids = list(self.excluded_from_softmax)
         if columns is not None:
-            ids = [columns[each] for each in ids if each in columns]
+            ids = [columns[token] for token in ids if token in columns]
         if ids:
             logits[..., ids] -= EXCLUDED_LOGIT
 

@@ -13,8 +13,8 @@ from .translator import Translator
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
     """Perplexity per target token, `</s>` included; options are those of `Translator.score`."""
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
-    tokens = sum(len(each.token_ids) for each in scored)
-    return math.exp(-sum(each.log_probability for each in scored) / tokens)
+    tokens = sum(len(translation.token_ids) for translation in scored)
+    return math.exp(-sum(translation.log_probability for translation in scored) / tokens)
 
 
 def evaluate_translation(

@@ -253,7 +253,7 @@ class EncodedSources:
 
     def select(self, sentences: Tensor) -> "EncodedSources":
         """The sources at given indices, [M]."""
-        keys, values = (each.index_select(1, sentences) for each in (self.keys, self.values))
+        keys, values = (states.index_select(1, sentences) for states in (self.keys, self.values))
         return EncodedSources(keys, values, self.mask[sentences])
 
 
@@ -281,7 +281,8 @@ class FastModel:
         self.encoder_layers = [FastEncoderLayer(layer, make_linear) for layer in encoder_layers]
         attentions = [layer.encoder_attn for layer in decoder_layers]
         self.source_projections = [
-            stacked_linear([each.k_proj, each.v_proj], make_linear) for each in attentions
+            stacked_linear([attention.k_proj, attention.v_proj], make_linear)
+            for attention in attentions
         ]
         self.source_head_dim = attentions[0].head_dim
         self.decoder_layers = [FastDecoderLayer(layer, make_linear) for layer in decoder_layers]

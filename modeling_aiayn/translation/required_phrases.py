@@ -87,7 +87,7 @@ class ConstrainedSearch(SentenceSearch):
             elif len(before.met) == len(self.phrases):
                 self._finish(ranked, rank, coverage)
         living = self._allocate_beams(banks)
-        living.sort(key=lambda each: -ranked.log_probabilities[each[0]])
+        living.sort(key=lambda entry: -ranked.log_probabilities[entry[0]])
         self.progress = [progress for _, progress in living]
         self._continue(ranked.pick([rank for rank, _ in living]))
         self._stop_if_best()

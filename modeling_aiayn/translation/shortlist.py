@@ -47,7 +47,9 @@ class Shortlist:
         for sentence in sentences:
             sources.update(sentence.input_ids)
             given.update(sentence.prefix, *sentence.phrases)
-        parts = [self.ids[self.starts[each] : self.starts[each + 1]] for each in sorted(sources)]
+        parts = [
+            self.ids[self.starts[source] : self.starts[source + 1]] for source in sorted(sources)
+        ]
         parts += [self.always, torch.tensor(sorted(given), dtype=torch.long)]
         return torch.unique(torch.cat(parts))
 

@@ -79,7 +79,7 @@ class TorchEngine:
         self.target_positions = self._shortest_table("decoder")
 
     def _shortest_table(self, half: str) -> int | None:
-        tables = (getattr(each.model, half).embed_positions.max_length for each in self.models)
+        tables = (getattr(model.model, half).embed_positions.max_length for model in self.models)
         return min((table for table in tables if table is not None), default=None)
 
     @property
@@ -203,7 +203,8 @@ class TorchEngine:
         if columns is not None:
             ids = list(columns)
             candidates = [
-                each._replace(tokens=[ids[column] for column in each.tokens]) for each in candidates
+                found._replace(tokens=[ids[column] for column in found.tokens])
+                for found in candidates
             ]
         coverage = decoder.coverage_scores()
         for search, best, covered in zip(searches, candidates, coverage, strict=True):

@@ -65,7 +65,7 @@ class SavedTranslationPipeline(Pipeline):
         tokenizer = self.target_tokenizer
         hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
         rows = model_outputs["token_ids"].flatten(0, -2).tolist()
-        texts = [tokenizer.decode([each for each in row if each not in hidden]) for row in rows]
+        texts = [tokenizer.decode([token for token in row if token not in hidden]) for row in rows]
         records = [{"translation_text": " ".join(text.splitlines())} for text in texts]
         return records[0] if len(records) == 1 else records
 

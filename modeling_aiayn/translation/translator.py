@@ -253,7 +253,7 @@ class Translator:
         # transformers would take a folder that is missing for a repository.
         check_directory(folders[0], "Write one with: aiayn export-ctranslate2.")
         source, target = (
-            load_tokenizer(each, trust_remote_code=False, local_files_only=True) for each in folders
+            load_tokenizer(path, trust_remote_code=False, local_files_only=True) for path in folders
         )
         return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
 
@@ -344,8 +344,8 @@ class Translator:
             The nbest translations of each text, best first, in the order of the texts.
 
         Raises:
-            ValueError: The engine does not support the options. While texts are read: one is not a
-                str, or there are fewer prefixes or phrases than texts.
+            ValueError: The engine does not support the options. While texts are read: the numbers
+                of texts, prefixes and phrases differ.
         """
         options = options or self.search_options()
         self.engine.check_options(options, phrases is not None)
@@ -445,15 +445,13 @@ class Translator:
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
-        return self._cut(self._source_ids(text), name, self.max_source_tokens)
+        ids = self.source_tokenizer(self.source_text(text)).input_ids
+        return self._cut(ids, name, self.max_source_tokens)
 
     def is_too_long(self, text: str) -> bool:
         """Whether a text has more than `max_source_tokens`, so that it would be cut."""
-        return len(self._source_ids(text)) > self.max_source_tokens
-
-    def _source_ids(self, text: str) -> list[int]:
-        ids: list[int] = self.source_tokenizer(self.source_text(text)).input_ids
-        return ids
+        ids = self.source_tokenizer(self.source_text(text)).input_ids
+        return len(ids) > self.max_source_tokens
 
     def source_text(self, text: str) -> str:
         """A sentence as its tokenizer gets it: stripped, and with plain blanks.
@@ -470,7 +468,7 @@ class Translator:
         A blank that is a token alone, or is written as bytes, was too rare for a model to learn it.
         """
         blanks = f"[{''.join(BLANKS)}]"
-        tokens = (each for each in self.source_tokenizer.get_vocab() if len(each) > 1)
+        tokens = (token for token in self.source_tokenizer.get_vocab() if len(token) > 1)
         known = [re.escape(token) for token in tokens if re.search(blanks, token)]
         return re.compile(f"({'|'.join(known) or '(?!)'})|{blanks}")
 
@@ -516,10 +514,10 @@ class Translator:
         return ids
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
-        texts = decode_lines(self.target_tokenizer, [each.token_ids for each in hypotheses])
+        texts = decode_lines(self.target_tokenizer, [found.token_ids for found in hypotheses])
         return [
-            Translation(source, text, each.score, each.log_probability, each.token_ids)
-            for text, each in zip(texts, hypotheses, strict=True)
+            Translation(source, text, found.score, found.log_probability, found.token_ids)
+            for text, found in zip(texts, hypotheses, strict=True)
         ]
 
 
