@@ -145,7 +145,11 @@ class TorchEngine:
         _avoid_threads_of_parent(os.getpid())
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
-        shortlisted = self._shortlisted_ids(sentences)
+        shortlisted = columns = None
+        if self.shortlist is not None:
+            ids = self.shortlist.for_batch(sentences, self.rules.eos_token_ids)
+            shortlisted = ids.to(self.device)
+            columns = {token: column for column, token in enumerate(ids.tolist())}
         decoder = BeamDecoder(
             self._fast_models,
             input_ids,
@@ -155,21 +159,11 @@ class TorchEngine:
             options.coverage_penalty > 0,
             shortlisted,
         )
-        columns = None
-        if shortlisted is not None:
-            columns = {each: n for n, each in enumerate(shortlisted.tolist())}
         running = searches
         while running:
             self._advance(running, decoder, options, columns)
             running = _remove_done(running, decoder)
         return [search.finished[: options.nbest] for search in searches]
-
-    def _shortlisted_ids(self, sentences: Sequence[SourceSentence]) -> Tensor | None:
-        """The target ids that the batch may use, sorted, [C]; None: all."""
-        if self.shortlist is None:
-            return None
-        ids = self.shortlist.for_batch(sentences, self.rules.eos_token_ids)
-        return ids.to(self.device)
 
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
