@@ -79,15 +79,6 @@ def test_small_gradients_survive_a_scaled_loss_in_float16():
     )
 
 
-def test_second_derivatives_are_refused():
-    logits = torch.randn(2, 1, V, requires_grad=True)
-    options = {"weight": 1.0, "label_smoothing_factor": 0.0}
-    loss = r_drop_loss({"logits": logits}, torch.zeros(2, 1).long(), **options)
-    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        gradient.sum().backward()
-
-
 def test_a_classifiers_loss_is_that_of_texts_of_one_token():
     logits, labels = torch.randn(2 * B, V), torch.tensor([2, -100, 6])
     weights = {"weight": 2.0, "label_smoothing_factor": 0.1}
@@ -99,24 +90,13 @@ def test_a_classifiers_loss_is_that_of_texts_of_one_token():
 @pytest.mark.parametrize(
     ("logits", "labels"),
     [
-        pytest.param(torch.zeros(4, 1), torch.zeros(4), id="regression"),
         pytest.param(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), id="one score"),
         pytest.param(torch.zeros(4, 3), torch.zeros(4, 3), id="several labels"),
-        pytest.param(torch.zeros(4, 3), torch.zeros(4, 3).long(), id="several integers"),
     ],
 )
 def test_numbers_as_labels_are_rejected(logits, labels):
     with pytest.raises(ValueError, match="r_drop needs tokens or one class for each text"):
         r_drop_loss({"logits": logits}, labels, weight=1.0, label_smoothing_factor=0.0)
-
-
-@pytest.mark.parametrize("label", [-1, V])
-def test_labels_outside_of_the_vocabulary_are_rejected(label):
-    labels = torch.tensor([[0, label]]).repeat(2, 1)
-    with pytest.raises(ValueError, match=rf"label must be in \[0, {V}\) or -100, got {label}"):
-        r_drop_loss(
-            {"logits": torch.zeros(2, 2, V)}, labels, weight=1.0, label_smoothing_factor=0.0
-        )
 
 
 def test_a_batch_is_repeated_as_a_whole():
@@ -192,8 +172,7 @@ def test_a_loss_function_of_the_user_is_rejected(tmp_path, encoded, tokenizer):
         trainer.train()
 
 
-@pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.2])
-def test_a_classifier_trains_with_it(tmp_path, tokenizer, label_smoothing_factor):
+def test_a_classifier_trains_with_it(tmp_path, tokenizer):
     texts = [f"the dog sees {'the cat ' * (n % 5)}" for n in range(16)]
     rows = {"input_ids": tokenizer(texts).input_ids, "labels": [n % 3 for n in range(16)]}
     losses = {}
@@ -210,7 +189,7 @@ def test_a_classifier_trains_with_it(tmp_path, tokenizer, label_smoothing_factor
             args = ClassifierTrainingArguments(
                 str(tmp_path / f"{dropout} {weight}"),
                 r_drop=weight,
-                label_smoothing_factor=label_smoothing_factor,
+                label_smoothing_factor=0.2,
                 per_device_train_batch_size=4,
                 gradient_accumulation_steps=2,
                 max_steps=2,

@@ -50,7 +50,7 @@ from modeling_aiayn.training.failures import gradient_norm
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
 from modeling_aiayn.training.parallel import check_saves_weights, end_zero3
-from modeling_aiayn.training.precision import check_trained_dtype
+from modeling_aiayn.training.precision import check_trained_dtype, warn_of_slow_training
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
 from modeling_aiayn.training.resume.settings import data_sha256
 from modeling_aiayn.training.schedule import noam_rate
@@ -153,24 +153,6 @@ def test_library_schedules_are_there_too(tmp_path, encoded, tokenizer, name, war
     assert logged(trainer, "learning_rate") == pytest.approx(rates)
 
 
-def test_biases_and_norms_do_not_decay(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(
-        tmp_path,
-        encoded,
-        tokenizer,
-        sizes={"attention_bias": True, "lm_head_bias": True, "tie_word_embeddings": False},
-        weight_decay=0.1,
-    )
-    trainer.create_optimizer()
-    decaying, others = trainer.optimizer.param_groups
-    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
-    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-    assert all(parameter.dim() == 2 for parameter in decaying["params"])
-    for parameter in others["params"]:
-        assert "bias" in names[id(parameter)] or "layer_norm" in names[id(parameter)]
-    assert len(decaying["params"]) + len(others["params"]) == len(names)
-
-
 def test_a_missing_rate_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'linear' needs a learning_rate"):
         AiaynTrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear")
@@ -250,13 +232,10 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
 
 
 @pytest.mark.parametrize("has_kernel", [False, True])
-def test_slow_products_in_bfloat16_give_a_warning(
-    tmp_path, encoded, tokenizer, monkeypatch, caplog, has_kernel
-):
-    monkeypatch.setattr(
-        "modeling_aiayn.training.precision.has_bfloat16_instructions", lambda device: has_kernel
-    )
-    make_trainer(tmp_path, encoded, tokenizer, max_steps=1, bf16=True).train()
+def test_slow_products_in_bfloat16_give_a_warning(tmp_path, monkeypatch, caplog, has_kernel):
+    kernel = "modeling_aiayn.training.precision.has_bfloat16_instructions"
+    monkeypatch.setattr(kernel, lambda device: has_kernel)
+    warn_of_slow_training(arguments(tmp_path, bf16=True))
     assert ("This CPU has no fast products in bfloat16" in caplog.text) == (not has_kernel)
 
 
@@ -431,11 +410,6 @@ def test_each_epoch_has_another_order(tmp_path, encoded, tokenizer):
     first, second = (sorted(chain.from_iterable(epoch)) for epoch in (seen[:half], seen[half:]))
     assert first == second
     assert seen[:half] != seen[half:]
-
-
-def test_random_sampling_is_there_too(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer, train_sampling_strategy="random")
-    assert not isinstance(trainer._get_train_sampler(), LengthGroups)
 
 
 @pytest.mark.long
