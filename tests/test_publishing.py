@@ -11,6 +11,7 @@ from importlib.metadata import version
 import huggingface_hub
 import pytest
 from conftest import TOKEN, small_model
+from huggingface_hub import CommitOperationAdd
 from safetensors.torch import load_file, save_file
 
 from modeling_aiayn import (
@@ -23,7 +24,7 @@ from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_report import write_report
 from modeling_aiayn.pages.space import pinned_requirements
 from modeling_aiayn.saved.folders import model_files
-from modeling_aiayn.saved.publishing import earlier_files, files_to_publish, publish, renamed_card
+from modeling_aiayn.saved.publishing import files_to_publish, publish, renamed_card, upload
 from modeling_aiayn.training.averaging import write_average
 
 
@@ -137,25 +138,28 @@ def test_a_folder_is_uploaded_in_one_commit(folder, hub):
     assert hub.repositories["me/dogs"]["v2"][1] == files
 
 
-def test_files_of_an_earlier_model_are_deleted_and_no_others(folder, hub, tmp_path):
+def test_files_of_an_earlier_model_are_deleted_and_no_others(folder, hub):
     """Loaders would take its weights in 8 bits, or its second tokenizer, in place of the new."""
     publish(folder, "me/dogs")
     stale = ("model.int8.safetensors", "target_tokenizer/tokenizer.json", "confusion.png")
     kept = (".gitattributes", "notes.md", "onnx/model.onnx", "other/config.json")
+    kept += ("model-old/run-1-of-3.safetensors",)
     _, files = hub.repositories["me/dogs"]["main"]
     expected = dict(files) | dict.fromkeys(kept, b"x")
-    hub.repositories["me/dogs"]["main"] = ("0" * 40, expected | dict.fromkeys(stale, b"x"))
+    shard = "model-00001-of-00002.safetensors"
+    present = expected | dict.fromkeys((*stale, shard), b"x")
+    hub.repositories["me/dogs"]["main"] = ("0" * 40, present)
     publish(folder, "me/dogs")
     assert hub.repositories["me/dogs"]["main"][1] == expected
     # A Space holds its model in a folder.
-    found = earlier_files(
-        [
-            *("README.md", "models/[x]/tokenizer.json", "models/[x]/model.int8.safetensors"),
-            *("app.py", "model-old/run-1-of-3.safetensors"),  # of another model of the user's
-        ],
-        {"README.md", "models/[x]/README.md"},
-    )
-    assert found == ["models/[x]/tokenizer.json", "models/[x]/model.int8.safetensors"]
+    upload([CommitOperationAdd("models/x/README.md", b"# x")], "me/x", space_sdk="gradio")
+    _, files = hub.repositories["spaces/me/x"]["main"]
+    files |= {"models/x/model.int8.safetensors": b"x", "model.safetensors": b"x"}
+    upload([CommitOperationAdd("models/x/README.md", b"# y")], "me/x", space_sdk="gradio")
+    assert hub.repositories["spaces/me/x"]["main"][1].keys() == {
+        "models/x/README.md",
+        "model.safetensors",
+    }
 
 
 def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):

@@ -31,7 +31,7 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER
 # Not a name that transformers reads: it would take the numbers for the weights themselves.
 INT8_WEIGHTS_NAME = "model.int8.safetensors"
 WEIGHT_FILES = (
-    *(SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, "model-*-of-*.safetensors"),
+    *(SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, "model-?????-of-?????.safetensors"),
     *(INT8_WEIGHTS_NAME, ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
 )
 # Files that every class of tokenizers may have, beside those that the class names.

@@ -1,7 +1,7 @@
 """Upload a trained model's folder to the Hub, without files that must not be public."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ NEEDED = (
     ("*.safetensors",),
     (TOKENIZER_CONFIG_FILE,),
 )
-# Loaders prefer some of these files of an earlier model to the new ones.
-REPLACED = (*WEIGHT_FILES, GENERATION_CONFIG_NAME, FULL_TOKENIZER_FILE, *REPORT_FILES)
+# Files of an earlier model in the repository: loaders prefer some of them to the new ones.
+REPLACED = (
+    *WEIGHT_FILES,
+    *(GENERATION_CONFIG_NAME, FULL_TOKENIZER_FILE, f"{TARGET_TOKENIZER_FOLDER}/*", *REPORT_FILES),
+)
 
 
 def files_to_publish(folder: str | Path) -> list[Path]:
@@ -90,8 +93,8 @@ def upload(
 ) -> str:
     """Upload files to the Hub in one commit, and create the repository if needed.
 
-    Files of a model that was there before are deleted. The token is that of `hf auth login` or
-    HF_TOKEN.
+    Beside each card, files of a model that was there before are deleted. The token is that of
+    `hf auth login` or HF_TOKEN.
 
     Args:
         operations: The files, as `model_operations` lists them.
@@ -116,34 +119,16 @@ def upload(
     api.create_repo(**where, space_sdk=space_sdk, private=private, exist_ok=True)
     if revision is not None:
         api.create_branch(**where, branch=revision, exist_ok=True)
-    present = api.list_repo_files(**where, revision=revision)
-    deletions = earlier_files(present, {operation.path_in_repo for operation in operations})
-    changes: list[Any] = [*operations, *map(CommitOperationDelete, deletions)]
+    added = {operation.path_in_repo for operation in operations}
+    present = set(api.list_repo_files(**where, revision=revision)) - added
+    places = [path.removesuffix(CARD) for path in added if path.endswith(CARD)]
+    earlier = [f"{place}{pattern}" for place in places for pattern in REPLACED]
+    deleted = [path for path in present if any(fnmatchcase(path, name) for name in earlier)]
+    changes: list[Any] = [*operations, *map(CommitOperationDelete, deleted)]
     commit = api.create_commit(
         **where, operations=changes, commit_message=message, revision=revision
     )
     return str(commit.commit_url)
-
-
-def earlier_files(present: Iterable[str], added: set[str]) -> list[str]:
-    """The files of an earlier model in a repository, among the files that are present.
-
-    added are the files to upload, with a card beside each model.
-    """
-    places = [path.removesuffix(CARD) for path in added if path.endswith(CARD)]
-    return [
-        path
-        for path in present
-        if path not in added
-        and any(path.startswith(place) and _is_replaced(path[len(place) :]) for place in places)
-    ]
-
-
-def _is_replaced(path: str) -> bool:
-    parent, _, name = path.rpartition("/")
-    if parent:
-        return parent == TARGET_TOKENIZER_FOLDER
-    return any(fnmatchcase(name, pattern) for pattern in REPLACED)
 
 
 def renamed_card(folder: Path, new_name: str, hub: bool = False) -> str:
