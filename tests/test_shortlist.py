@@ -177,25 +177,22 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
     code, out, err = run("translate.py", "--model", model_folder, *texts)
     assert code == 0 and out.strip(), err
     for script, wrong, message in (
-        ("make_shortlist.py", (*flags, "--per_token", 0), "per_token must be at least 1, got 0"),
-        ("make_shortlist.py", (*flags[:4], "--output", tmp_path / "t.en"), "would overwrite --fil"),
+        ("make_shortlist.py", (*flags[:4], "--output", tmp_path / "t.en"), "would overwrite"),
         (
             "make_shortlist.py",
             (*flags[:4], "--output", model_folder / "model.safetensors"),
-            "would overwrite --model",
+            "would overwrite",
         ),
         (
             "translate.py",
             ("--model", model_folder, *texts, "--output", output),
-            "would overwrite --shortlist",
+            "would overwrite",
         ),
         (
             "make_shortlist.py",
             (*flags, "--model", model_folder, model_folder),
             "This command takes one --model, got 2.",
         ),
-        ("make_shortlist.py", (*flags, "--dtype", "int8"), "int8 is for translating only. The mod"),
-        ("make_shortlist.py", (*flags, "--columns", "en,de"), "--columns needs a .tsv file, got "),
         (
             "translate.py",
             ("--model", model_folder, "--engine", "ctranslate2", *texts),

@@ -221,7 +221,12 @@ def default_device(device: str | None, process: int = 0) -> str:
 def load_translator(
     model: ModelFlags, engine: EngineFlags | None = None, process: int = 0
 ) -> Translator:
-    """Load a translator; process is the number of the process among those that translate."""
+    """Load a translator; process is the number of the process among those that translate.
+
+    Jobs without flags of an engine use one model.
+    """
+    if engine is None and len(model.model) > 1:
+        raise ValueError(f"This command takes one --model, got {len(model.model)}.")
     keep_freed_memory()
     engine = engine or EngineFlags()
     options: dict[str, Any] = {"hub": model.hub, "shortlist": engine.shortlist}

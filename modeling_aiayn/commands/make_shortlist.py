@@ -13,7 +13,9 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..inspection.alignment import count_links
+from ..saved.folders import model_files
 from ..saved.languages import saved_languages
+from ..saved.loading import find_model
 from ..saved.whole_files import new_file
 from ..tokenization import vocabulary_sha256
 from ..translation.shortlist import Shortlist
@@ -51,7 +53,8 @@ def main() -> None:
         __doc__, ModelFlags, BatchFlags, PairFlags, ShortlistFlags
     )
     columns = complete_languages(pair_flags, model)
-    check_outputs({"--output": flags.output}, files_of_pairs(columns, flags.file))
+    read = [*files_of_pairs(columns, flags.file), *model_files(find_model(model.model[0]))]
+    check_outputs({"--output": flags.output}, read)
     pairs = read_pairs_of(columns, flags.file)
     translator = load_translator(model)
     counts = count_links(translator, list(pairs["source"]), list(pairs["target"]), **asdict(batch))
