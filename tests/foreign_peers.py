@@ -56,6 +56,14 @@ def masks(source: Tensor, target: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 # The Annotated Transformer
 
 
+def affine(name: str, out: int, into: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (out, into)} | ({f"{name}.bias": (out,)} if bias else {})
+
+
+def norm_shapes(name: str, width: int, leaves: tuple[str, str] = ("weight", "bias")) -> dict:
+    return {f"{name}.{leaf}": (width,) for leaf in leaves}
+
+
 def annotated_shapes(depths: tuple[int, int], width: int, inner: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for half, depth, attentions in (
@@ -66,16 +74,12 @@ def annotated_shapes(depths: tuple[int, int], width: int, inner: int) -> dict[st
             layer = f"{half}.layers.{n}"
             for attention in attentions:
                 for index in range(4):
-                    shapes[f"{layer}.{attention}.linears.{index}.weight"] = (width, width)
-                    shapes[f"{layer}.{attention}.linears.{index}.bias"] = (width,)
-            shapes[f"{layer}.feed_forward.w_1.weight"] = (inner, width)
-            shapes[f"{layer}.feed_forward.w_1.bias"] = (inner,)
-            shapes[f"{layer}.feed_forward.w_2.weight"] = (width, inner)
-            shapes[f"{layer}.feed_forward.w_2.bias"] = (width,)
+                    shapes |= affine(f"{layer}.{attention}.linears.{index}", width, width)
+            shapes |= affine(f"{layer}.feed_forward.w_1", inner, width)
+            shapes |= affine(f"{layer}.feed_forward.w_2", width, inner)
             for number in range(len(attentions) + 1):
-                shapes[f"{layer}.sublayer.{number}.norm.a_2"] = (width,)
-                shapes[f"{layer}.sublayer.{number}.norm.b_2"] = (width,)
-        shapes[f"{half}.norm.a_2"] = shapes[f"{half}.norm.b_2"] = (width,)
+                shapes |= norm_shapes(f"{layer}.sublayer.{number}.norm", width, ("a_2", "b_2"))
+        shapes |= norm_shapes(f"{half}.norm", width, ("a_2", "b_2"))
     return shapes
 
 
@@ -158,14 +162,6 @@ def run_annotated(
 
 
 # OpenNMT-py
-
-
-def affine(name: str, out: int, into: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (out, into)} | ({f"{name}.bias": (out,)} if bias else {})
-
-
-def norm_shapes(name: str, width: int, leaves: tuple[str, str] = ("weight", "bias")) -> dict:
-    return {f"{name}.{leaf}": (width,) for leaf in leaves}
 
 
 def opennmt_layer(layer: str, half: str, width: int, inner: int, leaves, query_bias: bool) -> dict:

@@ -417,11 +417,6 @@ def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
             Examples(**given | {"logits": logits}).check(convert(right), "")
 
 
-def test_a_misspelt_field_is_an_error():
-    with pytest.raises(ValueError, match=r"no field 'norm_frist'\. Did you mean 'norm_first'\?"):
-        read_torch(randomised(TorchTranslator()).state_dict(), norm_frist=True)
-
-
 def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
     report = import_model(read_marian(marian_peer()), tmp_path / "marian", sources=2)
     assert not report.assumed and "assumed" not in str(report)

@@ -62,7 +62,6 @@ from modeling_aiayn.interop.fairseq import FairseqOptions, read_fairseq
 from modeling_aiayn.interop.foreign_model import convert
 from modeling_aiayn.interop.fsmt import read_fsmt
 from modeling_aiayn.interop.importing import import_model
-from modeling_aiayn.interop.layout import recognise_sinusoids
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.interop.marian_export import export_marian, to_marian
 from modeling_aiayn.interop.opennmt import read_opennmt
@@ -661,11 +660,6 @@ def test_marian_export_rejects_ensembles(model_folder, tmp_path):
         export_marian(translator, tmp_path / "m")
 
 
-def test_number_of_heads_must_be_passed():
-    with pytest.raises(ValueError, match="decoder_attention_heads cannot be inferred"):
-        read_annotated(annotated_state(), AnnotatedOptions("{encoder_attention_heads: 3}"))
-
-
 def test_errors_name_missing_torch_modules():
     state = randomised(TorchTranslator()).state_dict()
     with pytest.raises(ValueError, match=r"sauce\.weight, our .* is missing"):
@@ -836,18 +830,6 @@ def test_truncated_checkpoint_is_reported_as_damaged(tmp_path):
             read_fairseq(tmp_path / "model.pt")
 
 
-def test_state_dict_in_safetensors_is_read(tmp_path):
-    state = {name: tensor.contiguous() for name, tensor in annotated_state().items()}
-    save_file(state, tmp_path / "weights.safetensors")
-    foreign = annotated(tmp_path / "weights.safetensors")
-    assert foreign.config.encoder_layers == 2
-
-
-def test_random_positions_are_not_recognised_as_sinusoids():
-    assert recognise_sinusoids(torch.rand(70, 12)) is None
-    assert recognise_sinusoids(torch.rand(70, 11)) is None
-
-
 def test_import_and_export_reject_a_folder_with_files(model_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(
@@ -1004,10 +986,17 @@ def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag):
     assert code == 0 and flag not in out
 
 
-def test_config_must_be_a_yaml_mapping():
-    for text in ("8 heads", "{a: ["):
-        with pytest.raises(ValueError, match="config must be a YAML mapping"):
-            read_annotated(annotated_state(), AnnotatedOptions(text))
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("8 heads", "config must be a YAML mapping"),
+        ("{encoder_attention_heads: 3}", "decoder_attention_heads cannot be inferred"),
+        ({**HEADS_OF_ANNOTATED, "norm_frist": True}, r"'norm_frist'\. Did you mean 'norm_first'"),
+    ],
+)
+def test_config_must_be_a_mapping_of_known_fields_with_the_numbers_of_heads(config, message):
+    with pytest.raises(ValueError, match=message):
+        read_annotated(annotated_state(), AnnotatedOptions(config))
 
 
 def test_rejects_bad_words_of_several_ids(model_folder):

@@ -11,40 +11,41 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
+from ..data.embedded_corpus import generate_pairs
+from ..data.lines import read_lines
 from ..saved.loading import check_package
 from ..translation import Translator
 from .command_line import parse_arguments
-from .flags import (
-    ModelFlags,
-    OneBestFlags,
-    OutputFlags,
-    SentenceFlags,
-    given_options,
-    load_translator,
-    sentences_to_compare,
-)
+from .flags import ModelFlags, OneBestFlags, OutputFlags, given_options, load_translator
 
 
 @dataclass
 class CTranslate2Flags:
-    """How to write weights."""
+    """How to write weights, and sentences to compare the exported model on."""
 
     quantization: str = HfArg(
         default="float32",
         help="Type of the written weights: float32, float16, bfloat16, int8, int8_float16 or "
         "int16.",
     )
+    file: str | None = HfArg(
+        default=None,
+        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
+        "built-in grammar.",
+    )
 
 
 def main() -> None:
     """Export, compare, report."""
-    model, output, sentences, search, flags = parse_arguments(
-        __doc__, ModelFlags, OutputFlags, SentenceFlags, OneBestFlags, CTranslate2Flags
+    model, output, search, flags = parse_arguments(
+        __doc__, ModelFlags, OutputFlags, OneBestFlags, CTranslate2Flags
     )
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
 
-    texts = sentences_to_compare(sentences.file)
+    texts = [pair.source for pair in generate_pairs("test", 100)]
+    if flags.file is not None:
+        texts = [line for line in read_lines(flags.file) if line.strip()]
     translator = load_translator(model)
     options = translator.search_options(**given_options(search))
     options.check_supported("ctranslate2")

@@ -17,8 +17,6 @@ from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
 from ..data.corpus import files_of, parse_columns, read_pairs
-from ..data.embedded_corpus import generate_pairs
-from ..data.lines import read_lines
 from ..saved.folders import find_file, load_config
 from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, saved_languages
 from ..saved.loading import BUNDLED_MODEL, load_checked
@@ -174,17 +172,6 @@ class OutputFlags:
 
 
 @dataclass
-class SentenceFlags:
-    """Sentences to compare an exported model on."""
-
-    file: str | None = HfArg(
-        default=None,
-        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-        "built-in grammar.",
-    )
-
-
-@dataclass
 class ServerFlags:
     """The address and the bounds of a server."""
 
@@ -307,13 +294,6 @@ def read_pairs_of(pairs: PairFlags, path: str) -> Any:
     """Read the sentence pairs of a path."""
     columns = parse_columns(pairs.columns)
     return read_pairs(path, pairs.source_lang, pairs.target_lang, columns)
-
-
-def sentences_to_compare(file: str | None) -> list[str]:
-    """The sentences of a file, or of the built-in grammar."""
-    if file is None:
-        return [pair.source for pair in generate_pairs("test", 100)]
-    return [line for line in read_lines(file) if line.strip()]
 
 
 def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path | None]) -> None:
