@@ -29,7 +29,7 @@ from transformers import (
 from modeling_aiayn import AiaynForConditionalGeneration
 from modeling_aiayn.interop.annotated import AnnotatedOptions, read_annotated
 from modeling_aiayn.interop.fairseq import read_fairseq
-from modeling_aiayn.interop.foreign_model import ForeignModel, convert
+from modeling_aiayn.interop.foreign_model import convert
 from modeling_aiayn.interop.fsmt import read_fsmt
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.marian import read_marian
@@ -333,21 +333,20 @@ def test_imported_opennmt_model_gives_the_same_logits(options, tmp_path):
     assert foreign.config.decoder_start_token_id == 2
 
 
-def all_systems(tmp_path: Path) -> dict[str, ForeignModel]:
-    """Read one model of each of the six systems."""
-    return {
-        "marian": read_marian(marian_peer()),
-        "fsmt": read_fsmt(fsmt_peer()),
-        "fairseq": read_fairseq(saved(tmp_path, fairseq_checkpoint(pre_norm=True), "fairseq.pt")),
-        "torch": read_torch(randomised(TorchTranslator()).state_dict()),
-        "annotated": annotated(annotated_state()),
-        "opennmt": read_opennmt(saved(tmp_path, opennmt_checkpoint(), "opennmt.pt")),
-    }
+# Reads one model of each of the six systems.
+SYSTEMS = {
+    "marian": lambda _: read_marian(marian_peer()),
+    "fsmt": lambda _: read_fsmt(fsmt_peer()),
+    "fairseq": lambda folder: read_fairseq(saved(folder, fairseq_checkpoint(pre_norm=True))),
+    "torch": lambda _: read_torch(randomised(TorchTranslator()).state_dict()),
+    "annotated": lambda _: annotated(annotated_state()),
+    "opennmt": lambda folder: read_opennmt(saved(folder, opennmt_checkpoint())),
+}
 
 
-@pytest.mark.parametrize("system", ["marian", "fsmt", "fairseq", "torch", "annotated", "opennmt"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_imported_folders_match_the_original_and_load_by_auto_class(system, tmp_path):
-    foreign = all_systems(tmp_path)[system]
+    foreign = SYSTEMS[system](tmp_path)
     report = import_model(foreign, tmp_path / "imported", license="cc-by-4.0")
     assert report.greedy == report.beam == report.sources == 50
     assert max(report.right_padded, report.left_padded) <= 1e-5 * max(1, report.largest_logit)

@@ -34,16 +34,28 @@ def decode(decoder, mask, states, ids, past):
     return logits, dict(zip(past, present, strict=True))
 
 
-# Tracing takes seconds; these two differ from each other in most that matters here.
-FAST = ("pre_norm", "learned")
+@pytest.fixture(scope="module")
+def learned(tokenizer, tmp_path_factory):
+    """A model that ends its sentences, and its folder: tracing takes seconds."""
+    overrides = CONFIGS["learned"] | {"lm_head_bias": True, "position_offset": 0}
+    model = small_model(vocab_size=len(tokenizer) + 3, **overrides)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 1.5
+    model.generation_config.update(num_beams=4, max_tokens_beyond_source=50, max_length=200)
+    translator = Translator(model, tokenizer)
+    return model, exported(translator, tmp_path_factory.mktemp("a") / "onnx", "float32", "int8")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in CONFIGS],
-)
-def test_logits_are_the_same_with_and_without_cache(name, tokenizer, tmp_path):
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_logits_are_the_same_with_and_without_cache(padding_side, tokenizer, learned):
     """Sources and targets of several lengths, none of which the graphs were traced with."""
+    model, folder = learned
+    check_logits(model, tokenizer, *sessions(folder), padding_side)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_of_each_architecture_are_the_same(name, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
     graphs = sessions(exported(Translator(model, tokenizer), tmp_path / "onnx"))
     for padding_side in ("left", "right"):
@@ -89,12 +101,9 @@ def greedy(folder, ids, mask, steps):
     return np.concatenate(columns[1:], 1)
 
 
-def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
+def test_greedy_ids_are_those_of_generate(tokenizer, learned):
     """Also where outputs end at different lengths."""
-    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
-    with torch.no_grad():
-        model.lm_head.bias.zero_()[tokenizer.eos_token_id] = 1.5
-    folder = exported(Translator(model, tokenizer), tmp_path / "onnx")
+    model, folder = learned
     texts = [f"{text} {word}" for text in TEXTS if text for word in ("", "my", "a red cat")]
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     found = greedy(folder, batch.input_ids.numpy(), batch.attention_mask.numpy(), 20)
@@ -106,7 +115,8 @@ def test_greedy_ids_are_those_of_generate(tokenizer, tmp_path):
 
 
 def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
-    model = small_model(vocab_size=len(tokenizer), d_model=96, encoder_ffn_dim=500)
+    sizes = {"vocab_size": len(tokenizer), "d_model": 96, "encoder_ffn_dim": 500}
+    model = small_model(**CONFIGS["pre_norm"], **sizes)
     folder = exported(Translator(model, tokenizer), tmp_path / "onnx", "int8", "float32")
     ids = {"input_ids": np.array([[5, 6, 7, 2]]), "attention_mask": np.ones((1, 4), int)}
     exact, rounded = (sessions(folder, x)[0].run(None, ids)[0] for x in ("", "_quantized"))
@@ -117,16 +127,13 @@ def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
         assert sizes[1] < 0.45 * sizes[0]
 
 
-def test_the_folder_is_what_clients_read(tokenizer, tmp_path):
-    overrides = {"position_type": "learned", "max_position_embeddings": 90}
-    model = small_model(vocab_size=len(tokenizer), head_dim=None, **overrides)
-    model.generation_config.update(num_beams=4, max_tokens_beyond_source=50, max_length=200)
-    folder = exported(Translator(model, tokenizer), tmp_path / "onnx", "int8")
+def test_the_folder_is_what_clients_read(tokenizer, learned):
+    model, folder = learned
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
-    graphs = [f"onnx/{name}_quantized.onnx" for name in sorted(NAMES)]
     assert files == [
         *("config.json", "generation_config.json"),
-        *(*graphs, "tokenizer.json", "tokenizer_config.json"),
+        *sorted(f"onnx/{name}{suffix}.onnx" for name in NAMES for suffix in ("", "_quantized")),
+        *("tokenizer.json", "tokenizer_config.json"),
     ]
     config = MarianConfig.from_pretrained(folder)
     assert (config.model_type, config.d_model, config.decoder_layers) == ("marian", 12, 3)

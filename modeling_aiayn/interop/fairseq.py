@@ -64,12 +64,8 @@ SPECIAL_TOKENS = dict(
 FIRST_POSITION = FAIRSEQ_SPECIAL_IDS["pad_token_id"] + 1
 # Options that our model does not have.
 UNSUPPORTED = (
-    "layernorm_embedding",
-    "no_token_positional_embeddings",
-    "no_cross_attention",
-    "cross_self_attention",
-    "adaptive_input",
-    "adaptive_softmax_cutoff",
+    *("layernorm_embedding", "no_token_positional_embeddings", "adaptive_input"),
+    *("no_cross_attention", "cross_self_attention", "adaptive_softmax_cutoff"),
 )
 # Options of the architecture that a checkpoint must have for each half, and our fields.
 NEEDED = {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"}

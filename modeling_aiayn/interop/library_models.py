@@ -28,21 +28,11 @@ from .weight_names import NameTable
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
 # Configuration fields of the same name and meaning.
 SHARED_FIELDS = (
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "scale_embedding",
-    "bos_token_id",
-    "pad_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
+    *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("activation_function", "scale_embedding"),
+    *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"),
 )
 
 

@@ -63,8 +63,8 @@ class ImportReport:
         Raises:
             ValueError: They do not.
         """
-        difference = max(self.right_padded, self.left_padded)
-        is_close = difference <= tolerance * max(1.0, self.largest_logit)
+        limit = tolerance * max(1.0, self.largest_logit)
+        is_close = self.right_padded <= limit and self.left_padded <= limit  # not NaN
         if not (is_close and self.greedy == self.beam == self.sources):
             raise ValueError(
                 "The model must be the same as the original, but they differ. Nothing was "
@@ -165,13 +165,13 @@ def compare_models(
     differences: list[tuple[float, float, float]] = []
     same = {1: 0, 4: 0}
     starts = range(0, sources, BATCH_SIZE)
-    for start in tqdm(starts, desc="Comparing", unit="batch") if show_progress else starts:
+    for start in tqdm(starts, "Comparing", unit="batch", disable=not show_progress):
         batch = texts[start : start + BATCH_SIZE]
         differences.append(_logit_differences(ours, reference, batch))
         for beams in same:
             longest = min(positions, LONGEST_OUTPUT)
             same[beams] += _count_same_outputs(ours, reference, batch, beams, longest)
-    right, left, largest = (max(column) for column in zip(*differences, strict=True))
+    right, left, largest = torch.tensor(differences, dtype=torch.float64).amax(0).tolist()
     return ImportReport(name, sources, right, left, largest, same[1], same[4])
 
 
