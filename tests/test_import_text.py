@@ -698,7 +698,7 @@ def test_rejects_files_that_are_not_fairseq_checkpoints(tmp_path):
             read_fairseq(saved(tmp_path, content))
     lopsided = fairseq_checkpoint(pre_norm=True)
     lopsided["model"]["decoder.version"] = torch.tensor([2.0])
-    with pytest.raises(ValueError, match=r"encoder\.layer_norm\.\S+ has no place"):
+    with pytest.raises(ValueError, match=r"decoder\.layer_norm\.\S+ has no place"):
         read_fairseq(saved(tmp_path, lopsided))
     lengths = fairseq_checkpoint(learned=True)
     lengths["model"]["decoder.embed_positions.weight"] = torch.zeros(30, 12)
@@ -983,7 +983,7 @@ def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag):
     code, out, _ = run("import_weights.py", "--system", owner, "--help")
     assert code == 0 and flag in out
     code, out, _ = run("import_weights.py", "--help")
-    assert code == 0 and flag not in out
+    assert code == 0 and flag not in out.partition("options:")[2]
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,7 @@ class ImportFlags:
     """The foreign model, the folder to write, and the size of the comparison."""
 
     system: str = HfArg(help="System that wrote the model.", metadata={"choices": sorted(SYSTEMS)})
-    source: str = HfArg(
-        help="marian, fsmt: a folder, or with --hub a repository. Other systems: the file of the "
-        "checkpoint or state dict."
-    )
+    source: str = HfArg(help="The model: the file, folder or repository that the system writes.")
     output: str = HfArg(help="Folder to write.")
     sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
     dtype: str | None = HfArg(

@@ -45,7 +45,7 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles that torch.save did not write
             return dict(torch.load(path, map_location="cpu", weights_only=True))
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # torch's reader raises errors of many types for damaged bytes
         if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
