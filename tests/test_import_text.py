@@ -1002,5 +1002,7 @@ def test_config_must_be_a_mapping_of_known_fields_with_the_numbers_of_heads(conf
 def test_rejects_bad_words_of_several_ids(model_folder):
     translator = Translator.from_pretrained(model_folder)
     translator.model.generation_config.bad_words_ids = [[4], [5, 6]]
-    with pytest.raises(ValueError, match=r"must have one id each in Translator, got \[5, 6\]"):
+    with pytest.raises(
+        ValueError, match=r"must have one id each in Translator, got \[\[4\], \[5, 6\]\]"
+    ):
         translator(["The dog sees."])
