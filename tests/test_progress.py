@@ -49,7 +49,7 @@ def test_the_table_summarizes_the_whole_log():
         "last training loss (with any label smoothing)": "3.500",
         "real tokens per second, median": "1,200",
         "padding, share of a batch": "4.0%",
-        "best validation loss, nats per token": "3.250",
+        "best validation loss, nats": "3.250",
         "minutes, resumed parts included": "1.5",
     }
     assert len({len(line) for line in training_table(log).splitlines()}) == 1

@@ -21,7 +21,7 @@ from modeling_aiayn import (
     AiaynModel,
 )
 from modeling_aiayn.commands.push_to_hub import check_works
-from modeling_aiayn.commands.training_report import write_report
+from modeling_aiayn.commands.training_run import write_card
 from modeling_aiayn.pages.space import pinned_requirements
 from modeling_aiayn.saved.folders import model_files
 from modeling_aiayn.saved.publishing import files_to_publish, publish, renamed_card, upload
@@ -61,7 +61,9 @@ def folder(tokenizer, tmp_path_factory):
         "scored": "2 pairs.",
         "table": "bleu 12.5",
     }
-    write_report(folder, "translation", {"bleu": 12.5}, {"bleu": 12.5}, facts)
+    facts |= {"task": "translation", "metrics": {"bleu": 12.5}}
+    write_card(folder, facts)
+    (folder / "scores.json").write_text('{"bleu": 12.5}')
     for name in ("training_args.bin", ".env", "notes.txt", "optimizer.pt", "evil.py"):
         (folder / name).write_text(TOKEN)
     (folder / "checkpoint-2").mkdir()

@@ -39,7 +39,8 @@ from modeling_aiayn import (
     AiaynForSequenceClassification,
 )
 from modeling_aiayn.classification.training import ClassifierTrainingArguments
-from modeling_aiayn.commands.translation_report import write_translation_report
+from modeling_aiayn.commands.train_translation import translation_report
+from modeling_aiayn.commands.training_run import write_report
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.batches import LengthGroups
@@ -631,7 +632,8 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     command = ["python", "train.py", "--train_file=/home/someone/data/train", "--seed=3"]
     command += ["--test_file", "/home/someone/data/test", "--validation_file", "~/val"]
     data = DataArguments(train_file=["data/corpus/train", "more/train.tsv"])
-    write_translation_report(trainer, data, FineTuningArguments(), splits, scores, command)
+    report = translation_report(trainer, data, FineTuningArguments(), splits, scores)
+    write_report(trainer, report, command)
     card = (tmp_path / "README.md").read_text()
     metadata = yaml.safe_load(card.split("---")[1])
     assert metadata["language"] == ["en", "de"]

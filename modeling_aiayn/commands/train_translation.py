@@ -9,11 +9,9 @@ Without files or a dataset name, it trains on the built-in English-German gramma
 folder holds the model, its card, scores.json and curves.png.
 """
 
-import sys
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import set_seed
 
 from ..data.metrics import SCORES
 from ..saved.languages import set_languages
@@ -30,14 +28,13 @@ from ..training.fine_tuning import (
 )
 from ..training.parallel import end_zero3
 from ..training.prepared_data import PreparedData, prepare_data_once
-from ..training.progress import training_table
-from ..training.resume.run import Run
 from ..training.resume.settings import LOSSES
 from ..training.setup import ModelArguments, NewModel
 from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
-from .command_line import parse_arguments, typed_command
-from .translation_report import write_translation_report
+from ..translation.options import SearchOptions, search_defaults
+from .command_line import parse_arguments
+from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
 
 # Scores of an evaluation; see `translation_metrics`.
 METRICS = (*LOSSES, *SCORES)
@@ -51,11 +48,9 @@ def main() -> None:
     check_evaluation(args)
     languages = data.languages(fine_tuning.start_from, fine_tuning.hub)
     data.source_lang, data.target_lang = languages
-    run = Run(args, data, model_arguments, fine_tuning)
-    if run.is_finished:
-        sys.stdout.write(f"Already finished: {args.output_dir}\n")
+    run = start_run(args, data, model_arguments, fine_tuning)
+    if run is None:
         return
-    set_seed(args.seed)
     start: NewModel | SavedModel = (
         SavedModel(fine_tuning, model_arguments, args)
         if fine_tuning.start_from
@@ -68,15 +63,11 @@ def main() -> None:
     prepared = prepare_data_once(args, data, start.tokenizers)
     set_languages(prepared.source_tokenizer, *languages)
     trainer = build_trainer(args, start, prepared)
-    trainer.train(run.checkpoint)
-    trainer.save_model()
-    trainer.save_state()
+    train_and_save(trainer, run)
     if trainer.is_world_process_zero():
         scores = score_run(trainer, fine_tuning, prepared.splits)
-        command = typed_command()
-        write_translation_report(trainer, data, fine_tuning, prepared.splits, scores, command)
-        run.finish()
-        sys.stdout.write(f"{training_table(trainer.state.log_history)}\n\n{score_table(scores)}\n")
+        report = translation_report(trainer, data, fine_tuning, prepared.splits, scores)
+        finish_run(trainer, run, report)
 
 
 def build_trainer(
@@ -105,21 +96,10 @@ def check_evaluation(args: AiaynTrainingArguments) -> None:
         raise ValueError(
             f"metric_for_best_model must be one of {', '.join(METRICS)}, got {metric!r}."
         )
-    if metric not in LOSSES and args.prediction_loss_only:
-        raise ValueError(
-            f"metric_for_best_model={metric} cannot be used with prediction_loss_only. Leave out "
-            "one of them."
-        )
-    if metric not in LOSSES and not args.predict_with_generate:
+    if metric in SCORES and (args.prediction_loss_only or not args.predict_with_generate):
         raise ValueError(
             f"metric_for_best_model={metric} needs translations. Pass --predict_with_generate "
-            "true, or --metric_for_best_model loss."
-        )
-    if args.predict_with_generate and (args.batch_eval_metrics or not args.eval_do_concat_batches):
-        raise ValueError(
-            "BLEU is computed over all validation pairs together, so batch_eval_metrics must be "
-            "false and eval_do_concat_batches true. Leave them out, or pass "
-            "--predict_with_generate false."
+            "true and no prediction_loss_only, or --metric_for_best_model loss."
         )
 
 
@@ -143,3 +123,43 @@ def score_run(
         translator = Translator.from_pretrained(fine_tuning.start_from, dtype="float32", **options)
         scores["before"], _ = evaluate_translation(translator, held_out)
     return scores
+
+
+def translation_report(
+    trainer: AiaynTrainer,
+    data: DataArguments,
+    fine_tuning: FineTuningArguments,
+    splits: DatasetDict,
+    scores: dict[str, Any],
+) -> Report:
+    """Report the scores of `score_run`."""
+    dataset = data.dataset_name or "the built-in English-German grammar"
+    if data.train_file is not None:
+        dataset = " and ".join(corpus_name(file) for file in data.train_file)
+    held_out = splits["test" if "test" in splits else "validation"]
+    search = SearchOptions(**search_defaults(trainer.model.generation_config))
+    source_lang, target_lang = data.languages()
+    return Report(
+        task="translation",
+        dataset=dataset,
+        dataset_id=data.dataset_name,
+        examples=f"{len(splits['train']):,} training pairs",
+        example=held_out["source"][0],
+        scores=scores,
+        metrics={name: value for name, value in scores.items() if isinstance(value, float)},
+        scored=f"These scores are for {len(held_out):,} held-out pairs, decoded with "
+        f"{search.num_beams} beams and length penalty {search.length_penalty}\n"
+        f"({search.length_normalization}). The sacreBLEU signature is beside each score. "
+        "Perplexity is per target token, without label\nsmoothing.",
+        table=score_table(scores),
+        start_from=fine_tuning.start_from,
+        hub=fine_tuning.hub,
+        facts={
+            "language": [source_lang, target_lang],
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+            "has_target_tokenizer": trainer.target_tokenizer is not None,
+            "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
+            "is_merged": fine_tuning.merge_lora,
+        },
+    )

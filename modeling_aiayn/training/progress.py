@@ -75,7 +75,7 @@ def training_table(log_history: list[dict[str, Any]]) -> str:
             "padding, share of a batch": f"{padding:.1%}",
         }
     if losses:
-        rows["best validation loss, nats per token"] = f"{min(losses):.3f}"
+        rows["best validation loss, nats"] = f"{min(losses):.3f}"
     if summary:
         rows["minutes, resumed parts included"] = f"{summary['seconds_of_all_starts'] / 60:.1f}"
     width = max(map(len, rows))
