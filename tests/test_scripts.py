@@ -544,7 +544,6 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             ["--model", str(ROOT / "tests"), "--text", "a"],
             "tests holds no model: there is no config.json in it.",
         ),
-        ("score_alignment.py", ["--model", "x", "--pairs", "1"], "pairs must be at least 2, got 1"),
         ("translate.py", ["--num_beams", "0"], "num_beams must be at least 1, got 0"),
         ("translate.py", ["--input", "/none.txt"], "No such file or directory: '/none.txt'"),
         ("evaluate_translation.py", ["--model", "x", "--file", "/none"], "No such file: /none.en"),

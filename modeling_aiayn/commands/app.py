@@ -74,8 +74,6 @@ def make_page(
             translator, thread, title, language, max_characters, examples, prepare
         )
         return page.build()
-    if source != SourceFlags():
-        raise ValueError(f"--source_lang and --restore_case are for translators, not for {head}.")
     model, tokenizer = thread(load_with_tokenizer, HEADS[head], name, hub)
     kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
     model.eval().to(default_device(model_flags.device))

@@ -53,13 +53,7 @@ def address(server: ServerFlags) -> str:
 def open_port(server: ServerFlags) -> socket.socket:
     """A socket that listens on the port; an OSError if this is not possible."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
-    try:
-        return socket.create_server((server.host, server.port), family=family)
-    except OSError as error:
-        raise OSError(
-            f"The server cannot listen on {server.host}:{server.port} ({error.strerror}). Pass "
-            "another --port, or as --host an address of this machine."
-        ) from error
+    return socket.create_server((server.host, server.port), family=family)
 
 
 def main() -> None:

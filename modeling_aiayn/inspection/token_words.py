@@ -185,7 +185,7 @@ def _places_by_decoding(
             places.append(None)
             continue
         # An unknown token does not match the text. It gets the next character that is no space.
-        rest = (place for place in range(last + 1, len(text)) if not text[place].isspace())
-        last = place_of.get(end - 1, next(rest, last))
+        following = (place for place in range(last + 1, len(text)) if not text[place].isspace())
+        last = place_of.get(end - 1, next(following, last))
         places.append(last)
     return places

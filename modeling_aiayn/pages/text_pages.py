@@ -65,7 +65,7 @@ class ClassificationPage(TextPage):
         predictions = classifier(
             [clean_text(text)], top_k=None, truncation=True, max_length=length
         )[0]
-        return {each["label"]: each["score"] for each in predictions}
+        return {found["label"]: found["score"] for found in predictions}
 
     def build(self) -> gradio.Blocks:
         """The page."""

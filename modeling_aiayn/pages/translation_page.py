@@ -60,9 +60,9 @@ class TranslationPage:
         for sentence in split.sentences:
             sentences.append(self.thread(self.search, sentence, num_beams, length_penalty))
             done = SplitText(split.sentences[: len(sentences)], split.blanks[: len(sentences) + 1])
-            choices = [(each[0].source, index) for index, each in enumerate(sentences)]
+            choices = [(best.source, index) for index, (best, *_) in enumerate(sentences)]
             yield (
-                done.joined([each[0].text for each in sentences]),
+                done.joined([best.text for best, *_ in sentences]),
                 sentences,
                 gradio.Dropdown(choices=choices, value=0, visible=len(split.sentences) > 1),
             )
@@ -81,9 +81,11 @@ class TranslationPage:
         self, sentences: list[list[Translation]], chosen: int
     ) -> tuple[list[list[str]], str]:
         """The best translations of a sentence with their scores, and the attention of the best."""
-        best = sentences[chosen]
-        maps = self.thread(attention_maps, self.translator, best[0].source, best[0].token_ids)
-        return [[f"{each.score:.3f}", each.text] for each in best], attention_frame(maps)
+        translations = sentences[chosen]
+        best = translations[0]
+        maps = self.thread(attention_maps, self.translator, best.source, best.token_ids)
+        table = [[f"{found.score:.3f}", found.text] for found in translations]
+        return table, attention_frame(maps)
 
     def build(self) -> gradio.Blocks:
         """The page."""
