@@ -46,7 +46,6 @@ def escape_html(text: str, _: str) -> str:
 
 
 def _handler(kind: str) -> Any:
-    """A handler of a parser that notes where a part of this kind begins."""
     return lambda events, _: events._add(kind)
 
 
@@ -172,7 +171,6 @@ class _Reader:
             self._builder.close(name, raw)
 
     def _end_fixed(self, fixed: _Fixed, end: int) -> None:
-        """Copy an element whose content stays as it is."""
         self._fixed = None
         if fixed.name in INLINE:
             self._builder.add_atom(self.text[fixed.begin : end])

@@ -54,8 +54,6 @@ def escape_cell(text: str, following: str = "") -> str:
 
 
 def _noting(rule: Rule, name: str) -> Rule:
-    """A rule for marks that notes where in its line each token stands."""
-
     def note(state: Any, silent: bool) -> bool:
         start, count = state.pos, len(state.tokens)
         is_link = name == "link" and state.src[start] == "["
@@ -116,7 +114,7 @@ def _parser() -> Any:
 
 
 def _place(lines: list[tuple[int, int]], position: int) -> int:
-    """The position in the document of a position in a block's text; see `_located`."""
+    """The position in the document of a position in a block's text."""
     inner, outer = next(line for line in reversed(lines) if line[0] <= position)
     return outer + position - inner
 
@@ -131,21 +129,10 @@ def _end_of_escaped(content: str, document: str, begin: int) -> int:
 def _located(
     content: str, document: str, starts: list[int], first: int, begin: int, is_cell: bool
 ) -> list[tuple[int, int]]:
-    """Find the lines of a paragraph, heading or cell in the document.
+    """Find the lines of a paragraph, heading or cell: their positions in the content and document.
 
-    Args:
-        content: Its text.
-        document: The document.
-        starts: The first character of each line, and the end of the document.
-        first: The block's first line.
-        begin: Where the block before it ended.
-        is_cell: Whether it is a cell of a table.
-
-    Returns:
-        For each line, the position of its first character in the content, and in the document.
-
-    Raises:
-        LookupError: A line is not there as it is.
+    Its first line is the document's line `first`, or starts after `begin` in it. A LookupError says
+    that a line is not there as it is.
     """
     lines, position = [], 0
     for number, line in enumerate(content.split("\n"), first):

@@ -78,7 +78,6 @@ class PlacedSentence:
 
     @cached_property
     def target_units(self) -> list[Span]:
-        """The words of the translation."""
         return units_of(self.target)
 
     @cached_property
@@ -112,13 +111,9 @@ class PlacedSentence:
     def _place(
         self, marks: list[Mark], window: Span, covered: list[int], places: dict[Mark, Place]
     ) -> None:
-        """Place marks side by side, and the marks within them.
+        """Place marks side by side, and the marks within them, among the target words of window.
 
-        Args:
-            marks: The marks.
-            window: The target words among which they stand.
-            covered: The source words of the mark around them.
-            places: The places so far.
+        covered are the source words of the mark around them.
         """
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         # Atoms stand after marks from an earlier sentence, and before marks that continue.
@@ -247,11 +242,9 @@ class PlacedSentence:
         return starts, ends
 
     def _began_earlier(self, mark: Mark) -> bool:
-        """Whether a mark began in an earlier sentence."""
         return mark.start < self.start
 
     def _continues(self, mark: Mark) -> bool:
-        """Whether a mark continues in the next sentence."""
         return mark.end > self.end
 
     def _atom(
@@ -291,11 +284,9 @@ class PlacedSentence:
         return self.text[self.source_units[unit][0]].isalnum()
 
     def _most_attending(self, word: int, units: Sequence[int]) -> int:
-        """Of some target words, the one that attends most to a source word."""
         return max(units, key=lambda unit: self.weights[unit][word])
 
     def _characters(self, first: int, last: int) -> Span:
-        """The characters from one target word to another."""
         units = self.target_units
         if first < last:
             return units[first][0], units[last - 1][1]
