@@ -5,7 +5,7 @@ mark stay within it, and marks side by side stay apart. So well-formed markup st
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -78,6 +78,7 @@ class PlacedSentence:
 
     @cached_property
     def target_units(self) -> list[Span]:
+        """The words of the translation: their characters."""
         return units_of(self.target)
 
     @cached_property
@@ -221,25 +222,23 @@ class PlacedSentence:
                     options.append((best[0] + total, (best[1], unit + 1)))
         return max(options, default=(0.0, (end, end)))
 
-    def _edges(self, mark: Mark, words: list[int], window: Span) -> tuple[set[int], set[int]]:
+    def _edges(
+        self, mark: Mark, words: list[int], window: Span
+    ) -> tuple[Container[int], Container[int]]:
         """The target words at which a mark may begin, and those at which it may end.
 
         A mark around words does not begin or end at a sign.
         """
-        word_units = {
-            unit for unit in range(*window) if self.target[self.target_units[unit][0]].isalnum()
-        }
+        units = range(*window)
+        word_units = {unit for unit in units if self.target[self.target_units[unit][0]].isalnum()}
         starts, ends = (
-            set(word_units)
-            if word_units and words and self._is_word(words[side])
-            else set(range(*window))
+            word_units if word_units and words and self._is_word(words[side]) else units
             for side in (0, -1)
         )
-        if self._began_earlier(mark):
-            starts = {window[0]}
-        if self._continues(mark):
-            ends = {window[1] - 1}
-        return starts, ends
+        return (
+            {window[0]} if self._began_earlier(mark) else starts,
+            {window[1] - 1} if self._continues(mark) else ends,
+        )
 
     def _began_earlier(self, mark: Mark) -> bool:
         return mark.start < self.start
