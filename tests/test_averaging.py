@@ -119,26 +119,29 @@ def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):
 
 
 def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
-    with pytest.raises(ValueError, match="There is no checkpoint to average"):
-        average_weights([])
-    with pytest.raises(FileNotFoundError, match="No such checkpoint"):
+    with pytest.raises(FileNotFoundError, match="No such directory"):
         write_average([tmp_path / "none"], tmp_path / "mean")
     with pytest.raises(FileNotFoundError, match=r"No model\.safetensors in"):
         average_weights([tmp_path])
     for name, options in (("a", {}), ("b", {"d_model": 24}), ("c", {"attention_bias": True})):
         small_model(**options).save_pretrained(tmp_path / name)
-    with pytest.raises(ValueError, match=r"b: .* is \(.*24.*\), and \(.*12.*\) in the first ch"):
+    with pytest.raises(ValueError, match=r"b: .* is missing or has another shape"):
         average_weights([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(ValueError, match=r"c: .*bias is \(12,\), and missing in the first ch"):
+    with pytest.raises(
+        ValueError, match=r"c: .*bias is missing or has another shape than in the first ch"
+    ):
         average_weights([tmp_path / "a", tmp_path / "c"])
     with pytest.raises(FileExistsError, match="b exists and is not empty"):
         write_average([tmp_path / "a"], tmp_path / "b")
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "model.int8.safetensors")
     with pytest.raises(ValueError, match=r"a holds weights in 8 bits\. Average the models"):
         write_average([tmp_path / "a"], tmp_path / "mean")
-    (tmp_path / "c" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"c holds a LoRA adapter, which cannot be averaged"):
-        write_average([tmp_path / "c"], tmp_path / "mean")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(
+        FileNotFoundError, match=r"adapter holds no model: there is no config\.json"
+    ):
+        write_average([tmp_path / "adapter"], tmp_path / "mean")
 
 
 class Killed(BaseException):
@@ -319,18 +322,9 @@ def test_an_average_has_the_card_of_its_run_without_its_scores(cards, tmp_path):
     mean = ModelCard.load(tmp_path / "mean" / "README.md")
     assert (mean.data.license, mean.data.language) == ("cc-by-4.0", ["en", "de"])
     assert "model-index" not in mean.content and "12.5" not in mean.content
-    assert mean.text.lstrip().startswith(
-        "# mean: en to de\n\nThe weights are the mean of `checkpoint-8`, `checkpoint-10`. What"
-    )
-    assert 'from_pretrained("mean", trust_remote_code=True)' in mean.text
+    names = "`checkpoint-8`, `checkpoint-10`"
+    assert mean.text.lstrip().startswith(f"# mean\n\nThe weights are the mean of {names}")
     assert files_to_publish(tmp_path / "mean")
-    # The average of averages; the card of the last one has no title.
-    second = shutil.copytree(tmp_path / "mean", tmp_path / "second")
-    (second / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
-    write_average([tmp_path / "mean", second], tmp_path / "both")
-    both = ModelCard.load(tmp_path / "both" / "README.md")
-    assert both.data.license == "mit" and both.text.rstrip().endswith("\nMine.")
-    assert both.text.lstrip().startswith("The weights are the mean of `mean`, `second`.")
 
 
 def test_an_average_of_a_run_without_a_card_has_none(cards, tmp_path):

@@ -1,7 +1,6 @@
 """Section 6.1: a model whose weights are the mean of several checkpoints' weights."""
 
 import json
-import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,21 +13,14 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..data.parsing import read_json_object
 from ..saved.folders import INT8_WEIGHTS_NAME, load_config, model_files, named_weight_errors
-from ..saved.publishing import renamed_card
 from ..saved.whole_files import check_unused, new_folder
 from .ema import load_weights
-from .resume.checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints
+from .resume.checkpoints import MANIFEST_FILE, check_checkpoint, list_checkpoints, update_of
 from .resume.settings import LOSSES, model_settings
-
-# Follows the title of the run's card.
-NOTE = (
-    "The weights are the mean of {names}. What follows describes the training run. Its scores are "
-    "those of the weights that the run itself saved, not of the mean."
-)
 
 
 def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -52,9 +44,7 @@ def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -
         with named_weight_errors(folder):
             weights = load_weights(folder)
         first = first or weights
-        _check_shapes(first, weights, folder)
-        if dtype is None:
-            _check_types(first, weights, folder)
+        _check_same_kind(first, weights, folder, has_dtype=dtype is not None)
         for name, weight in weights.items():
             if not weight.isfinite().all():
                 raise ValueError(
@@ -63,29 +53,22 @@ def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -
                 )
             sums[name] = sums[name] + weight if name in sums else weight.double()
         number += 1
-    if not number:
-        raise ValueError("There is no checkpoint to average. Pass at least one folder.")
     return {name: (total / number).to(dtype or first[name].dtype) for name, total in sums.items()}
 
 
-def _check_shapes(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
+def _check_same_kind(
+    first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path, *, has_dtype: bool
+) -> None:
     for name in sorted(first.keys() | weights.keys()):
-        shapes = [
-            tuple(each[name].shape) if name in each else "missing" for each in (first, weights)
-        ]
-        if shapes[0] != shapes[1]:
+        if name not in first or name not in weights or weights[name].shape != first[name].shape:
             raise ValueError(
-                f"{folder}: {name} is {shapes[1]}, and {shapes[0]} in the first checkpoint. "
+                f"{folder}: {name} is missing or has another shape than in the first checkpoint. "
                 "Average checkpoints of one run."
             )
-
-
-def _check_types(first: dict[str, Tensor], weights: dict[str, Tensor], folder: Path) -> None:
-    for name, weight in weights.items():
-        if weight.dtype != first[name].dtype:
+        if not has_dtype and weights[name].dtype != first[name].dtype:
             raise ValueError(
-                f"{folder}: {name} is in {weight.dtype}, and in {first[name].dtype} in the first "
-                "checkpoint. Choose the type of the mean: --dtype float32."
+                f"{folder}: {name} is in {weights[name].dtype}, and in {first[name].dtype} in the "
+                "first checkpoint. Choose the type of the mean: --dtype float32."
             )
 
 
@@ -119,19 +102,16 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     """
     metric = metric.removeprefix("eval_")
     key = f"eval_{metric}"
-    folders: dict[int, Path] = {}
-    scores: dict[int, float] = {}
-    if (run / TRAINER_STATE_NAME).is_file():  # has the last evaluation if a signal postponed it
-        log = read_json_object(run / TRAINER_STATE_NAME)["log_history"]
-        scores |= {each["step"]: each[key] for each in log if key in each}
-    for folder in list_checkpoints(run):
-        state = read_json_object(folder / TRAINER_STATE_NAME)
-        folders[state["global_step"]] = folder
-        # If a signal postponed an evaluation, the log of the next checkpoint has it.
-        scores |= {each["step"]: each[key] for each in state["log_history"] if key in each}
-    values = {folder: scores[step] for step, folder in folders.items() if step in scores}
-    ordered = sorted(values, key=values.__getitem__, reverse=not metric.endswith(LOSSES))
-    return _check_number(ordered[:number], number, run, f" evaluated by {metric}")
+    folders = list_checkpoints(run)
+    # If a signal postponed an evaluation, a later log has it: the next checkpoint's, or the run's.
+    logs = [path for folder in (run, *folders) if (path := folder / TRAINER_STATE_NAME).is_file()]
+    entries = [entry for path in logs for entry in read_json_object(path)["log_history"]]
+    scores = {entry["step"]: entry[key] for entry in entries if key in entry}
+    evaluated = [folder for folder in folders if update_of(folder) in scores]
+    evaluated.sort(
+        key=lambda folder: scores[update_of(folder)], reverse=not metric.endswith(LOSSES)
+    )
+    return _check_number(evaluated[:number], number, run, f" evaluated by {metric}")
 
 
 def _check_number(folders: list[Path], number: int, run: Path, how: str = "") -> list[Path]:
@@ -149,16 +129,9 @@ def _check_number(folders: list[Path], number: int, run: Path, how: str = "") ->
 
 def _check_folder(folder: Path) -> None:
     """Check that a folder holds a whole model, in weights that can be averaged."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"No such checkpoint: {folder}.")
     if (folder / INT8_WEIGHTS_NAME).is_file():
         raise ValueError(
             f"{folder} holds weights in 8 bits. Average the models from which it was made."
-        )
-    if (folder / ADAPTER_CONFIG_NAME).is_file():
-        raise ValueError(
-            f"{folder} holds a LoRA adapter, which cannot be averaged. Merge each adapter into a "
-            "model, and average these models."
         )
     if (folder / MANIFEST_FILE).is_file():
         check_checkpoint(folder)
@@ -167,8 +140,8 @@ def _check_folder(folder: Path) -> None:
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model: weights are the mean over all folders, other files come from the last one.
 
-    Its card is that of the run, with a note; there is none while the run has none. The folder
-    appears whole or not at all. Without a dtype, weights keep the checkpoints' type.
+    Its card has the data of the run's card. The folder appears whole or not at all. Without a
+    dtype, weights keep the checkpoints' type.
 
     Raises:
         OSError: output is not empty, or a file cannot be read or written.
@@ -176,9 +149,9 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
             checkpoint or the card is damaged.
     """
     check_unused(output)
+    check_same_model(folders)
     for folder in folders:
         _check_folder(folder)
-    check_same_model(folders)
     card = _card_of_mean(folders, output.resolve().name)
     average = average_weights(
         tqdm(folders, desc="Averaging", unit="checkpoint"),
@@ -204,22 +177,13 @@ def _set_loading_dtype(config_file: Path) -> None:
 
 
 def _card_of_mean(folders: list[Path], name: str) -> str | None:
-    """The card of the last model, or of the run of the last checkpoint; None if there is none."""
+    """A card with the data of that of the last model's run, without its scores; None without it."""
     last = folders[-1].resolve()
     owner = last.parent if last.name.startswith(PREFIX_CHECKPOINT_DIR) else last
     if not (owner / "README.md").is_file():
         return None
-    card = ModelCard(renamed_card(owner, name))
-    for field in ("eval_results", "model_name"):
-        setattr(card.data, field, None)
-    note = NOTE.format(names=", ".join(f"`{folder.resolve().name}`" for folder in folders))
-    card.text, titles = re.subn(
-        r"^# [^:\n]+(.*)$",
-        lambda title: f"# {name}{title[1]}\n\n{note}",
-        card.text,
-        count=1,
-        flags=re.MULTILINE,
-    )
-    if not titles:
-        card.text = f"\n{note}\n\n{card.text.lstrip()}"
+    card = ModelCard.load(owner / "README.md")
+    card.data.eval_results = card.data.model_name = None
+    names = ", ".join(f"`{folder.resolve().name}`" for folder in folders)
+    card.text = f"# {name}\n\nThe weights are the mean of {names}, saved by a training run.\n"
     return str(card)

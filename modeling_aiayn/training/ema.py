@@ -49,9 +49,9 @@ class EmaCallback(TrainerCallback):
         self.decay = decay
         self.average: dict[str, Tensor] = {}
 
-    def load(self, checkpoint: Path) -> None:
-        """Continue from the average in a checkpoint."""
-        self.average = load_weights(checkpoint)
+    def begin(self, checkpoint: Path | None) -> None:
+        """Begin without an average, or continue from that of a checkpoint."""
+        self.average = load_weights(checkpoint) if self.decay and checkpoint else {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start from the model's weights, or move a loaded average to their device."""

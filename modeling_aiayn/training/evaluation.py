@@ -12,14 +12,18 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.metrics import score_texts
-from ..losses import IGNORED_LABEL
+from ..losses import IGNORED_LABEL, shift_left
 from ..tokenization import decode_lines
 
 
 class LossMeter:
-    """The mean loss over all labels of an evaluation, which does not depend on the batches."""
+    """The mean loss over all labels of an evaluation, which does not depend on the batches.
 
-    def __init__(self) -> None:
+    With shifts_labels, as for a language model, a label is the target of the position before it.
+    """
+
+    def __init__(self, *, shifts_labels: bool) -> None:
+        self.shifts_labels = shifts_labels
         self.sums = torch.zeros(2, dtype=torch.float64)
 
     def reset(self) -> None:
@@ -28,6 +32,7 @@ class LossMeter:
 
     def add(self, loss: Tensor, labels: Tensor) -> None:
         """Add a batch's mean loss, [], over its labels, [B] or [B, T], that are not -100."""
+        labels = shift_left(labels) if self.shifts_labels else labels
         # On the CPU, because some accelerators have no float64.
         number = (labels != IGNORED_LABEL).sum().cpu().double()
         self.sums += torch.stack((loss.cpu().double() * number, number))

@@ -1,7 +1,6 @@
 """Errors that end a run: divergence, and a batch that does not fit into memory."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,14 +64,12 @@ class DivergenceGuard:
         """Add the loss of a batch, [], to that of the update."""
         self.loss = self.loss + loss
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, gradient_norm: Tensor | float | None) -> None:
         """Check an update whose gradients are complete; if it is bad, log it and raise."""
-        loss, norm = self._measure(model)
-        scaler = getattr(self.trainer.accelerator, "scaler", None)
-        if scaler is not None:
-            norm /= scaler.get_scale()
+        loss, norm = self._mean_of_processes(gradient_norm)
         # Loss scaling makes infinite norms usual: the scaler skips such updates.
-        is_finite = math.isfinite(loss) and (scaler is not None or math.isfinite(norm))
+        has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
+        is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
         # A loss function of the user's may have another scale.
         is_own = self.trainer.compute_loss_func is not None
         if is_finite and (is_own or loss <= self.worst_loss):
@@ -83,15 +80,17 @@ class DivergenceGuard:
         kept = None if newest is None else newest.folder
         raise TrainingDivergedError(self.trainer.state.global_step, loss, norm, kept)
 
-    def _measure(self, model: nn.Module) -> tuple[float, float]:
+    def _mean_of_processes(self, gradient_norm: Tensor | float | None) -> tuple[float, float]:
         accelerator = self.trainer.accelerator
-        loss, self.loss = torch.as_tensor(self.loss).cpu().double(), 0.0
-        measured = torch.stack((loss, gradient_norm(model)))
+        norm = torch.as_tensor(0.0 if gradient_norm is None else gradient_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        measured = torch.stack([torch.as_tensor(each).cpu().double() for each in (self.loss, norm)])
+        self.loss = 0.0
         if accelerator.num_processes > 1:
             # All processes stop together, even if one of them alone has seen a NaN.
             measured = accelerator.reduce(measured.float().to(accelerator.device), "mean").cpu()
-        loss_value, norm = measured.tolist()
-        return loss_value, norm
+        loss, mean_norm = measured.tolist()
+        return loss, mean_norm
 
 
 def worst_loss(model: nn.Module) -> float:
@@ -101,19 +100,3 @@ def worst_loss(model: nn.Module) -> float:
     config: Any = model.config
     vocab_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     return DIVERGED_LOSS_RATIO * math.log(vocab_size)
-
-
-def gradient_norm(model: nn.Module) -> Tensor:
-    """The norm of all gradients, [], also where processes hold parts of them (DTensor)."""
-    deepspeed_norm: Any = getattr(model, "get_global_grad_norm", None)
-    if deepspeed_norm is not None:  # DeepSpeed keeps the gradients to itself
-        return torch.as_tensor(deepspeed_norm() or 0.0).cpu().double()
-    gradients: dict[Any, list[Tensor]] = defaultdict(list)
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            gradients[getattr(parameter.grad, "device_mesh", None)].append(parameter.grad)
-    norms = [torch.nn.utils.get_total_norm(group) for group in gradients.values()]
-    whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
-    if not whole:
-        return torch.zeros((), dtype=torch.float64)
-    return torch.stack([norm.cpu().double() for norm in whole]).norm()

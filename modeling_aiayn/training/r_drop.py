@@ -15,19 +15,29 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..losses import IGNORED_LABEL, check_label_smoothing_factor, check_labels, mean_over_step
+from ..losses import (
+    IGNORED_LABEL,
+    check_label_smoothing_factor,
+    check_labels,
+    mean_over_step,
+    shift_left,
+)
 
 # Logits of a chunk in each pass: 4 MiB in float32, so that all its tensors fit into a CPU's cache.
 # On a GPU 64 MiB, for the reason that chunked_loss.py gives.
 LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**20, 2**24
 
 
-def repeated(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a batch twice, one after the other: [2B, ...]."""
-    return {
+def repeated(inputs: dict[str, Any], shifts_labels: bool = False) -> dict[str, Any]:
+    """The inputs of a batch twice, one after the other: [2B, ...].
+
+    With shifts_labels, as for a language model, labels become the next position's target.
+    """
+    twice = {
         name: each.repeat(2, *[1] * (each.dim() - 1)) if isinstance(each, Tensor) else each
         for name, each in inputs.items()
     }
+    return twice | {"labels": shift_left(twice["labels"])} if shifts_labels else twice
 
 
 def r_drop_loss(

@@ -1,8 +1,8 @@
 """Section 5 in the library's training loop: one trainer for all models of this package."""
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -20,16 +20,8 @@ from transformers import (
     ProgressCallback,
     Seq2SeqTrainer,
 )
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
-    EvalLoopOutput,
-    SchedulerType,
-    TrainOutput,
-)
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from ..losses import shift_left
 from ..saved.whole_files import UNFINISHED_FOLDER, replaced_files
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .arguments import MUON, RunArguments
@@ -38,17 +30,13 @@ from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
 from .loaders import check_has_batches, padding_collator, token_batch_loader
-from .meter import TokenMeter
 from .muon import muon_optimizer
 from .parallel import check_saves_weights, support_fsdp2, use_one_gpu
 from .precision import check_trained_dtype, warn_of_slow_training
-from .progress import ProgressBar
+from .progress import ProgressBar, TokenMeter
 from .r_drop import r_drop_loss, repeated
-from .resume.checkpoints import choose_checkpoint, delete_old_checkpoints, new_checkpoint
-from .resume.interruption import InterruptionCallback, separate_workers
-from .resume.resumption import Resumption, note_best_checkpoint
-from .resume.run import claim_folder, forget_finish
-from .resume.settings import run_settings
+from .resume.interruption import separate_workers
+from .resume.state import RunState
 from .schedule import noam_schedule
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.
@@ -108,6 +96,8 @@ class AiaynTrainer(Seq2SeqTrainer):
                 f"{type(self.model).__name__} has no generate(). Pass the arguments of its task, "
                 "such as ClassifierTrainingArguments, or predict_with_generate=False."
             )
+        if args.r_drop and self.compute_loss_func is not None:
+            raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
         # The loss is already a mean over all labels of an update. transformers 5.4 lets Accelerate
         # divide it by the number of batches once more; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
@@ -123,21 +113,20 @@ class AiaynTrainer(Seq2SeqTrainer):
             self.data_collator = padding_collator(self.processing_class, self.model, multiple_of)
         self.label_smoother = None  # the models smooth labels themselves
         self.meter = TokenMeter(self._has_target)
-        self.evaluation_loss = LossMeter()
+        self.evaluation_loss = LossMeter(shifts_labels=self._shifts_labels)
         self.divergence = DivergenceGuard(self)
-        self.interruption = InterruptionCallback()
         self.ema = EmaCallback(self.args.ema_decay)
-        self.resumption = Resumption(self)
+        self.run_state = RunState(self, speed=self.meter)
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar())
-        self.add_callback(self.interruption)
+        self.add_callback(self.run_state.interruption)
         if self.args.ema_decay:
             check_can_average(self)
             self.add_callback(self.ema)
-        self.add_callback(self.resumption)
+        self.add_callback(self.run_state)
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
@@ -159,44 +148,21 @@ class AiaynTrainer(Seq2SeqTrainer):
             self.model = self.call_model_init(kwargs.get("trial"))
         check_trained_dtype(self.model)
         warn_of_slow_training(self.args)
-        if self.args.should_save:
-            claim_folder(self.args.output_dir)
-        checkpoint = choose_checkpoint(self.args, resume_from_checkpoint)
-        self.resumption.start(checkpoint, self._settings())
-        self.ema.average = {}  # a run that ended with an error may have left one
-        if self.args.ema_decay and checkpoint is not None:
-            self.ema.load(checkpoint.folder)
-        if self.args.should_save:
-            forget_finish(self.args)
+        checkpoint = self.run_state.begin(resume_from_checkpoint)
+        self.ema.begin(checkpoint)
+        folder = None if checkpoint is None else str(checkpoint)
         try:
-            folder = None if checkpoint is None else str(checkpoint.folder)
-            output = super().train(folder, *args, **kwargs)
+            with _tied_weights_once(self.model):
+                output = super().train(folder, *args, **kwargs)
         finally:
-            self.interruption.restore()
+            self.run_state.interruption.restore()
         return output._replace(training_loss=output.metrics["train_loss"])
-
-    def _settings(self) -> dict[str, Any]:
-        datasets = {"training": self.train_dataset, "validation": self.eval_dataset}
-        return run_settings(self.args, self.model, datasets)
-
-    def _hp_search_setup(self, trial: Any) -> None:
-        """Apply a trial's values, which its checkpoints note."""
-        super()._hp_search_setup(trial)
-        if trial is not None:
-            self.resumption.settings = self._settings()
-
-    def _load_callback_state(self) -> None:
-        """Restore callbacks. One that the checkpoint does not know starts anew."""
-        super()._load_callback_state()
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, ExportableState):
-                self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the library's values, with no epochs to train if the run is complete."""
         epochs, *others = super().set_initial_training_values(*args, **kwargs)
         max_steps = others[-1]
-        return (0 if self.resumption.is_complete(max_steps) else epochs, *others)
+        return (0 if self.run_state.is_complete(max_steps) else epochs, *others)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
@@ -216,18 +182,14 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """The library's batches of all examples; an interruption does not end their workers."""
-        return separate_workers(super().get_eval_dataloader(eval_dataset))
+        with _all_in_order(self.args):
+            return separate_workers(super().get_eval_dataloader(eval_dataset))
 
-    def _get_dataloader(
-        self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any
-    ) -> Any:
-        """The library's batches; dataloader_drop_last applies only to training."""
-        drops_last = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = drops_last and is_training
-        try:
-            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
-        finally:
-            self.args.dataloader_drop_last = drops_last
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """The library's batches of all examples."""
+        with _all_in_order(self.args):
+            loader: DataLoader[Any] = super().get_test_dataloader(test_dataset)
+            return loader
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         """Batches of similar length in random order, where that is the strategy."""
@@ -239,10 +201,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         lengths = token_lengths(dataset, PAIR if self._has_target else TEXT)
         return LengthGroups(lengths, size, args.order_seed)
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler[int] | None:
-        """Keep the order: references, or the texts of predictions, may be a list in this order."""
-        return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None
-
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer that optim names, muon among them."""
         if self.args.optim == MUON and self.optimizer is None:
@@ -253,11 +211,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
-        """The schedule that lr_scheduler_type names, noam among them.
-
-        Raises:
-            ValueError: lr_scheduler_kwargs do not fit the schedule.
-        """
+        """The schedule that lr_scheduler_type names, noam among them."""
         if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
             self.lr_scheduler: LRScheduler | None = noam_schedule(
                 optimizer or self.optimizer,
@@ -265,14 +219,7 @@ class AiaynTrainer(Seq2SeqTrainer):
                 self.args.get_warmup_steps(num_training_steps),
             )
             self._created_lr_scheduler = True
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        except TypeError as error:  # of the function that makes the schedule
-            name = SchedulerType(self.args.lr_scheduler_type).value
-            raise ValueError(
-                f"lr_scheduler_kwargs={self.args.lr_scheduler_kwargs} do not fit "
-                f"lr_scheduler_type={name!r}: {error}."
-            ) from error
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -281,31 +228,20 @@ class AiaynTrainer(Seq2SeqTrainer):
         if not model.training:
             # The library would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
-        else:
-            inputs = inputs | {"label_smoothing_factor": self.args.label_smoothing_factor}
-            if self._predicts_tokens:
-                # A loss function that the user passes reads logits.
-                inputs |= {"use_cache": False, "skip_logits": self.compute_loss_func is None}
-        if self.args.r_drop and model.training:
-            return self._r_drop_loss(model, inputs, *args, **kwargs)
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
-    def _r_drop_loss(
-        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Tensor | tuple[Tensor, Any]:
-        if self.compute_loss_func is not None:
-            raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        options: dict[str, Any] = {"label_smoothing_factor": self.args.label_smoothing_factor}
+        if self._predicts_tokens:
+            has_function = self.compute_loss_func is not None or self.args.r_drop > 0
+            options |= {"use_cache": False, "skip_logits": not has_function}  # it reads logits
+        if not self.args.r_drop:
+            return super().compute_loss(partial(model, **options), inputs, *args, **kwargs)
+        smoothing = self.args.label_smoothing_factor
         self.compute_loss_func = partial(
-            r_drop_loss,
-            weight=self.args.r_drop,
-            label_smoothing_factor=self.args.label_smoothing_factor,
+            r_drop_loss, weight=self.args.r_drop, label_smoothing_factor=smoothing
         )
         try:
-            inputs = repeated(inputs)
-            inputs.pop("skip_logits", None)
-            if self._shifts_labels:
-                inputs["labels"] = shift_left(inputs["labels"])
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            inputs = repeated(inputs, shifts_labels=self._shifts_labels)
+            return super().compute_loss(partial(model, **options), inputs, *args, **kwargs)
         finally:
             self.compute_loss_func = None
 
@@ -321,9 +257,13 @@ class AiaynTrainer(Seq2SeqTrainer):
         with explained_out_of_memory(self.state.global_step + 1, inputs):
             loss = super().training_step(model, inputs, *args, **kwargs)
         self.divergence.add(loss)
-        if self.accelerator.sync_gradients:  # the last batch of an update
-            self.divergence.check(model)
         return loss
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        """The norm of an update's gradients, before clipping; a bad one stops the run."""
+        norm = super()._get_grad_norm(*args, **kwargs)
+        self.divergence.check(norm)
+        return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the speed to each training loss, and values of the whole run to the summary."""
@@ -332,7 +272,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         if "total_flos" in logs:  # the summary
             # The library divides the whole run's loss by the updates of this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
-            logs["seconds_of_all_starts"] = round(self.resumption.seconds(), 1)
+            logs["seconds_of_all_starts"] = round(self.run_state.clock.seconds(), 1)
             if self._max_tokens is not None:
                 # The library computes it from a fixed number of sentences in a batch.
                 logs.pop("train_samples_per_second", None)
@@ -365,8 +305,7 @@ class AiaynTrainer(Seq2SeqTrainer):
                 model, inputs, prediction_loss_only, *args, **kwargs
             )
         if loss is not None and "labels" in inputs:
-            targets = inputs["labels"]
-            self.evaluation_loss.add(loss, shift_left(targets) if self._shifts_labels else targets)
+            self.evaluation_loss.add(loss, inputs["labels"])
         return loss, predictions, labels
 
     def evaluation_loop(
@@ -388,25 +327,18 @@ class AiaynTrainer(Seq2SeqTrainer):
     def _evaluate(
         self, *args: Any, skip_scheduler: bool = False, **kwargs: Any
     ) -> dict[str, float]:
-        """Evaluate during training; without scores if a signal stops it.
+        """Evaluate during training. If a signal stops it, save, and end the process.
 
         A resumed run does not repeat the evaluation of eval_on_start: it would count for patience.
         """
-        if skip_scheduler and self.resumption.is_resumed:
+        if skip_scheduler and self.run_state.is_resumed:
             return {}
         started = time.perf_counter()
         try:
-            with self.interruption.stoppable_evaluation():
+            with self.run_state.stoppable_evaluation():
                 return super()._evaluate(*args, skip_scheduler=skip_scheduler, **kwargs)
-            return {}
         finally:
             self.meter.pause(time.perf_counter() - started)
-
-    def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
-        """Compare scores with the best so far; a run that is stopping saves without scores."""
-        if not metrics and self.interruption.is_stopping:
-            return True
-        return super()._determine_best_metric(metrics, *args, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder into which the library writes checkpoints, and where it deletes old ones."""
@@ -414,26 +346,11 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         started = time.perf_counter()
-        unfinished = Path(self._get_output_dir(trial))
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        output_dir = unfinished.parent
-        is_writer = self.args.should_save
-        settings = self.resumption.settings
-        with new_checkpoint(output_dir, name, settings) if is_writer else nullcontext():
-            self.accelerator.wait_for_everyone()  # until the folder exists
+        with self.run_state.new_checkpoint(Path(self._get_output_dir(trial)).parent) as folder:
             super()._save_checkpoint(model, trial)
             if self.args.ema_decay:
                 with self.ema.averaged_weights(self.model):
-                    self.save_model(str(unfinished / name / EMA_FOLDER), _internal_call=True)
-            self.resumption.save(unfinished / name)
-            note_best_checkpoint(self.state, output_dir, name)
-            if is_writer:
-                self.state.save_to_json(str(unfinished / name / TRAINER_STATE_NAME))
-            self.accelerator.wait_for_everyone()  # until all have written their files
-        if is_writer:
-            kept = {Path(self.state.best_model_checkpoint or "").name}
-            delete_old_checkpoints(output_dir, self.args.save_total_limit, name, kept)
-        self.accelerator.wait_for_everyone()
+                    self.save_model(str(folder / EMA_FOLDER), _internal_call=True)
         self.meter.pause(time.perf_counter() - started)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -441,43 +358,41 @@ class AiaynTrainer(Seq2SeqTrainer):
         folder = Path(output_dir or self.args.output_dir)
         # A checkpoint's folder is unfinished as a whole; only one process replaces files.
         is_whole = _internal_call or not self.args.should_save
-        try:
-            with nullcontext(folder) if is_whole else replaced_files(folder, WEIGHTS) as target:
-                self._write_model(target)
-                if not is_whole and (folder / "README.md").exists():
-                    # PEFT writes a card of its own.
-                    (target / "README.md").unlink(missing_ok=True)
-        except OSError:
-            raise
-        except Exception as error:  # each library reports a full disk by a type of its own
-            raise OSError(f"Could not save the model in {folder}: {error}.") from error
-
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
-    ) -> None:
-        """Save weights, a tied matrix once: FSDP2 collects a copy of it for each of its names."""
-        if state_dict:
-            source_of = getattr(self.model, "all_tied_weights_keys", {})
-            state_dict = {
-                name: each
-                for name, each in state_dict.items()
-                if source_of.get(name) not in state_dict
-            }
-        super()._save(output_dir, state_dict)
-
-    def _write_model(self, folder: Path) -> None:
-        super().save_model(str(folder), _internal_call=True)
-        if self.target_tokenizer is not None and self.args.should_save:
-            self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+        target = nullcontext(folder) if is_whole else replaced_files(folder, WEIGHTS)
+        with _tied_weights_once(self.model), target as target_folder:
+            super().save_model(str(target_folder), _internal_call=True)
+            if self.target_tokenizer is not None and self.args.should_save:
+                self.target_tokenizer.save_pretrained(target_folder / TARGET_TOKENIZER_FOLDER)
+            if target_folder != folder and (folder / "README.md").exists():
+                # PEFT writes a card of its own.
+                (target_folder / "README.md").unlink(missing_ok=True)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train an epoch, after an evaluation that a signal postponed, which may end the run."""
-        self.resumption.evaluate_if_due()
+        """Train an epoch, unless an evaluation that a signal had postponed ended the run."""
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Tied weights are saved under one name: their other names are not missing."""
-        tied = self.model.all_tied_weights_keys
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+@contextmanager
+def _all_in_order(args: RunArguments) -> Iterator[None]:
+    """Let the library make batches of all examples, in the order of their references."""
+    kept = args.dataloader_drop_last, args.train_sampling_strategy
+    args.dataloader_drop_last, args.train_sampling_strategy = False, "sequential"
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last, args.train_sampling_strategy = kept
+
+
+@contextmanager
+def _tied_weights_once(model: Any) -> Iterator[None]:
+    """Let the library save tied weights under one name, and miss no other name when it loads.
+
+    FSDP2 collects a copy of a tied matrix for each of its names.
+    """
+    kept = model._keys_to_ignore_on_save
+    model._keys_to_ignore_on_save = [*model.all_tied_weights_keys]
+    try:
+        yield
+    finally:
+        model._keys_to_ignore_on_save = kept

@@ -25,50 +25,43 @@ from ...saved.whole_files import delete_folder, new_folder
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.json"
-# With less free space than this, a failed write is reported as a full disk.
-FULL_DISK_BYTES = 2**24
+# Holds what the run keeps over a resume.
+RUN_STATE_FILE = "run_state.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint and the settings of its run."""
+    """A verified checkpoint."""
 
     folder: Path
-    settings: dict[str, Any]
+
+    def read_state(self) -> dict[str, Any]:
+        """What the run kept: its "settings", and the "states" of its processes."""
+        return read_json_object(self.folder / RUN_STATE_FILE)
 
 
 @contextmanager
-def new_checkpoint(output_dir: Path, name: str, settings: dict[str, Any]) -> Iterator[Path]:
+def new_checkpoint(output_dir: Path, name: str) -> Iterator[Path]:
     """Write a checkpoint's files into the folder that this yields; the saving process enters it.
 
     Raises:
         OSError: The checkpoint cannot be written; nothing of it is left.
     """
-    free = FULL_DISK_BYTES
-    try:
-        # There may be one of this name: of a stop at the same update, or a damaged one.
-        with new_folder(output_dir / name, replaces=True) as unfinished:
-            try:
-                yield unfinished
-                write_manifest(unfinished, settings)
-            except Exception:
-                free = shutil.disk_usage(output_dir).free  # before the files are deleted
-                raise
-    except Exception as error:  # each library reports a full disk by a type of its own
-        is_full = free < FULL_DISK_BYTES or "No space left" in str(error)
-        is_named = isinstance(error, OSError | ValueError)
-        cause = str(error) if is_named else f"{type(error).__name__}: {error}"
-        cause, remedy = (
-            ("No space left on device", "Free some space") if is_full else (cause, "Correct this")
-        )
-        raise OSError(
-            f"Could not save {name} in {output_dir}: {cause}. Its files were deleted, and earlier "
-            f"checkpoints are unchanged. {remedy}, then resume with --resume auto."
-        ) from error
+    # There may be one of this name: of a stop at the same update, or a damaged one.
+    with new_folder(output_dir / name, replaces=True) as unfinished:
+        try:
+            yield unfinished
+            write_manifest(unfinished)
+        except Exception as error:  # each library reports a full disk by a type of its own
+            free = shutil.disk_usage(output_dir).free // 2**20
+            raise OSError(
+                f"Could not save {name} in {output_dir}, where {free} MiB are free: {error!r}. "
+                "Earlier checkpoints are unchanged. Correct this, then resume with --resume auto."
+            ) from error
 
 
-def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the sizes and hashes of a folder's files, and a run's settings, into manifest.json."""
+def write_manifest(folder: Path) -> None:
+    """Write the sizes and hashes of a folder's files into manifest.json."""
     files = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
@@ -77,8 +70,7 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    content = json.dumps({"files": files, "settings": settings}, indent=2)
-    (folder / MANIFEST_FILE).write_text(content + "\n", "utf-8")
+    (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=2) + "\n", "utf-8")
 
 
 def check_checkpoint(folder: Path) -> Checkpoint:
@@ -94,12 +86,10 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         )
     try:
         manifest = read_json_object(folder / MANIFEST_FILE)
-        files = {name: (each["bytes"], each["sha256"]) for name, each in manifest["files"].items()}
+        files = {name: (file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
     except FileNotFoundError:
-        raise ValueError(
-            f"{folder}: {MANIFEST_FILE} is missing, so the checkpoint is incomplete."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{folder}: {MANIFEST_FILE} is missing.") from None
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{folder}: {MANIFEST_FILE} is damaged ({error!r}).") from error
     for name, (size, checksum) in files.items():
         path = folder / name
@@ -109,7 +99,7 @@ def check_checkpoint(folder: Path) -> Checkpoint:
             raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}.")
         if _sha256(path) != checksum:
             raise ValueError(f"{folder}: {name} has another checksum than when it was written.")
-    return Checkpoint(folder, manifest.get("settings", {}))
+    return Checkpoint(folder)
 
 
 def _sha256(path: Path) -> str:
@@ -122,10 +112,11 @@ def list_checkpoints(output_dir: Path) -> list[Path]:
     pattern = rf"{PREFIX_CHECKPOINT_DIR}-(0|[1-9][0-9]*)"  # as the library writes N, without zeros
     paths = output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
     folders = (path for path in paths if re.fullmatch(pattern, path.name) and path.is_dir())
-    return sorted(folders, key=_update_of)
+    return sorted(folders, key=update_of)
 
 
-def _update_of(folder: Path) -> int:
+def update_of(folder: Path) -> int:
+    """The update after which a checkpoint was saved."""
     return int(folder.name.rpartition("-")[2])
 
 
@@ -151,32 +142,29 @@ def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
             check_checkpoint(folder)
         except ValueError:
             continue
-        if resumed is None:
-            raise ValueError(
-                f"Cannot start from the beginning: {output_dir} already holds {folder.name}. "
-                "Resume it with --resume auto, delete or move it, or give a new --output_dir."
-            )
+        how = "start from the beginning" if resumed is None else f"resume from {resumed}"
         raise ValueError(
-            f"Cannot resume from {resumed}: the newer checkpoint {folder} lies in the output "
-            f"folder. Delete or move it, or give a new --output_dir with --resume {resumed}."
+            f"Cannot {how}: the newer checkpoint {folder} lies in the output folder. Resume it "
+            "with --resume auto, delete or move it, or give a new --output_dir."
         )
 
 
 def delete_old_checkpoints(
-    output_dir: Path, limit: int | None, written: str, kept: set[str]
+    output_dir: Path, limit: int | None, written: str, best: str | None
 ) -> None:
     """Delete the oldest checkpoints beyond limit; without a positive limit, none.
 
-    Folders without a manifest do not count. The newly written checkpoint and those named in kept
-    are never deleted. Checkpoints of later updates than the new one are deleted first: they must
-    be damaged, because the run resumed before them.
+    Folders without a manifest do not count. The newly written checkpoint and the best one are never
+    deleted. Checkpoints of later updates than the new one are deleted first: they must be damaged,
+    because the run resumed before them.
     """
-    complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
     if limit is None or limit <= 0:
         return
-    update = _update_of(output_dir / written)
-    deletable = [path for path in complete if path.name not in kept | {written}]
-    deletable.sort(key=lambda path: _update_of(path) < update)
+    complete = [path for path in list_checkpoints(output_dir) if (path / MANIFEST_FILE).is_file()]
+    update = update_of(output_dir / written)
+    kept = {written, Path(best or "").name}
+    deletable = [path for path in complete if path.name not in kept]
+    deletable.sort(key=lambda path: update_of(path) < update)
     for path in deletable[: max(0, len(complete) - limit)]:
         delete_folder(path)
 
@@ -195,12 +183,8 @@ def choose_checkpoint(
     name = args.resume if given is None else given
     if name is True or name == "auto":
         newest = newest_whole_checkpoint(output_dir)
-        # Earlier versions renamed checkpoints newer than the one that a run resumed from.
-        has_renamed = any(output_dir.glob(f"abandoned-*{PREFIX_CHECKPOINT_DIR}-*"))
-        if newest is None and (name is True or has_renamed):
-            name_it = "Name one of the abandoned-* folders: --resume FOLDER."
-            hint = name_it if has_renamed else "Start without resume, or name another folder."
-            raise ValueError(f"No intact checkpoint in output_dir {output_dir}. {hint}")
+        if newest is None and name is True:
+            raise ValueError(f"No intact checkpoint in output_dir {output_dir}.")
         return newest
     folder = Path(name) if name else None
     checkpoint = None if folder is None else check_checkpoint(folder)

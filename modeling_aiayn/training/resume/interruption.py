@@ -79,6 +79,14 @@ class InterruptionCallback(TrainerCallback):
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
 
+    def state_dict(self) -> dict[str, bool]:
+        """Whether the run must evaluate before its next update."""
+        return {"is_evaluation_due": self.is_evaluation_due}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        """Restore what `state_dict` returned."""
+        self.is_evaluation_due = state["is_evaluation_due"]
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._received_at = number, time.monotonic()
@@ -106,7 +114,7 @@ class InterruptionCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Handle signals; only a process's main thread can."""
         self.received = self._agreed = None
-        self._is_evaluating = False
+        self.is_evaluation_due = False
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 is_ignored = signal.getsignal(number) == signal.SIG_IGN
@@ -114,7 +122,7 @@ class InterruptionCallback(TrainerCallback):
                     self._former[number] = signal.signal(number, self._receive)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make all processes save and stop if one has received a signal."""
+        """Save and stop if a process has received a signal."""
         # The last update ends its epoch, however many updates the epoch has.
         is_epoch_end = state.epoch == int(state.epoch) or state.global_step >= state.max_steps
         by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
@@ -135,17 +143,18 @@ class InterruptionCallback(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation within training; if a signal stops it, leave the block.
+        """Run the block, an evaluation within training, which a signal stops.
 
         Afterwards the random state is as before. So evaluations do not change what the model
         learns, and one that was stopped starts again from the same state.
+
+        Raises:
+            EvaluationInterrupted: A signal came; the evaluation is still due.
         """
         self._is_evaluating = True
         try:
             with kept_random_state():
                 yield
-        except EvaluationInterrupted:
-            self.is_evaluation_due = True
         finally:
             self._is_evaluating = False
 
@@ -155,7 +164,7 @@ class InterruptionCallback(TrainerCallback):
             return
         self._agreed = agreed_signal(self.received, args)
         if self.is_stopping:
-            control.should_save = control.should_training_stop = True
+            self.is_evaluation_due = True
             raise EvaluationInterrupted
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -184,16 +193,13 @@ class InterruptionCallback(TrainerCallback):
 @contextmanager
 def kept_random_state() -> Iterator[None]:
     """Run the block, then set the random generators to their states from before it."""
-    python, numbers, processor = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    python, numbers = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numbers)
-        torch.set_rng_state(processor)
-        if accelerators:
-            torch.cuda.set_rng_state_all(accelerators)
 
 
 def agreed_signal(received: int | None, args: TrainingArguments) -> int | None:

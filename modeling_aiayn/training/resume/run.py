@@ -1,6 +1,5 @@
 """The life of a training run: its folder, the checkpoint that it resumes from, and its end."""
 
-import errno
 import json
 import logging
 import os
@@ -22,11 +21,11 @@ from ...data.parsing import read_json_object
 from ...saved.whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
 from .settings import (
-    LENGTH,
+    argument_values,
     check_model_settings,
-    check_same_flags,
-    is_more_patient,
-    run_flags,
+    check_same_run,
+    flag_values,
+    model_settings,
 )
 
 logger = logging.getLogger(__name__)
@@ -35,8 +34,9 @@ LOCK_FILE = ".lock"
 PID_FILE = ".pid"
 FINISHED_FILE = "finished.json"
 # Files that a run writes at its end, and that others may have written.
-REPORTS = ("README.md", "scores.json")
-PATIENCE = "early_stopping_patience"
+RESULTS = (CONFIG_NAME, ADAPTER_CONFIG_NAME, "README.md", "scores.json")
+# Fields of a configuration that are known only after a vocabulary has been built.
+OF_VOCABULARY = ("vocab_size", "decoder_vocab_size", "vocabulary_sha256")
 
 # The system releases a lock when its process ends, however that happens.
 _held: dict[Path, Any] = {}
@@ -65,9 +65,9 @@ class Run:
 
     def __init__(self, args: TrainingArguments, *flags: Any) -> None:
         self.args = args
-        self._flags = run_flags(args, *flags)  # now: data may be replaced while the run goes on
+        # Read now: data may be replaced while the run goes on.
+        self._settings = {"arguments": argument_values(args), "flags": flag_values(flags)}
         self.checkpoint: Checkpoint | None = None
-        check_not_a_file(args.output_dir)
         if args.resume is not None:
             check_no_other_model(Path(args.output_dir))
         if args.should_save:
@@ -81,34 +81,27 @@ class Run:
         path = Path(self.args.output_dir) / FINISHED_FILE
         if self.args.resume != "auto" or not path.is_file():
             return False
-        then, now = read_json_object(path), _length(self.args)
-        flags = then.pop("flags", {})
-        lengths = [then.get(name, 0 if name == PATIENCE else None) for name in LENGTH]
-        if not (isinstance(flags, dict) and all(isinstance(each, int | float) for each in lengths)):
+        before = read_json_object(path)
+        if not self._settings.keys() <= before.keys():
             raise ValueError(f"{path} is damaged. Restore it, or delete it and resume the run.")
-        if is_more_patient(now[PATIENCE], then.pop(PATIENCE, 0)):
+        if is_longer(before["arguments"], self._settings["arguments"]):
             return False
-        if _is_longer(then, now):
-            return False
-        check_same_flags(flags, self._flags)
+        check_same_run(before, self._settings)
         return True
 
     def _find_checkpoint(self) -> Checkpoint | None:
         folder = Path(self.args.output_dir)
-        if self.args.resume is None and (list_checkpoints(folder) or has_model(folder)):
-            raise ValueError(
-                f"output_dir {folder} already holds a run. Resume it with --resume auto, or give a "
-                "new --output_dir."
-            )
-        for name in REPORTS:
-            if self.args.resume is None and (folder / name).exists():
+        kept = [*list_checkpoints(folder), *(folder / name for name in RESULTS)]
+        for path in kept if self.args.resume is None else []:
+            if path.exists():
                 raise ValueError(
-                    f"output_dir {folder} holds {name}, which the run would overwrite. Give a new "
+                    f"output_dir {folder} already holds a run, or a file that a run would "
+                    f"overwrite, {path.name}. Resume the run with --resume auto, or give a new "
                     "--output_dir."
                 )
         checkpoint = choose_checkpoint(self.args)
         if checkpoint is not None:
-            check_same_run(checkpoint, folder)
+            check_same_folder(checkpoint, folder)
             logger.info("Resuming from %s.", checkpoint.folder)
         elif self.args.resume is not None and (folder / FINISHED_FILE).exists():
             raise ValueError(
@@ -123,13 +116,28 @@ class Run:
     def check_model(self, config: PreTrainedConfig) -> None:
         """Check that the model to build is the checkpoint's, before its vocabulary is known."""
         if self.checkpoint is not None:
-            check_model_settings(self.checkpoint.settings, config)
+            settings = model_settings(config)
+            for name in OF_VOCABULARY:
+                settings.pop(name, None)
+            check_model_settings(self.checkpoint.read_state()["settings"], settings)
 
     def finish(self) -> None:
         """Record that the run is finished; call this after everything else has been written."""
-        content = _length(self.args) | {"flags": self._flags}
-        text = json.dumps(content, indent=2) + "\n"
+        text = json.dumps(self._settings, indent=2) + "\n"
         write_file(Path(self.args.output_dir) / FINISHED_FILE, text)
+
+
+def is_longer(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a run has more updates or patience than the finished one.
+
+    max_steps overrides num_train_epochs. A run whose length is in the other unit counts as longer.
+    """
+    patience, steps = "early_stopping_patience", "max_steps"
+    if before[patience] and not 0 < now[patience] <= before[patience]:
+        return True
+    if max(before[steps], now[steps]) <= 0:
+        return bool(now["num_train_epochs"] > before["num_train_epochs"])
+    return bool(min(before[steps], now[steps]) <= 0 or now[steps] > before[steps])
 
 
 def has_model(folder: Path) -> bool:
@@ -146,7 +154,7 @@ def check_no_other_model(folder: Path) -> None:
         )
 
 
-def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
+def check_same_folder(checkpoint: Checkpoint, output_dir: Path) -> None:
     """Check that a checkpoint of another folder does not replace a model in output_dir."""
     if has_model(output_dir) and checkpoint.folder.parent.resolve() != output_dir.resolve():
         raise ValueError(
@@ -155,41 +163,23 @@ def check_same_run(checkpoint: Checkpoint, output_dir: Path) -> None:
         )
 
 
-def check_not_a_file(output_dir: str | Path) -> None:
-    """Check that output_dir is a folder, or can become one."""
-    if not str(output_dir):
-        raise ValueError("output_dir is empty. Give the folder of the run.")
-    if Path(output_dir).exists() and not Path(output_dir).is_dir():
-        raise NotADirectoryError(
-            f"output_dir is not a directory: {output_dir}. Give another --output_dir."
-        )
-
-
 def claim_folder(output_dir: str | Path) -> None:
     """Lock output_dir until this process ends, and delete checkpoints that were left unfinished."""
-    check_not_a_file(output_dir)
-    folder = Path(os.path.realpath(output_dir))  # resolve() raises an error for a loop of links
+    folder = Path(output_dir).resolve()
     if folder in _held:
         return
     pid_file = folder / PID_FILE
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         _held[folder] = _lock(folder / LOCK_FILE)
-        pid_file.write_text(f"{os.getpid()}\n", "utf-8")
     except (BlockingIOError, Timeout):
         owner = pid_file.read_text("utf-8").strip() if pid_file.is_file() else "unknown"
         raise OSError(
             f"output_dir is in use by pid {owner}: {output_dir}. Wait until that process has "
             "ended, or give another --output_dir."
         ) from None
-    except OSError as error:
-        raise OSError(
-            f"output_dir is not writable: {output_dir} ({error.strerror}). Give another one."
-        ) from error
-    # ".saving" is the name that earlier versions used.
-    left = [folder / ".saving"]
-    left += (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*")
-    for path in left:
+    pid_file.write_text(f"{os.getpid()}\n", "utf-8")
+    for path in (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -204,30 +194,10 @@ def _lock(path: Path) -> Any:
         lock.acquire(timeout=0)
         return lock
     file = path.open("a")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        is_taken = error.errno in (errno.EACCES, errno.EAGAIN)
-        raise BlockingIOError(error.errno, error.strerror) if is_taken else error from error
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
 
 
 def forget_finish(args: TrainingArguments) -> None:
     """Delete the record that the run is finished."""
     (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
-
-
-def _is_longer(then: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether a run is longer than the finished one; max_steps overrides num_train_epochs.
-
-    A run whose length is given in the other unit counts as longer.
-    """
-    before, after = then["max_steps"], now["max_steps"]
-    if max(before, after) <= 0:
-        return bool(now["num_train_epochs"] > then["num_train_epochs"])
-    return bool(min(before, after) <= 0 or after > before)
-
-
-def _length(args: TrainingArguments) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in LENGTH}
