@@ -89,7 +89,9 @@ def test_a_resumed_translation_has_the_same_settings(job, tokenizer, tmp_path):
     check_refused(r"partial holds the lines of a stopped run .* --resume auto", resume=False)
     check_refused(r"was written with columns=null, got 2\. Repeat the", settings={"columns": 2})
     check_refused("was written with .*content of .*prefixes", prefixes=None)
-    other = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+    model = small_model(vocab_size=len(tokenizer))
+    model.model.encoder.layers[0].fc1.bias.data[0] += 1
+    other = Translator(model, tokenizer)
     check_refused(
         "was written with the model=", partial(job.func, other, *job.args[1:], **job.keywords)
     )
