@@ -832,7 +832,10 @@ def test_a_folder_without_code_is_not_reloaded(run):
         (("--input", "x"), "Give either --text or --input, not both"),
         (("--alignment", ""), "An attention must be mean, LAYER or LAYER,HEAD, got ''"),
         (("--phrases", "a", "--do_sample", "true"), "need beam search: leave out do_sample"),
-        (("--engine", "ctranslate2", "--model", "none"), "directory: none. Write one with: aiayn"),
+        (
+            ("--engine", "ctranslate2", "--model", "none"),
+            "Write one with: aiayn export-ctranslate2",
+        ),
     ],
     ids=str,
 )

@@ -66,7 +66,8 @@ def test_a_stopped_translation_continues_after_its_whole_lines(job, tmp_path, co
     if count < len(TEXTS):
         with pytest.raises(KeyboardInterrupt):
             job(format_lines=stopping(count))
-        assert f"The lines written so far are in {tmp_path / 'out'}.partial" in caplog.text
+        kept = f"The lines written so far are in {tmp_path / 'out'}.partial"
+        assert (kept in caplog.text) == (count > 0)
         with (tmp_path / "out.partial").open("ab") as file:
             file.write(b"unfinished")
         assert sorted(files_of(tmp_path)) == ["out.partial", "out.partial.json"]

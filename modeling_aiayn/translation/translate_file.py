@@ -242,7 +242,7 @@ def _named_lines(partial: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if partial.is_file():
+        if partial.is_file() and partial.stat().st_size:
             logger.warning("The lines written so far are in %s.", partial)
         raise
 
