@@ -289,17 +289,10 @@ def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path)
     assert f"{folder} (float32): " in out
     assert float(re.search(r"scores within (\S+) nats", out)[1]) < 1e-5
     assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
-    several = ("--model", model_folder, model_folder, "--output", tmp_path / "several")
-    code, out, err = run("export_ctranslate2.py", *several)
-    assert (code, out) == (1, "") and "This command takes one --model, got 2." in err
-    for flags, message in (
-        (("--do_sample", "true"), "does not support do_sample"),
-        (("--file", tmp_path / "no"), "No such file"),
-    ):
-        to = ("--output", tmp_path / "wrong")
-        code, out, err = run("export_ctranslate2.py", "--model", model_folder, *to, *flags)
-        assert (code, out) == (1, "") and message in err
-        assert not (tmp_path / "wrong").exists()
+    wrong = ("--output", tmp_path / "wrong", "--do_sample", "true")
+    code, out, err = run("export_ctranslate2.py", "--model", model_folder, *wrong)
+    assert (code, out) == (1, "") and "does not support do_sample" in err
+    assert not (tmp_path / "wrong").exists()
     code, out, err = run(
         *("translate.py", "--engine", "ctranslate2", "--model", folder, "--text", "We see."),
         *("--max_length_factor", 0, "--max_length_offset", 3),

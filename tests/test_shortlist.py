@@ -188,16 +188,6 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
             ("--model", model_folder, *texts, "--output", output),
             "would overwrite",
         ),
-        (
-            "make_shortlist.py",
-            (*flags, "--model", model_folder, model_folder),
-            "This command takes one --model, got 2.",
-        ),
-        (
-            "translate.py",
-            ("--model", model_folder, "--engine", "ctranslate2", *texts),
-            "takes no other option than device, got shortlist",
-        ),
     ):
         code, _, err = run(script, *wrong)
         assert code == 1 and message in err
