@@ -240,12 +240,8 @@ def test_ctranslate2_export_names_the_unsupported_field(overrides, message):
 
 def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_path, model_folder):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
-    with pytest.raises(ValueError, match=r"must be one of float32, .*, got 'int3'"):
-        export_ctranslate2(translator, tmp_path / "new", "int3")
     (tmp_path / "kept").write_text("x")
-    with pytest.raises(
-        FileExistsError, match=r"exists and is not empty\. Give the name of a new folder"
-    ):
+    with pytest.raises(FileExistsError, match="exists and is not empty"):
         export_ctranslate2(translator, tmp_path, "float32")
     several = Translator([translator.model, translator.model], tokenizer)
     with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):

@@ -118,13 +118,13 @@ def test_a_hypothesis_s_score_is_its_forced_score(num_beams, normalization):
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_a_sentence_s_hypotheses_do_not_depend_on_its_batch(num_beams):
     engine = TorchEngine([small_model()])
-    sources = random_sources(count=64)
+    sources = random_sources(count=32)
     options = {"num_beams": num_beams, "max_length_offset": 9}
     together = search(engine, sources, **options)
     for size in (1, 7):
         apart = [
             found
-            for start in range(0, 64, size)
+            for start in range(0, 32, size)
             for found in search(engine, sources[start : start + size], **options)
         ]
         assert [best.token_ids for (best,) in apart] == [best.token_ids for (best,) in together]
