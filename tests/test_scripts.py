@@ -143,13 +143,6 @@ def test_an_interrupt_while_a_script_starts_exits_with_130(model_folder, seconds
     assert "Traceback" not in err and "KeyboardInterrupt" not in err
 
 
-def test_the_demo_needs_an_empty_folder(monkeypatch, capsysbinary, tmp_path):
-    (tmp_path / "mine.txt").write_text("")
-    code, _, err = run_aiayn(monkeypatch, capsysbinary, "demo", "--output_dir", str(tmp_path))
-    message = f"error: {tmp_path} is not empty. Delete it, or give another --output_dir.\n"
-    assert (code, err) == (1, message)
-
-
 @pytest.mark.parametrize("path", ["demo.yaml", "recipes/demo.yaml"])
 def test_a_recipe_is_found_in_the_package_unless_the_file_exists(monkeypatch, tmp_path, path):
     monkeypatch.chdir(tmp_path)

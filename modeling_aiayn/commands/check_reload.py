@@ -10,13 +10,34 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..saved.folders import check_directory, load_config
+from ..saved.folders import load_config
 from .command_line import parse_arguments
 from .flags import check_head
+
+# Arguments: a model folder, then sentences.
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+
+signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+sys.modules["modeling_aiayn"] = None  # any import of the package now raises ImportError
+folder, *texts = sys.argv[1:]
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(texts, padding=True, return_tensors="pt")
+target = Path(folder, "target_tokenizer")
+if target.is_dir():
+    tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=True)
+translations = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+print(f"Reloaded {type(model).__name__} with code from {folder}:")
+for text, translation in zip(texts, translations, strict=True):
+    print(f"  {text}\\n    -> {translation}")
+"""
 
 
 @dataclass
@@ -30,16 +51,14 @@ class ReloadFlags:
 def main() -> None:
     """Load and translate in a fresh process, and print what it prints."""
     (flags,) = parse_arguments(__doc__, ReloadFlags)
-    check_directory(flags.model)
     check_head(flags.model, "AiaynForConditionalGeneration")
     if not getattr(load_config(flags.model), "auto_map", None):
         raise ValueError(
             f"{flags.model} holds no code, so only this package can load it. Folders of `aiayn "
             "quantize` and the bundled models are of this kind."
         )
-    program = Path(__file__).with_name("reload_without_package.py")
-    # -P: the folder of the program must not be searched for imports.
-    command = [sys.executable, "-P", str(program), flags.model, *flags.text]
+    # -P: the working folder must not be searched for imports.
+    command = [sys.executable, "-P", "-c", PROGRAM, flags.model, *flags.text]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, encoding="utf-8", env=environment, check=False

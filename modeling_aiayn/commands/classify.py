@@ -35,23 +35,21 @@ class ClassifyFlags:
     batch_size: int = HfArg(default=32, help="Number of texts in a batch.")
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
 
-    def __post_init__(self) -> None:
-        if self.text is not None and self.input is not None:
-            raise ValueError("Give either --text or --input, not both.")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
-        check_head(self.model, "AiaynForSequenceClassification")
 
-    @property
-    def pool_size(self) -> int:
-        """Number of texts to read before the first answer: one if a person types them."""
-        is_dialogue = self.text is None and self.input is None and sys.stdin.isatty()
-        return 1 if is_dialogue else POOLED_BATCHES * self.batch_size
+def pool_size(flags: ClassifyFlags) -> int:
+    """Number of texts to read before the first answer: one if a person types them."""
+    is_dialogue = flags.text is None and flags.input is None and sys.stdin.isatty()
+    return 1 if is_dialogue else POOLED_BATCHES * flags.batch_size
 
 
 def main() -> None:
     """Read, classify, write."""
     (flags,) = parse_arguments(__doc__, ClassifyFlags)
+    if flags.text is not None and flags.input is not None:
+        raise ValueError("Give either --text or --input, not both.")
+    if flags.batch_size < 1:  # nothing would be read
+        raise ValueError(f"batch_size must be at least 1, got {flags.batch_size}.")
+    check_head(flags.model, "AiaynForSequenceClassification")
     model, tokenizer = load_with_tokenizer(AutoModelForSequenceClassification, flags.model)
     classifier = pipeline(
         "text-classification",
@@ -63,7 +61,7 @@ def main() -> None:
     if texts is None:
         texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
     stream = (clean_text(text) for text in texts)
-    predictions = classify(classifier, stream, flags.batch_size, flags.pool_size)
+    predictions = classify(classifier, stream, flags.batch_size, pool_size(flags))
     # A bar would break up results on the same screen. A bar that is shown passes no value for
     # `disable`, so that TQDM_DISABLE can hide it.
     hidden: dict[str, Any] = {"disable": True} if flags.text or sys.stdout.isatty() else {}

@@ -32,29 +32,16 @@ class CompletionFlags:
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
     seed: int = HfArg(default=42, help="Seed of the sampling.")
 
-    def __post_init__(self) -> None:
-        for name, least in (("new_tokens", 1), ("samples", 1), ("top_k", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature}.")
-        check_head(self.model, "AiaynForCausalLM")
-
-    @property
-    def sampling_options(self) -> dict[str, Any]:
-        """The options of generate() that choose the next token."""
-        if self.temperature == 0:
-            return {"do_sample": False}
-        return {"do_sample": True, "temperature": self.temperature, "top_k": self.top_k}
-
 
 def main() -> None:
     """Load, continue the text, write."""
     (flags,) = parse_arguments(__doc__, CompletionFlags)
+    check_head(flags.model, "AiaynForCausalLM")
     model, tokenizer = load_with_tokenizer(AutoModelForCausalLM, flags.model)
     model.eval().to(default_device(flags.device))
     set_seed(flags.seed)
-    texts = complete(
-        model, tokenizer, flags.text, flags.new_tokens, flags.samples, **flags.sampling_options
-    )
+    sampling: dict[str, Any] = {"do_sample": False}
+    if flags.temperature != 0:
+        sampling = {"do_sample": True, "temperature": flags.temperature, "top_k": flags.top_k}
+    texts = complete(model, tokenizer, flags.text, flags.new_tokens, flags.samples, **sampling)
     sys.stdout.write("\n\n---\n\n".join(texts) + "\n")

@@ -10,7 +10,6 @@ import importlib
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
@@ -36,8 +35,6 @@ def main() -> None:
     """Run the demo's commands, one after the other, in this process."""
     (flags,) = parse_arguments(__doc__, DemoFlags)
     folder = flags.output_dir
-    if Path(folder).is_dir() and any(Path(folder).iterdir()):
-        raise ValueError(f"{folder} is not empty. Delete it, or give another --output_dir.")
     _run_step("train-translation", "demo.yaml", "--output_dir", folder)
     _run_step("translate", "--model", folder, "--text", *SENTENCES)
     picture = f"{folder}/attention.png"
