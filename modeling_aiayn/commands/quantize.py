@@ -71,8 +71,9 @@ def main() -> None:
     before = load_translator(model)
     name = model.model[0]
     card = find_file(name, CARD, {}) if model.hub else Path(find_model(name), CARD)
-    written = export_int8(before, output.output, card)
-    sys.stdout.write(f"{output.output}: {written}\n")
+    size, in_float32 = export_int8(before, output.output, card), 4 * before.model.num_parameters()
+    sizes = f"{size / 1e6:.1f} MB; in float32 {in_float32 / 1e6:.1f} MB"
+    sys.stdout.write(f"{output.output}: {sizes}\n")
     if pairs is not None:
         translators = {"before": before, "int8": Translator.from_pretrained(output.output)}
         table = compare(pairs, translators, asdict(batch) | given_options(search))

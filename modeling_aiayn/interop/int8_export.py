@@ -1,7 +1,6 @@
 """Folders with weights in 8 bits, for `Translator`."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -34,26 +33,16 @@ translator = Translator.from_pretrained("{title}")  # of a repository: hub=True
 KEPT_METADATA = ("language", "license", "datasets", "base_model")
 
 
-@dataclass(frozen=True)
-class Int8Export:
-    """Sizes of the written weights, and of the same in float32, in bytes."""
-
-    size: int
-    float32_size: int
-
-    def __str__(self) -> str:
-        return f"{self.size / 1e6:.1f} MB; in float32 {self.float32_size / 1e6:.1f} MB"
-
-
-def export_int8(
-    translator: Translator, folder: str | Path, card: str | Path | None = None
-) -> Int8Export:
+def export_int8(translator: Translator, folder: str | Path, card: str | Path | None = None) -> int:
     """Write a model and its tokenizers as a folder that `Translator` opens.
 
     Args:
         translator: The model and its tokenizers.
         folder: The folder to create. It must not exist, or be empty.
         card: The model's own card. The new one has its languages, licence, data and base model.
+
+    Returns:
+        The size of the written weights in bytes.
 
     Raises:
         ValueError: The translator is an ensemble, or runs an exported model.
@@ -75,8 +64,7 @@ def export_int8(
             translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
         text = CARD.format(metadata=_metadata(card), title=Path(folder).resolve().name)
         write_file(unfinished / "README.md", text)
-        size = (unfinished / INT8_WEIGHTS_NAME).stat().st_size
-    return Int8Export(size, 4 * sum(weight.numel() for weight in model.parameters()))
+    return Path(folder, INT8_WEIGHTS_NAME).stat().st_size
 
 
 def _metadata(card: str | Path | None) -> str:
