@@ -220,21 +220,8 @@ def test_the_script_writes_a_folder_and_compares(run, model_folder, tmp_path):
     assert same.endswith(" of 3 sentences.")
     assert json.loads((output / "config.json").read_text()).get("auto_map") is None
     assert not list(output.glob("*.py"))
-    code, out, err = run("translate.py", "--model", output, "--text", TEXTS[0])
-    assert code == 0 and out.strip(), err
-    with (tmp_path / "t.en").open("a") as file:
-        file.write("The dog sees.\n")
-    code, _, err = run(
-        "quantize.py", *flags[:2], "--output", tmp_path / "b", "--file", tmp_path / "t"
-    )
-    assert code == 1 and "must have the same number of lines" in err
-    assert not (tmp_path / "b").exists()
-    for wrong, message in (
-        ((), f"{output} exists and is not empty"),
-        (("--file", tmp_path / "no", "--output", tmp_path / "b"), "No such file"),
-    ):
-        code, _, err = run("quantize.py", *flags, *wrong)
-        assert code == 1 and message in err
+    code, _, err = run("quantize.py", *flags)
+    assert code == 1 and f"{output} exists and is not empty" in err
 
 
 def test_a_model_of_the_hub_keeps_the_licence_of_its_card(run, hub, model_folder, tmp_path):
