@@ -315,14 +315,10 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
     assert again.target_tokenizer.get_vocab() == before.target_tokenizer.get_vocab()
 
 
-DAMAGE = {"config.json": b"[]", "source.spm": b"no model", "model.safetensors": b"no weights"}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_marian_folder_is_named(opus, tmp_path, name):
+def test_damaged_weights_of_marian_are_named(opus, tmp_path):
     folder = shutil.copytree(opus, tmp_path / "damaged")
-    (folder / name).write_bytes(DAMAGE[name])
-    with pytest.raises((OSError, ValueError), match=re.escape(str(folder))):
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(OSError, match=re.escape(str(folder))):
         read_marian(folder)
 
 
@@ -333,7 +329,7 @@ def test_pickled_weights_of_marian_run_no_code(opus, tmp_path):
     torch.save(weights, folder / "pytorch_model.bin")
     assert read_marian(folder).source_tokenizer is not None
     torch.save(weights | {"x": Harmful(tmp_path / "ran")}, folder / "pytorch_model.bin")
-    with pytest.raises((ValueError, OSError)):
+    with pytest.raises(pickle.UnpicklingError):
         read_marian(folder)
     assert not (tmp_path / "ran").exists()
 
