@@ -39,7 +39,7 @@ ROOMS = {
 
 
 def module_name(path: Path) -> str:
-    """modeling_aiayn/translation/engine.py is "translation.engine"; an __init__ is its folder."""
+    """modeling_aiayn/translation/pools.py is "translation.pools"; an __init__ is its folder."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -42,10 +42,9 @@ class AiaynTranslationPipeline(Pipeline):
         has_target = Path(folder, TARGET_TOKENIZER_FOLDER).is_dir()
         if target_tokenizer is None and (has_target or config.decoder_vocab_size is not None):
             # The revision of the model, which has perhaps another vocabulary than the newest one.
-            commit = getattr(config, "_commit_hash", None)
-            options = {"revision": commit} if commit else {}
+            revision = getattr(config, "_commit_hash", None) or "main"
             target_tokenizer = load_target_tokenizer(
-                folder, config, trust_remote_code=False, **options
+                folder, config, trust_remote_code=False, revision=revision
             )
         self.model: Any = convert_for_cpu(self.model)
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)

@@ -37,10 +37,9 @@ class SavedTranslationPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        place = {"subfolder": TARGET_TOKENIZER_FOLDER}
-        name, commit = self.model.name_or_path, getattr(self.model.config, "_commit_hash", None)
-        if commit:  # perhaps not the newest revision
-            place["revision"] = commit
+        name = self.model.name_or_path
+        revision = getattr(self.model.config, "_commit_hash", None) or "main"
+        place = {"subfolder": TARGET_TOKENIZER_FOLDER, "revision": revision}
         if target_tokenizer is None and name:
             file = "tokenizer_config.json"
             if cached_file(name, file, _raise_exceptions_for_missing_entries=False, **place):
