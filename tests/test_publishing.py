@@ -24,7 +24,7 @@ from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.commands.training_run import write_card
 from modeling_aiayn.pages.space import pinned_requirements
 from modeling_aiayn.saved.folders import model_files
-from modeling_aiayn.saved.publishing import files_to_publish, publish, renamed_card, upload
+from modeling_aiayn.saved.publishing import files_to_publish, publish, published_card, upload
 from modeling_aiayn.training.averaging import write_average
 
 
@@ -171,7 +171,7 @@ def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
     assert card.count('from_pretrained("me/translator"') == 2 and '"dogs"' not in card
     assert 'from_pretrained("dogs"' in (run / "README.md").read_text()
     (run / "README.md").write_text('# lora\ntranslator = Translator.from_pretrained("lora")\n')
-    adapter = renamed_card(run, "me/lora", hub=True)
+    adapter = published_card(run, "me/lora")
     assert 'Translator.from_pretrained("me/lora", hub=True)' in adapter
 
 

@@ -16,7 +16,6 @@ from torch import distributed
 from transformers import HfArgumentParser, TrainingArguments
 
 from ..data.parsing import parse_yaml
-from ..saved.memory import is_out_of_memory
 from ..tokenization import is_tokenizer_failure
 from .streams import STREAMS, protect_streams
 
@@ -199,6 +198,8 @@ def _explanation(error: BaseException) -> str | None:
             "Another process of this run has ended, so this one ends too. If that process printed "
             "an error, it says why; otherwise it was killed, perhaps for lack of memory."
         )
+    from ..training.failures import is_out_of_memory  # slow, and seldom needed
+
     if is_out_of_memory(error):
         return (
             f"Out of memory ({error}). Lower --batch_size, --max_tokens_per_batch or "

@@ -65,7 +65,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
 def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAdd]:
     """The files of a finished run's folder; the example in its card names the repository."""
     files = files_to_publish(folder)
-    card = renamed_card(Path(folder), repo_id, hub=True).encode()
+    card = published_card(Path(folder), repo_id).encode()
     return [
         CommitOperationAdd(path.relative_to(folder).as_posix(), card if path.name == CARD else path)
         for path in files
@@ -131,16 +131,12 @@ def upload(
     return str(commit.commit_url)
 
 
-def renamed_card(folder: Path, new_name: str, hub: bool = False) -> str:
-    """A folder's model card, with another folder or, with hub, a repository in its example.
-
-    The example names the model as the card's title does.
-    """
+def published_card(folder: Path, repo_id: str) -> str:
+    """A folder's model card, with a repository in its example, which names the title's model."""
     card = (folder / CARD).read_text("utf-8")
     title = re.search(r"^# ([^:\n]+)", card, re.MULTILINE)
-    name = title[1].strip() if title else folder.resolve().name
-    if hub:  # an adapter of a local model, which is now a repository
-        local = f'Translator.from_pretrained("{name}")'
-        card = card.replace(local, f'Translator.from_pretrained("{new_name}", hub=True)')
-    calls = rf'(from_pretrained\(|pipeline\("[a-z-]+", )"{re.escape(name)}"'
-    return re.sub(calls, lambda call: f'{call[1]}"{new_name}"', card)
+    name = re.escape(title[1].strip() if title else folder.resolve().name)
+    # An adapter of a local model, which is now a repository.
+    card = re.sub(rf'(Translator.from_pretrained\("{name}")\)', r"\1, hub=True)", card)
+    calls = rf'(from_pretrained\(|pipeline\("[a-z-]+", )"{name}"'
+    return re.sub(calls, lambda call: f'{call[1]}"{repo_id}"', card)

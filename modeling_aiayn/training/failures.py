@@ -1,6 +1,7 @@
 """Errors that end a run: divergence, and a batch that does not fit into memory."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from ..saved.memory import is_out_of_memory
 from .resume.checkpoints import newest_whole_checkpoint
 
 # Training has diverged if its loss is this many times the loss of random guessing.
 DIVERGED_LOSS_RATIO = 10.0
+# The messages of GPUs and CPUs that lack memory.
+OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
 class TrainingDivergedError(ValueError):
@@ -39,6 +41,12 @@ class BatchTooLargeError(ValueError):
             "--max_tokens_per_batch or --per_device_train_batch_size, and raise "
             "--gradient_accumulation_steps by the same factor."
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was not enough, on a CPU or on an accelerator."""
+    is_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError) or is_torch
 
 
 @contextmanager
