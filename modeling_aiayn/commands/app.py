@@ -13,6 +13,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
+from ..documents.formats import FORMATS
 from ..saved.loading import check_package, find_model
 from .command_line import parse_arguments
 from .flags import (
@@ -90,7 +91,7 @@ def main() -> None:
         max_waiting=100,
     )
     check_package("gradio", "app")
-    check_package("sentencex", "documents")
+    FORMATS["text"].check_packages()
     open_port(server).close()  # gradio's own error names things that a user does not have
     page = make_page(model, source, server.max_characters, flags.examples)
     from ..pages.parts import LAUNCH_OPTIONS
