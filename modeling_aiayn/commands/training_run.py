@@ -23,6 +23,8 @@ from .command_line import typed_command
 
 # Templates of cards: one for each task of the Hub, and how the model was trained, which ends each.
 CARDS = Path(__file__).parent.parent / "cards"
+# The entry of a log with the training time.
+SECONDS = "seconds_of_all_starts"
 # The licence of a model that was trained from scratch.
 LICENSE = "apache-2.0"
 
@@ -96,6 +98,8 @@ def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) 
     if (start := report.start_from) is not None:
         name = start if report.hub else Path(start).resolve().name
         base = {"base_model": name, "license": _license(find_model(start), report.hub)}
+    log = reversed(state.log_history)
+    seconds = next((entry[SECONDS] for entry in log if SECONDS in entry), 0.0)
     facts = {
         **vars(report),
         "example": json.dumps(report.example, ensure_ascii=False),
@@ -105,7 +109,7 @@ def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) 
         "command": without_folders(command),
         "updates": f"{state.global_step:,}",
         "epochs": state.epoch or 0.0,
-        "minutes": round(_training_seconds(state.log_history) / 60),
+        "minutes": round(seconds / 60),
         "hardware": _hardware(),
         "seed": args.seed,
         "kept": _kept_weights(trainer),
@@ -191,13 +195,9 @@ def _license(base: str | Path, hub: bool) -> str:
 
 def _parameters(trainer: AiaynTrainer, report: Report) -> int:
     """The number of parameters; merging removes those of an adapter."""
-    names = dict(trainer.model.named_parameters())
     is_merged = report.facts.get("is_merged", False)
-    return sum(
-        parameter.numel()
-        for name, parameter in names.items()
-        if not (is_merged and "lora_" in name)
-    )
+    parameters = trainer.model.named_parameters()
+    return sum(values.numel() for name, values in parameters if not (is_merged and "lora_" in name))
 
 
 def _kept_weights(trainer: AiaynTrainer) -> str:
@@ -208,11 +208,6 @@ def _kept_weights(trainer: AiaynTrainer) -> str:
     # The best step of the run may not have been saved.
     is_best_step = state.best_model_checkpoint.endswith(f"-{state.best_global_step}")
     return f"{best} ({state.best_metric:.2f})" if is_best_step else f"{best} of those saved"
-
-
-def _training_seconds(log_history: list[dict[str, Any]]) -> float:
-    summaries = [entry for entry in log_history if "seconds_of_all_starts" in entry]
-    return summaries[-1]["seconds_of_all_starts"] if summaries else 0.0
 
 
 def _hardware() -> str:
