@@ -1,6 +1,9 @@
 """Loaders of batches: padding, and batches with at most a number of tokens."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .arguments import AiaynTrainingArguments
-from .batches import PAIR, TokenBatches, padded_lengths, token_lengths
+from .arguments import AiaynTrainingArguments, RunArguments
+from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
+from .resume.interruption import SIGNALS
 
 
 def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -26,6 +30,33 @@ def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
         yield sampler
         inner = getattr(sampler, "batch_sampler", None)
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
+
+
+def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Start a loader's workers in process groups of their own, and return the loader.
+
+    torchrun and terminals send a signal to the trainer's whole group. It would end the workers, but
+    the trainer needs their batches to finish the update before it saves. Workers in groups of their
+    own end when the trainer ends.
+    """
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
+    if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
+        inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
+        if inner.persistent_workers:
+            # Their seed is drawn once, and once more when a run resumes. With a generator of their
+            # own the draw leaves the random state of the run as it is.
+            inner.generator = torch.Generator().manual_seed(torch.initial_seed())
+    return loader
+
+
+def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
+    # Some schedulers signal every process of a job. The trainer ends its workers by SIGTERM.
+    for number in set(SIGNALS) - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
+    if then is not None:
+        then(worker)
 
 
 class TensorCollator:
@@ -82,6 +113,13 @@ def check_has_batches(loader: DataLoader[Any]) -> None:
             f"There is no batch in the {len(loader.dataset)} training examples. Check the files "
             "and --max_length, or leave dataloader_drop_last out."
         )
+
+
+def length_groups(dataset: Dataset, args: RunArguments, *, has_target: bool) -> LengthGroups:
+    """Batches of a fixed number of examples of similar length, in random order."""
+    size = args.train_batch_size * args.gradient_accumulation_steps
+    lengths = token_lengths(dataset, PAIR if has_target else TEXT)
+    return LengthGroups(lengths, size, args.order_seed)
 
 
 def token_batch_loader(

@@ -1,21 +1,18 @@
 """Signals that ask a run to stop: save at the end of the update, then stop."""
 
 import logging
-import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
@@ -30,33 +27,6 @@ SIGNALS = tuple(
 )
 # A second signal within this time is taken for a copy of the first one.
 ECHO_SECONDS = 2.0
-
-
-def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Start a loader's workers in process groups of their own, and return the loader.
-
-    torchrun and terminals send a signal to the trainer's whole group. It would end the workers, but
-    the trainer needs their batches to finish the update before it saves. Workers in groups of their
-    own end when the trainer ends.
-    """
-    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
-    if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
-        inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
-        if inner.persistent_workers:
-            # Their seed is drawn once, and once more when a run resumes. With a generator of their
-            # own the draw leaves the random state of the run as it is.
-            inner.generator = torch.Generator().manual_seed(torch.initial_seed())
-    return loader
-
-
-def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
-    if hasattr(os, "setpgrp"):  # not on Windows
-        os.setpgrp()
-    # Some schedulers signal every process of a job. The trainer ends its workers by SIGTERM.
-    for number in set(SIGNALS) - {signal.SIGTERM}:
-        signal.signal(number, signal.SIG_IGN)
-    if then is not None:
-        then(worker)
 
 
 class EvaluationInterrupted(Exception):
