@@ -442,7 +442,7 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     (tmp_path / "pairs.tsv").write_text(pairs)
     (tmp_path / "out.txt").write_text("eins\n")
     code, _, err = run("evaluate_translation.py", *files)
-    assert code == 1 and "length" in err
+    assert code == 1 and "number of rows" in err
     code, _, err = run("evaluate_translation.py", "--file", tmp_path / "pairs.tsv")
     assert code == 1 and "Give either --model or --hypotheses" in err
 
