@@ -177,10 +177,6 @@ def test_attention_dropout_is_off_in_evaluation():
     torch.testing.assert_close(evaluation, again)
 
 
-def test_hand_written_attention_is_the_default():
-    assert small_model().config._attn_implementation == "eager"
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_flex_attention_generates_with_a_static_cache(batch):

@@ -1,7 +1,6 @@
 """The training ecosystem treats our models as its own: Trainer, Accelerate, PEFT, export, int8."""
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -209,17 +208,6 @@ def test_adapters_of_transformers_are_saved_and_loaded(cls, tmp_path, batch):
     torch.testing.assert_close(later(**inputs).logits, expected)
 
 
-def test_dynamic_int8(model, batch):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch moves this to torchao, which says the same
-        quantized = torch.ao.quantization.quantize_dynamic(
-            copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8
-        )
-        ours, theirs = quantized(**batch).logits, model(**batch).logits
-        assert 0 < (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
-        assert quantized.generate(batch["input_ids"], max_new_tokens=3).shape[0] == 2
-
-
 @pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}], ids=str)
 @pytest.mark.parametrize("size", [38, 29])
 def test_vocabulary_changes_its_size_in_both_halves(options, size, batch, tmp_path):
@@ -274,11 +262,6 @@ def test_each_of_two_vocabularies_is_resized_alone(options, half, size, batch, t
     model.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(again(**inputs).logits, output)
-
-
-def test_the_target_of_a_shared_vocabulary_is_not_resized_alone(model):
-    with pytest.raises(ValueError, match=r"share a vocabulary\. Call resize_token_embeddings"):
-        model.resize_decoder_token_embeddings(38)
 
 
 @pytest.mark.parametrize(

@@ -101,11 +101,6 @@ def test_a_separate_target_vocabulary_ties_target_embedding_and_head():
     assert model.lm_head.weight.shape == (29, 12)
 
 
-def test_nothing_is_tied_without_tie_word_embeddings():
-    model = small_model(tie_word_embeddings=False)
-    assert len({id(w) for n, w in model.named_parameters() if "embed" in n or "lm_head" in n}) == 3
-
-
 def test_notebook_6_has_its_parameters():
     """Seed 002: 9,038,341 parameters."""
     with torch.device("meta"):
@@ -287,15 +282,6 @@ def test_input_embeddings_can_be_replaced(model):
         assert separate.model.decoder.embed_tokens is decoders
 
 
-def test_a_model_with_replaced_embeddings_is_saved_whole(model, batch, tmp_path):
-    model.set_input_embeddings(torch.nn.Embedding(31, 12))
-    model.tie_weights()
-    loss = model(**batch).loss
-    model.save_pretrained(tmp_path)
-    loaded = AiaynForConditionalGeneration.from_pretrained(tmp_path)
-    assert torch.equal(loaded(**batch).loss, loss)
-
-
 def test_encoder_outputs_can_be_a_model_output_a_tuple_or_a_list(model, batch):
     expected = model(**batch)
     states = expected.encoder_last_hidden_state
@@ -303,12 +289,6 @@ def test_encoder_outputs_can_be_a_model_output_a_tuple_or_a_list(model, batch):
     for given in (BaseModelOutput(last_hidden_state=states), (states,), [states]):
         output = model(encoder_outputs=given, attention_mask=mask, labels=batch["labels"])
         torch.testing.assert_close(output.logits, expected.logits)
-
-
-def test_return_dict_false_returns_a_tuple(model, batch):
-    loss, logits, *_ = model(**batch, return_dict=False)
-    torch.testing.assert_close(loss, model(**batch).loss)
-    assert logits.shape == (2, 4, 31)
 
 
 def test_declared_outputs_are_recorded(model, batch):
@@ -493,13 +473,6 @@ def test_labels_are_shifted_right_and_left_as_they_are():
     torch.testing.assert_close(labels, before)
 
 
-def test_empty_batch_gives_an_empty_result(model):
-    output = model(
-        torch.zeros(0, 5, dtype=torch.long), decoder_input_ids=torch.zeros(0, 3, dtype=int)
-    )
-    assert output.logits.shape == (0, 3, 31)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -657,11 +630,6 @@ def test_the_hand_written_attention_is_the_default_for_every_way_to_build_a_mode
         assert built.model.decoder.config._attn_implementation == "eager"
     other = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="sdpa")
     assert other.config._attn_implementation == "sdpa"
-
-
-def test_extra_attributes_of_a_configuration_do_not_reach_the_layers():
-    model = AiaynForConditionalGeneration(small_config(num_heads=7, ffn_dim=5))
-    assert model.model.encoder.layers[0].fc1.out_features == 13
 
 
 def test_positions_of_the_target_can_be_passed(batch):
