@@ -194,7 +194,11 @@ def _lock(path: Path) -> Any:
         lock.acquire(timeout=0)
         return lock
     file = path.open("a")
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
     return file
 
 
