@@ -23,13 +23,13 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
-from modeling_aiayn.saved.loading import convert_for_cpu
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.shortlist import Shortlist
 from modeling_aiayn.translation.torch_engine import TorchEngine
+from modeling_aiayn.translation.translator import convert_for_cpu
 
 # Target tokens of each sentence, whatever the weights.
 NEW_TOKENS = 32

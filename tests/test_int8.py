@@ -13,13 +13,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.interop.int8_export import export_int8
-from modeling_aiayn.saved.int8 import (
-    INT8_WEIGHTS_NAME,
-    SCALES,
-    read_int8_weights,
-    rounded_to_int8,
-    save_int8_weights,
-)
+from modeling_aiayn.saved.folders import INT8_WEIGHTS_NAME
+from modeling_aiayn.saved.int8 import SCALES, read_int8_weights, rounded_to_int8, save_int8_weights
 from modeling_aiayn.saved.loading import BUNDLED_MODEL, find_model, load_model
 from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.translation import Translator
@@ -103,14 +98,6 @@ def test_a_folder_is_a_quarter_of_the_size_and_can_be_published(int8_folder):
         assert str(int8_folder.parent) not in path.read_text("utf-8"), path
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         AutoModelForSeq2SeqLM.from_pretrained(int8_folder)
-
-
-def test_a_repository_of_int8_weights_is_translated_with(int8_folder, hub):
-    files = {path.name: path.read_bytes() for path in int8_folder.iterdir()}
-    hub.repositories["me/int8"] = {"main": ("0" * 40, files)}
-    translator = Translator.from_pretrained("me/int8", hub=True)
-    assert translator.engine.int8
-    assert translator(TEXTS) == Translator.from_pretrained(int8_folder)(TEXTS)
 
 
 @pytest.mark.parametrize("size", ["10GB", "1KB"])

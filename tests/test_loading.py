@@ -42,12 +42,6 @@ def check_that_loading_raises(folder, error, message):
         load_model(folder, hub=False)
 
 
-def change(weights, **tensors):
-    """Replace tensors of a file; None removes one."""
-    kept = load_file(weights) | {name.replace("__", "."): value for name, value in tensors.items()}
-    save_file({name: value for name, value in kept.items() if value is not None}, weights)
-
-
 def remove(weights, name):
     del weights[name]
 
@@ -64,7 +58,7 @@ def poison(weights, name):
         (lambda all_, _: all_.update(other=torch.ones(1)), "weight other does not fit the model"),
         (
             lambda all_, name: all_.update({name: torch.ones(3, 3)}),
-            r"fc1\.weight has another shape than the configuration says",
+            r"fc1\.weight has another shape",
         ),
     ],
     ids=["missing", "nan", "unexpected", "shape"],
@@ -143,9 +137,7 @@ def test_a_folder_without_a_tokenizer_raises_an_error(folder):
     """As the importers write it if the source has no vocabulary."""
     for path in folder.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(
-        OSError, match=r"holds no tokenizer: there is no tokenizer_config\.json in it"
-    ):
+    with pytest.raises(OSError, match=r"no tokenizer: there is no tokenizer_config\.json in it"):
         Translator.from_pretrained(folder)
 
 
@@ -198,7 +190,5 @@ def test_an_adapter_beside_a_whole_model_is_an_error(folder, size):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.save_pretrained(folder, max_shard_size=size)
     get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=3)).save_pretrained(folder)
-    with pytest.raises(
-        OSError, match=r"holds two models, in model\.safe\S+ and adapter_config\.json"
-    ):
+    with pytest.raises(OSError, match=r"two models, in model\.safe\S+ and adapter_config\.json"):
         Translator.from_pretrained(folder)

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
-from ..saved.loading import check_package, find_model
+from ..saved.loading import find_model
+from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
     ModelFlags,

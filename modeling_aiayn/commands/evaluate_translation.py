@@ -17,7 +17,6 @@ from transformers.hf_argparser import HfArg
 from ..data.corpus import parse_columns, read_rows, skip_empty
 from ..data.lines import read_lines
 from ..data.metrics import moses_bleu
-from ..saved.loading import check_package
 from ..saved.whole_files import write_file
 from ..translation.evaluation import (
     evaluate_translation,
@@ -26,6 +25,7 @@ from ..translation.evaluation import (
     score_translations,
     with_translations,
 )
+from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
     PAIRS_HELP,

@@ -13,8 +13,8 @@ from transformers.hf_argparser import HfArg
 
 from ..data.embedded_corpus import generate_pairs
 from ..data.lines import read_lines
-from ..saved.loading import check_package
 from ..translation import Translator
+from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import ModelFlags, OneBestFlags, OutputFlags, given_options, load_translator
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers.hf_argparser import HfArg
 
-from ..saved.loading import check_package
+from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import ModelFlags, OutputFlags, load_translator
 

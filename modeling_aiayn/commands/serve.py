@@ -17,7 +17,7 @@ from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
 from ..saved.languages import choose_languages
-from ..saved.loading import check_package
+from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
     BatchFlags,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..saved.loading import check_package
+from ..translation.translator import check_package
 from .html_blocks import parse_html
 from .markdown_blocks import parse_markdown
 from .marks import Block

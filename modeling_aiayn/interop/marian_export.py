@@ -11,7 +11,6 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.loading import stored_dtype
 from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
@@ -128,7 +127,7 @@ def export_marian(
     report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)
     report.check(NORM_TOLERANCE)
     with new_folder(folder) as unfinished:
-        marian.to(stored_dtype(translator.model)).save_pretrained(unfinished)
+        marian.to(_stored_dtype(translator.model)).save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished)
         if translator.target_tokenizer is not translator.source_tokenizer:
             translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
@@ -153,3 +152,12 @@ def join_marian_tokenizers(translator: Translator, folder: Path) -> None:
     path = folder / "tokenizer_config.json"
     settings = read_json_object(path) | {"separate_vocabs": True}
     path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+
+
+def _stored_dtype(model: AiaynForConditionalGeneration) -> torch.dtype:
+    """The type that holds a model's weights exactly: float16 if they were loaded from float16."""
+    if model.dtype == torch.float32 and model.config.dtype == torch.float16:
+        weights = model.state_dict().values()
+        if all(torch.equal(weight, weight.half().float()) for weight in weights):
+            return torch.float16
+    return model.dtype

@@ -1,4 +1,4 @@
-"""Adapters (LoRA): find their base model, and merge them into it."""
+"""Merge an adapter (LoRA) into its base model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,32 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, CONFIG_NAME
+from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME
 
-from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .folders import (
-    check_one_model,
-    check_weights,
-    find_file,
-    location_options,
-    named_weight_errors,
-)
-
-
-def find_base(path: str | Path, options: dict[str, Any]) -> str | Path | None:
-    """The model that an adapter belongs to, or None if path holds a whole model.
-
-    If path holds both, transformers would load the adapter into the model.
-    """
-    config = find_file(path, ADAPTER_CONFIG_NAME, options)
-    if config is None:
-        return None
-    check_one_model(config.parent, ADAPTER_CONFIG_NAME, CONFIG_NAME)
-    if (config.parent / CONFIG_NAME).is_file():
-        return None
-    base: str = read_json_object(config)["base_model_name_or_path"]
-    return base
+from .folders import check_weights, find_file, location_options, named_weight_errors
 
 
 def merge_adapter(
@@ -54,8 +32,7 @@ def merge_adapter(
         keys = adapted.load_adapter(str(path), "default", torch_device="cpu", **where)
     loaded = {"missing_keys": keys.missing_keys, "unexpected_keys": keys.unexpected_keys}
     check_weights(path, adapted, loaded)
-    # Merging changes weights in place: an adapter on one of several tied layers must not
-    # change the others.
+    # An adapter on one of several tied layers must not change the others.
     _untie_weights(model)
     merged: AiaynForConditionalGeneration = adapted.merge_and_unload()
     merged.requires_grad_(True)  # the adapter has frozen it

@@ -39,49 +39,43 @@ TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG_FILE, FULL_TOKENIZER_FILE),
     *(ADDED_TOKENS_FILE, SPECIAL_TOKENS_MAP_FILE),
 )
-# Options of from_pretrained that locate a repository's files.
-LOCATION_OPTIONS = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 
 
 def location_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options of from_pretrained that locate a repository's files."""
-    return {name: options[name] for name in LOCATION_OPTIONS if name in options}
+    names = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
+    return {name: options[name] for name in names if name in options}
 
 
 def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | None:
     """A file of a folder or a repository, downloaded if needed; None if there is no such file."""
-    where = location_options(options)
-    file = cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+    where = location_options(options) | {"_raise_exceptions_for_missing_entries": False}
+    file = cached_file(path, name, **where)
     return None if file is None else Path(file)
 
 
 def model_files(folder: str | Path) -> list[Path]:
-    """List the files of a model's folder from which the model is loaded, sorted.
+    """The weights, configurations, tokenizers' files and code of a model's folder, sorted.
 
-    These are the weights, configurations, files of the tokenizers, and the code: what the folder's
-    own modeling_aiayn.py and pipeline import, so folders of other releases keep all of theirs.
+    The code is what the folder's own modeling_aiayn.py and pipeline import, as in other releases.
     """
     folder = Path(folder)
-    found = {
-        path
-        for pattern in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
-        for path in folder.glob(pattern)
-    }
+    patterns = (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
+    found = {path for pattern in patterns for path in folder.glob(pattern)} | _code_files(folder)
     for place in (folder, folder / TARGET_TOKENIZER_FOLDER):
-        found |= {place / name for name in _tokenizer_files(place / TOKENIZER_CONFIG_FILE)}
-    found |= _code_files(folder)
+        name = _settings(place / TOKENIZER_CONFIG_FILE).get("tokenizer_class")
+        tokenizer_class = tokenizer_class_from_name(name or "") or PreTrainedTokenizerFast
+        names = (*TOKENIZER_FILES, *tokenizer_class.vocab_files_names.values())
+        found |= {place / name for name in names}
     return sorted(path for path in found if path.is_file())
 
 
-def _tokenizer_files(settings: Path) -> set[str]:
-    name = read_json_object(settings).get("tokenizer_class") if settings.is_file() else None
-    tokenizer_class = tokenizer_class_from_name(name or "") or PreTrainedTokenizerFast
-    return {*TOKENIZER_FILES, *tokenizer_class.vocab_files_names.values()}
+def _settings(file: Path) -> dict[str, Any]:
+    return read_json_object(file) if file.is_file() else {}
 
 
 def _code_files(folder: Path) -> set[Path]:
-    config = folder / CONFIG_NAME
-    settings = read_json_object(config) if config.is_file() else {}
+    settings = _settings(folder / CONFIG_NAME)
     pipelines = settings.get("custom_pipelines", {}).values()
     modules = ["modeling_aiayn", *(task["impl"].partition(".")[0] for task in pipelines)]
     files = [path for path in (folder / f"{module}.py" for module in modules) if path.is_file()]
@@ -109,6 +103,26 @@ def check_one_model(folder: Path, *own: str) -> None:
             raise OSError(f"{folder} holds two models, in {name} and {own[0]}. Move one of them.")
 
 
+def find_base(path: str | Path, options: dict[str, Any]) -> str | Path | None:
+    """The model that an adapter belongs to, or None if path holds a whole model."""
+    config = find_file(path, ADAPTER_CONFIG_NAME, options)
+    if config is None:
+        return None
+    check_one_model(config.parent, ADAPTER_CONFIG_NAME, CONFIG_NAME)
+    if (config.parent / CONFIG_NAME).is_file():
+        return None
+    base: str = read_json_object(config)["base_model_name_or_path"]
+    return base
+
+
+def find_int8_weights(path: str | Path, **options: Any) -> Path | None:
+    """The file of weights in 8 bits of a folder or a repository, if it has one."""
+    weights = find_file(path, INT8_WEIGHTS_NAME, options)
+    if weights is not None:
+        check_one_model(weights.parent, INT8_WEIGHTS_NAME)
+    return weights
+
+
 def check_index(path: str | Path, options: dict[str, Any]) -> None:
     """Check that an index of weights, if there is one, names only safetensors files beside it.
 
@@ -121,23 +135,16 @@ def check_index(path: str | Path, options: dict[str, Any]) -> None:
 
 
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
-    """Check that all weights of a model were loaded, and that each is finite.
-
-    loading_info is the second result of from_pretrained(output_loading_info=True).
-
-    Raises:
-        ValueError: A weight is missing, unexpected, of the wrong shape, or not finite.
-    """
+    """Check that all weights of a model were loaded, by from_pretrained's info, and are finite."""
     weights = model.state_dict().items()
+    known = [(name, weight) for name, weight in weights if not weight.is_meta]
+    not_finite = [name for name, weight in known if not weight.isfinite().all()]
+    shapes = [name for name, *_ in loading_info.get("mismatched_keys", ())]
     faults = {
-        "has another shape than the configuration says": [
-            name for name, *_ in loading_info.get("mismatched_keys", ())
-        ],
+        "has another shape than the configuration says": shapes,
         "is missing": loading_info["missing_keys"],
         "does not fit the model": loading_info["unexpected_keys"],
-        "is not finite (NaN or infinity)": [
-            name for name, weight in weights if not weight.is_meta and not weight.isfinite().all()
-        ],
+        "is not finite (NaN or infinity)": not_finite,
     }
     for fault, names in faults.items():
         if names:
@@ -154,23 +161,12 @@ def named_weight_errors(path: str | Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(
-            f"{path}: the weights are damaged ({error}). Download them again; if they are pointers "
-            "of Git LFS, by git lfs pull."
+            f"{path}: the weights are damaged ({error}). Download them again, or run git lfs pull."
         ) from error
 
 
 def load_config(path: str | Path, hub: bool = False, **options: Any) -> Any:
-    """Load the configuration of a model's folder, or with hub of a repository.
-
-    Args:
-        path: A folder, or with hub the name of a repository.
-        hub: Whether path is a repository on the Hub.
-        **options: Passed to AutoConfig.from_pretrained: revision, token, ...
-
-    Raises:
-        OSError: There is no such model.
-        ValueError: The configuration is invalid.
-    """
+    """Load the configuration of a model's folder, or with hub of a repository."""
     if not hub:
         check_model_folder(path)
     fixed = {"trust_remote_code": False, "local_files_only": not hub}

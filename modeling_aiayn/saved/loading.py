@@ -1,24 +1,28 @@
 """Load whole models, bundled or saved, and check that they are complete."""
 
-import copy
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .adapters import find_base, merge_adapter
+from .adapters import merge_adapter
 from .folders import (
     check_index,
     check_model_folder,
     check_weights,
+    find_base,
+    find_int8_weights,
+    load_config,
+    location_options,
     named_weight_errors,
 )
-from .int8 import find_int8_weights, load_int8
+from .int8 import read_int8_weights
 
+# check_weights names weights of another shape.
+LOADING_OPTIONS = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 # The models that are part of the package, the default first, and the folder that holds them.
 BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
 BUNDLED_MODEL = BUNDLED_MODELS[0]
@@ -26,10 +30,7 @@ CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 
 
 def find_model(path: str | Path) -> str | Path:
-    """Find a model: an existing folder, or one of the package's own if path is its name.
-
-    checkpoints/NAME means the package's own too, as recipes/NAME does for recipes.
-    """
+    """Find a model: an existing folder, or the package's own NAME, also as checkpoints/NAME."""
     named = Path(path)
     is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name in BUNDLED_MODELS
     return CHECKPOINTS / named.name if is_bundled and not named.exists() else path
@@ -46,20 +47,9 @@ def load_checked(
     """Load a model, and check its files and its weights.
 
     Only safetensors files are read, and no code from the folder is run unless options say so.
-
-    Args:
-        auto_class: The class that loads the model: AutoModelForCausalLM, ...
-        path: A folder, or with hub the name of a repository.
-        hub: Whether path is a repository on the Hub.
-        new_prefix: Prefix of the names of weights that may be missing or have another shape, such
-            as a new head's. They are initialised, and weights that the model does not need are
-            ignored.
-        **options: Passed to auto_class.from_pretrained.
-
-    Raises:
-        OSError: There is no such model, or its weights are damaged.
-        ValueError: The configuration is invalid, or a weight is missing, unexpected, of the wrong
-            shape or not finite.
+    path is a folder, or with hub a repository. Weights whose names begin with new_prefix, such as
+    a new head's, may be missing or have another shape: they are initialised, and weights that the
+    model does not need are ignored.
     """
     if not hub:
         check_model_folder(path)
@@ -67,11 +57,7 @@ def load_checked(
     check_index(path, options)
     with named_weight_errors(path):
         model, loading_info = auto_class.from_pretrained(
-            path,
-            **options,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # check_weights names the weight
+            path, **options, use_safetensors=True, **LOADING_OPTIONS
         )
     if new_prefix is not None:
         missing, mismatched = loading_info["missing_keys"], loading_info["mismatched_keys"]
@@ -84,58 +70,41 @@ def load_checked(
     return model
 
 
-def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
-    """Load a translation model as `load_checked` does; merge an adapter into its base model.
+def _load_int8(
+    path: str | Path, weights: Path, hub: bool, **options: Any
+) -> AiaynForConditionalGeneration:
+    """Load a model whose weights have 8 bits, as floating-point numbers."""
+    if options.get("dtype") in (None, "auto"):  # the configuration's is of the original weights
+        options["dtype"] = torch.float32
+    config, others = load_config(path, hub, return_unused_kwargs=True, **options)
+    with named_weight_errors(path):
+        state = read_int8_weights(weights)
+    others |= LOADING_OPTIONS | {"dtype": options["dtype"]}
+    model, loading_info = AiaynForConditionalGeneration.from_pretrained(
+        None, config=config, state_dict=state, **others
+    )
+    model.generation_config = GenerationConfig.from_pretrained(path, **location_options(options))
+    check_weights(path, model, loading_info)
+    return model
 
-    Args:
-        path: A folder, or with hub the name of a repository, with a model or an adapter.
-        hub: Whether path is a repository on the Hub.
-        **options: Passed to AutoModelForSeq2SeqLM.from_pretrained.
-    """
+
+def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForConditionalGeneration:
+    """Load a translation model as `load_checked` does; merge an adapter into its base model."""
     if not hub:
         hint = "To load a repository from the Hub, pass hub=True (or --hub)."
         check_model_folder(path, ADAPTER_CONFIG_NAME, hint=hint)
     options = {"local_files_only": not hub} | options
     weights = find_int8_weights(path, **options)
     if weights is not None:
-        return load_int8(path, weights, hub, **options)
+        return _load_int8(path, weights, hub, **options)
     base = find_base(path, options)
     if base is None:
-        model: AiaynForConditionalGeneration = load_checked(
+        whole: AiaynForConditionalGeneration = load_checked(
             AutoModelForSeq2SeqLM, path, hub=hub, **options
         )
-        return model
+        return whole
     # The revision and the subfolder are the adapter's, not the base model's.
-    base_options = {
-        name: value for name, value in options.items() if name not in ("revision", "subfolder")
-    }
+    base_options = {key: options[key] for key in options.keys() - {"revision", "subfolder"}}
     base = find_model(base)
     model = load_model(base, hub and not Path(base).is_dir(), **base_options)
     return merge_adapter(model, path, options)
-
-
-def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
-
-    The fast decoder notices that the values fit into float16, and stores them so (fast_linear.py).
-    """
-    if model.device.type == "cpu" and model.dtype == torch.float16:
-        return copy.deepcopy(model).float()
-    return model
-
-
-def stored_dtype(model: AiaynForConditionalGeneration) -> torch.dtype:
-    """The type that holds a model's weights exactly: float16 if convert_for_cpu copied them."""
-    if model.dtype == torch.float32 and model.config.dtype == torch.float16:
-        weights = model.state_dict().values()
-        if all(torch.equal(weight, weight.half().float()) for weight in weights):
-            return torch.float16
-    return model.dtype
-
-
-def check_package(name: str, extra: str) -> None:
-    """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
-    if find_spec(name) is None:
-        raise ModuleNotFoundError(
-            f"The package {name} is not installed. Install it, or modeling_aiayn[{extra}]."
-        )

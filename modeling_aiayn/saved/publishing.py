@@ -7,23 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from transformers.tokenization_utils_base import FULL_TOKENIZER_FILE, TOKENIZER_CONFIG_FILE
-from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME
+from transformers.tokenization_utils_base import FULL_TOKENIZER_FILE
+from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..tokenization import TARGET_TOKENIZER_FOLDER
-from .adapters import find_base
-from .folders import INT8_WEIGHTS_NAME, WEIGHT_FILES, check_directory, check_one_model, model_files
+from .folders import WEIGHT_FILES, check_directory, find_base, find_int8_weights, model_files
 
 CARD = "README.md"
 # What a training run writes beside its model.
 REPORT_FILES = (CARD, "scores.json", "curves.png", "attention.png", "confusion.png")
-# Patterns of needed files; one of each group must exist.
-NEEDED = (
-    (CARD,),
-    (CONFIG_NAME, ADAPTER_CONFIG_NAME),
-    ("*.safetensors",),
-    (TOKENIZER_CONFIG_FILE,),
-)
 # Files of an earlier model in the repository: loaders prefer some of them to the new ones.
 REPLACED = (
     *WEIGHT_FILES,
@@ -36,22 +28,11 @@ def files_to_publish(folder: str | Path) -> list[Path]:
 
     Anything else stays local: training_args.bin may hold a token, and checkpoints, logs and other
     files of the user are private.
-
-    Raises:
-        OSError: There is no such folder, or it holds two models.
-        ValueError: A needed file is missing, or an adapter's base model is a local folder.
     """
     folder = Path(folder)
     check_directory(folder)
     reports = [folder / name for name in REPORT_FILES if (folder / name).is_file()]
-    files = sorted([*model_files(folder), *reports])
-    for patterns in NEEDED:
-        if not any(path.match(pattern) for path in files for pattern in patterns):
-            raise ValueError(
-                f"{folder} has no {patterns[0]}: a model on the Hub needs a card, a configuration, "
-                "weights and a tokenizer. aiayn train-translation writes all of them."
-            )
-    check_one_model(folder, INT8_WEIGHTS_NAME)
+    find_int8_weights(folder)  # checks that there are no others
     base = find_base(folder, {})
     if base is not None and Path(base).exists():
         raise ValueError(
@@ -59,7 +40,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
             f"base model, and write its repository into {ADAPTER_CONFIG_NAME} as "
             "base_model_name_or_path. Or train with --merge_lora true, and publish the whole model."
         )
-    return files
+    return sorted([*model_files(folder), *reports])
 
 
 def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAdd]:
@@ -72,16 +53,6 @@ def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAd
     ]
 
 
-def publish(folder: str | Path, repo_id: str, **options: Any) -> str:
-    """Upload a model's folder to the Hub, with the options of `upload`; return the commit's URL.
-
-    Raises:
-        OSError: There is no such folder, it holds two models, or the upload failed.
-        ValueError: repo_id is invalid, or the folder is incomplete.
-    """
-    return upload(model_operations(folder, repo_id), repo_id, **options)
-
-
 def upload(
     operations: Sequence[CommitOperationAdd],
     repo_id: str,
@@ -91,44 +62,25 @@ def upload(
     private: bool = False,
     message: str = "Upload model",
 ) -> str:
-    """Upload files to the Hub in one commit, and create the repository if needed.
+    """Upload files to the Hub in one commit, and return its URL; create the repository if needed.
 
     Beside each card, files of a model that was there before are deleted. The token is that of
     `hf auth login` or HF_TOKEN.
-
-    Args:
-        operations: The files, as `model_operations` lists them.
-        repo_id: Repository, as in "me/translator".
-        space_sdk: What runs the repository, a Space, as in "gradio". None: it is a model.
-        revision: Branch, created if needed. None: main.
-        private: Whether a new repository is private.
-        message: Message of the commit.
-
-    Returns:
-        URL of the commit.
-
-    Raises:
-        ValueError: repo_id is invalid.
-        OSError: The Hub rejects the token, or answers with another error.
+    With space_sdk, as in "gradio", the repository is a Space. revision is a branch, also a new one.
     """
     api = HfApi()
-    where: dict[str, Any] = {
-        "repo_id": repo_id,
-        "repo_type": "model" if space_sdk is None else "space",
-    }
+    where: dict[str, Any] = {"repo_id": repo_id, "repo_type": "space" if space_sdk else "model"}
     api.create_repo(**where, space_sdk=space_sdk, private=private, exist_ok=True)
     if revision is not None:
         api.create_branch(**where, branch=revision, exist_ok=True)
     added = {operation.path_in_repo for operation in operations}
-    present = set(api.list_repo_files(**where, revision=revision)) - added
+    where["revision"] = revision
+    present = set(api.list_repo_files(**where)) - added
     places = [path.removesuffix(CARD) for path in added if path.endswith(CARD)]
     earlier = [f"{place}{pattern}" for place in places for pattern in REPLACED]
     deleted = [path for path in present if any(fnmatchcase(path, name) for name in earlier)]
     changes: list[Any] = [*operations, *map(CommitOperationDelete, deleted)]
-    commit = api.create_commit(
-        **where, operations=changes, commit_message=message, revision=revision
-    )
-    return str(commit.commit_url)
+    return str(api.create_commit(**where, operations=changes, commit_message=message).commit_url)
 
 
 def published_card(folder: Path, repo_id: str) -> str:

@@ -19,11 +19,7 @@ def load_tokenizer(path: str | Path, **options: Any) -> PreTrainedTokenizerBase:
 def load_tokenizers(
     path: str | Path, config: AiaynConfig, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """Load the tokenizers of source and target from a model's folder, one object if shared.
-
-    Raises:
-        OSError: A tokenizer is missing.
-    """
+    """Load the tokenizers of source and target from a model's folder, one object if shared."""
     names = (TOKENIZER_CONFIG_FILE, FULL_TOKENIZER_FILE)
     if Path(path).is_dir() and not any(Path(path, name).is_file() for name in names):
         raise FileNotFoundError(
@@ -37,13 +33,7 @@ def load_tokenizers(
 def load_target_tokenizer(
     path: str | Path, config: AiaynConfig, *, subfolder: str = "", **options: Any
 ) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer of the target language; None if source and target share one.
-
-    subfolder is that of the model in a repository.
-
-    Raises:
-        OSError: The target has its own vocabulary and its tokenizer is missing.
-    """
+    """Load the tokenizer of the target language; None if source and target share one."""
     folder = str(PurePosixPath(subfolder, TARGET_TOKENIZER_FOLDER))
     if find_file(path, TOKENIZER_CONFIG_FILE, options | {"subfolder": folder}) is not None:
         return load_tokenizer(path, subfolder=folder, **options)

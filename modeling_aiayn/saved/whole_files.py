@@ -1,8 +1,4 @@
-"""Write files and folders whole or not at all, even if the process is killed.
-
-A file or a new folder is written under another name, forced to disk, and then renamed in one step.
-`replaced_files` renames several files, the weights last.
-"""
+"""Write files and folders whole or not at all: under another name, forced to disk, and renamed."""
 
 import os
 import shutil
@@ -24,23 +20,15 @@ def write_file(path: Path, content: str) -> None:
 def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
     """Write or replace a file; it changes only once the block has ended without an error.
 
-    Args:
-        path: The file. A link is followed; a device or a pipe is written directly.
-        kept: Ending of the name under which the file is written, and kept after an error. None:
-            a hidden name, which has nothing left after an error.
-
-    Yields:
-        The path to write to. Without `kept` it has the same ending.
-
-    Raises:
-        OSError: The file cannot be written. A complete file that cannot be renamed stays.
+    Yields the path to write to: a hidden name with the same ending, which is deleted after an
+    error, or the name with the ending `kept`, which stays. A complete file that cannot be renamed
+    stays, too. A link is followed; a device or a pipe is written directly.
     """
     if Path(path).exists() and not Path(path).is_file():
         yield Path(path)
         return
     path = Path(path).resolve()
     unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
-    is_whole = False
     try:
         yield unfinished
         if path.exists():
@@ -48,28 +36,20 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
         elif path.suffix == ".safetensors":
             _share_weights(path.parent, [unfinished])
         force_to_disk(unfinished)
-        is_whole = True
-        unfinished.replace(path)
-        force_to_disk(path.parent)
-    finally:
-        if kept is None and not is_whole:
+    except BaseException:
+        if kept is None:
             unfinished.unlink(missing_ok=True)
+        raise
+    unfinished.replace(path)
+    force_to_disk(path.parent)
 
 
 @contextmanager
 def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Write a new folder; it gets its name only once the block has ended without an error.
 
-    Args:
-        folder: The folder.
-        replaces: Whether an earlier folder of this name is deleted then.
-
-    Yields:
-        An empty folder of the same name to write into, `unfinished_path(folder)`.
-
-    Raises:
-        FileExistsError: The folder exists, is not empty, and is not to be replaced.
-        OSError: The folder cannot be written. A complete folder that cannot be renamed stays.
+    Yields `unfinished_path(folder)`, an empty folder, which stays if it is complete but cannot be
+    renamed. With replaces, an earlier folder of this name is deleted then; without, it is an error.
     """
     folder = folder.resolve()
     if not replaces:
@@ -77,53 +57,44 @@ def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
     unfinished = unfinished_path(folder)
     with _forced_to_disk(unfinished):
         yield unfinished
-    _remove_if_empty(folder)
+    with suppress(OSError):  # it is empty
+        folder.rmdir()
     earlier = _set_aside(folder) if replaces and folder.exists() else None
     unfinished.replace(folder)
     force_to_disk(folder.parent)
-    if earlier is not None:
-        shutil.rmtree(earlier, ignore_errors=True)
-    _remove_if_empty(unfinished.parent)
+    _remove(earlier or unfinished)
 
 
 @contextmanager
 def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Iterator[Path]:
     """Write files into a folder, replacing those of the same names after the block has ended.
 
-    Args:
-        folder: Created if it is missing.
-        weights: Patterns of the names of one model's weight files, for each kind of model. If a
-            kind has new files, its old ones are deleted before any new file arrives, and new
-            weights arrive last: a kill in between leaves a folder without weights, never one with
-            files of two models.
-
-    Yields:
-        An empty folder to write into. After an error while files are moved it keeps the others.
-
-    Raises:
-        OSError: A file cannot be written; the folder is then as it was before.
+    Yields an empty folder to write into. An error in the block changes nothing; after an error
+    while files are moved, the other new files stay in it. weights are patterns of the names of one
+    model's weight files, for each kind of model. If a kind has new files, its old ones are deleted
+    before any new file arrives, and new weights arrive last: a kill in between leaves a folder
+    without weights, never one with files of two models.
     """
     unfinished = folder / UNFINISHED_FOLDER / "files"
     with _forced_to_disk(unfinished):
         yield unfinished
+    last: set[Path] = set()
     for patterns in weights:
-        if _matching(unfinished, patterns):
-            for earlier in _matching(folder, patterns):
-                earlier.unlink()
+        new, earlier = (
+            {path for pattern in patterns for path in place.glob(pattern)}
+            for place in (unfinished, folder)
+        )
+        last |= new
+        for path in earlier if new else ():
+            path.unlink()
     force_to_disk(folder)
-    last = {path for patterns in weights for path in _matching(unfinished, patterns)}
     files = [path for path in unfinished.rglob("*") if path.is_file()]
     for path in sorted(files, key=last.__contains__):
         target = folder / path.relative_to(unfinished)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
         force_to_disk(target.parent)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    _remove_if_empty(unfinished.parent)
-
-
-def _matching(folder: Path, patterns: Sequence[str]) -> set[Path]:
-    return {path for pattern in patterns for path in folder.glob(pattern)}
+    _remove(unfinished)
 
 
 @contextmanager
@@ -137,16 +108,13 @@ def _forced_to_disk(folder: Path) -> Iterator[None]:
         for path in (*folder.rglob("*"), folder):
             force_to_disk(path)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        _remove_if_empty(folder.parent)
+        _remove(folder)
         raise
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder; a kill leaves it whole or gone."""
-    doomed = _set_aside(folder)
-    shutil.rmtree(doomed, ignore_errors=True)
-    _remove_if_empty(doomed.parent)
+    _remove(_set_aside(folder))
 
 
 def _set_aside(folder: Path) -> Path:
@@ -164,9 +132,8 @@ def unfinished_path(folder: Path) -> Path:
 
 def check_unused(folder: Path) -> None:
     """Check that a folder is missing or empty, and no mount point: nothing can be renamed to it."""
-    if os.path.ismount(folder) or (
-        folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    is_used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_used or os.path.ismount(folder):
         raise FileExistsError(
             f"{folder} exists and is not empty, or is a mount point. Give the name of a new folder."
         )
@@ -191,6 +158,8 @@ def _share_weights(folder: Path, files: Iterable[Path]) -> None:
         path.chmod(mode)
 
 
-def _remove_if_empty(folder: Path) -> None:
+def _remove(folder: Path) -> None:
+    """Delete a folder, and the one that holds it if that is then empty."""
+    shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        folder.rmdir()
+        folder.parent.rmdir()

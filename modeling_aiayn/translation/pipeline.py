@@ -12,10 +12,9 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ..saved.loading import convert_for_cpu
 from ..saved.tokenizers import load_target_tokenizer
 from .translation_pipeline import TARGET_TOKENIZER_FOLDER, SavedTranslationPipeline
-from .translator import Translator
+from .translator import Translator, convert_for_cpu
 
 TASK = "aiayn-translation"
 

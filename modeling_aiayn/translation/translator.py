@@ -1,10 +1,12 @@
 """Section 6.1: translating text."""
 
+import copy
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -12,10 +14,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.folders import check_directory, location_options
-from ..saved.int8 import find_int8_weights
+from ..saved.folders import check_directory, find_int8_weights, location_options
 from ..saved.languages import Languages, saved_languages
-from ..saved.loading import check_package, convert_for_cpu, find_model, load_model
+from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizer, load_tokenizers
 from ..tokenization import (
     BLANKS,
@@ -531,3 +532,21 @@ def _common_languages(
         saved = ", ".join(f"{path}: {' to '.join(names)}" for path, names in directions.items())
         raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")
     return next(iter(directions.values()), None)
+
+
+def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
+    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
+
+    The fast decoder notices that the values fit into float16, and stores them so (fast_linear.py).
+    """
+    if model.device.type == "cpu" and model.dtype == torch.float16:
+        return copy.deepcopy(model).float()
+    return model
+
+
+def check_package(name: str, extra: str) -> None:
+    """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
+    if find_spec(name) is None:
+        raise ModuleNotFoundError(
+            f"The package {name} is not installed. Install it, or modeling_aiayn[{extra}]."
+        )
