@@ -10,13 +10,13 @@ from training_setup import arguments, logged, make_trainer
 from transformers import BertConfig, BertForSequenceClassification
 
 from modeling_aiayn import AiaynForSequenceClassification
-from modeling_aiayn.training import AiaynTrainer, muon
-from modeling_aiayn.training.muon import (
+from modeling_aiayn.training import AiaynTrainer, optimization
+from modeling_aiayn.training.optimization import (
     MuonAndAdam,
+    has_bfloat16_instructions,
     layer_matrices,
     orthogonalized,
 )
-from modeling_aiayn.training.precision import has_bfloat16_instructions
 
 # With the constant schedule, each update has the whole rate.
 CONSTANT = {"lr_scheduler_type": "constant", "learning_rate": 0.01, "warmup_steps": 0}
@@ -96,7 +96,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(shape):
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon since 2.9")
 def test_the_updates_are_those_of_torch(monkeypatch):
-    monkeypatch.setattr(muon, "has_bfloat16_instructions", lambda device: True)
+    monkeypatch.setattr(optimization, "has_bfloat16_instructions", lambda device: True)
     rates = {"lr": 0.1, "weight_decay": 0.3}
     matrices, bias = (
         [torch.randn(shape) for shape in ((8, 5), (5, 8), (8, 5), (6, 6))],
@@ -128,8 +128,8 @@ def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch, is_fas
         used.add(dtype)
         return orthogonalized(matrices, dtype)
 
-    monkeypatch.setattr(muon, "has_bfloat16_instructions", lambda device: is_fast)
-    monkeypatch.setattr(muon, "orthogonalized", noted)
+    monkeypatch.setattr(optimization, "has_bfloat16_instructions", lambda device: is_fast)
+    monkeypatch.setattr(optimization, "orthogonalized", noted)
     weight = nn.Parameter(torch.ones(3, 4))
     weight.grad = torch.ones(3, 4)
     adam = torch.optim.AdamW([nn.Parameter(torch.ones(2))])

@@ -27,10 +27,6 @@ from transformers import (
     Seq2SeqTrainingArguments,
     TrainerCallback,
 )
-from transformers.integrations.deepspeed import (
-    is_deepspeed_zero3_enabled,
-    set_hf_deepspeed_config,
-)
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_aiayn import (
@@ -45,16 +41,18 @@ from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepar
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.batches import LengthGroups
 from modeling_aiayn.training.curves import CurvesCallback
-from modeling_aiayn.training.data import DataArguments, encode_pairs, load_splits
+from modeling_aiayn.training.data import DataArguments, data_sha256, encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
 from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.loaders import padding_collator
-from modeling_aiayn.training.parallel import check_saves_weights, end_zero3
-from modeling_aiayn.training.precision import check_trained_dtype, warn_of_slow_training
+from modeling_aiayn.training.optimization import (
+    check_trained_dtype,
+    noam_rate,
+    warn_of_slow_training,
+)
+from modeling_aiayn.training.parallel import check_saves_weights
 from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
-from modeling_aiayn.training.resume.settings import data_sha256
-from modeling_aiayn.training.schedule import noam_rate
-from modeling_aiayn.training.setup import ModelArguments, NewModel, build_model, build_tokenizers
+from modeling_aiayn.training.setup import ModelArguments, NewModel
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
 
@@ -233,7 +231,7 @@ def test_training_smooths_labels_and_evaluation_does_not(tmp_path, encoded, toke
 
 @pytest.mark.parametrize("has_kernel", [False, True])
 def test_slow_products_in_bfloat16_give_a_warning(tmp_path, monkeypatch, caplog, has_kernel):
-    kernel = "modeling_aiayn.training.precision.has_bfloat16_instructions"
+    kernel = "modeling_aiayn.training.optimization.has_bfloat16_instructions"
     monkeypatch.setattr(kernel, lambda device: has_kernel)
     warn_of_slow_training(arguments(tmp_path, bf16=True))
     assert ("This CPU has no fast products in bfloat16" in caplog.text) == (not has_kernel)
@@ -291,7 +289,7 @@ def test_the_rate_leaves_out_callbacks_of_an_evaluation(tmp_path, encoded, token
     trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
     trainer.add_callback(Slow())
     counted = []
-    trainer.meter.rates = lambda _: counted.append(trainer.meter.state()["seconds"]) or {}
+    trainer.meter.rates = lambda _: counted.append(trainer.meter.state_dict()["seconds"]) or {}
     trainer.train()
     assert counted == [1, 2, 3, 4]
 
@@ -544,18 +542,18 @@ def test_a_run_without_a_whole_batch_is_refused(tmp_path, encoded, tokenizer):
 
 
 def test_vocabularies_and_model_fit_each_other(dataset):
-    shared = build_tokenizers(ModelArguments(vocab_size=600), dataset)
+    shared = NewModel(ModelArguments(vocab_size=600)).tokenizers(dataset)
     assert shared[0] is shared[1]
     assert "A" in shared[0].get_vocab()
-    lower = build_tokenizers(ModelArguments(vocab_size=600, lowercase=True), dataset)
+    lower = NewModel(ModelArguments(vocab_size=600, lowercase=True)).tokenizers(dataset)
     assert "A" not in lower[0].get_vocab()
     overrides = "{encoder_layers: 1, decoder_layers: 2}"
-    model = build_model(ModelArguments(preset="tiny", config_overrides=overrides), *shared)
+    model = NewModel(ModelArguments(preset="tiny", config_overrides=overrides)).build(*shared)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(shared[0]), None)
     assert (model.config.encoder_layers, model.config.decoder_layers) == (1, 2)
     assert model.generation_config.num_beams == 4
-    own = build_tokenizers(ModelArguments(vocabulary="word"), dataset)
-    model = build_model(ModelArguments(preset="tiny"), *own)
+    own = NewModel(ModelArguments(vocabulary="word")).tokenizers(dataset)
+    model = NewModel(ModelArguments(preset="tiny")).build(*own)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(own[0]), len(own[1]))
     assert "dog" in own[0].get_vocab() and "hund" in own[1].get_vocab()
     assert "hund" not in own[0].get_vocab() and "zebra" not in own[0].get_vocab()
@@ -583,9 +581,11 @@ def test_prepared_data_is_the_same_for_other_processes(tmp_path, monkeypatch, vo
 
 def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dataset):
     """The whole way, with a vocabulary for each language."""
-    source, target = build_tokenizers(ModelArguments(vocabulary="word"), dataset)
+    source, target = NewModel(ModelArguments(vocabulary="word")).tokenizers(dataset)
     overrides = "{encoder_layers: 1, decoder_layers: 1}"
-    model = build_model(ModelArguments(preset="tiny", config_overrides=overrides), source, target)
+    model = NewModel(ModelArguments(preset="tiny", config_overrides=overrides)).build(
+        source, target
+    )
     encoded = encode_pairs(dataset, source, target, 256, "pairs")
     trainer = AiaynTrainer(
         model=model,
@@ -794,14 +794,6 @@ def test_a_run_with_zero_3_saves_its_model(saved):
                 check_saves_weights(accelerator)
 
 
-def test_models_are_loaded_whole_after_a_run_with_zero_3():
-    config = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
-    set_hf_deepspeed_config(config)
-    assert is_deepspeed_zero3_enabled()
-    end_zero3()
-    assert not is_deepspeed_zero3_enabled()
-
-
 def test_a_smaller_perplexity_is_better(tmp_path):
     for metric in ("perplexity", "eval_perplexity", "loss"):
         assert arguments(tmp_path, metric_for_best_model=metric).greater_is_better is False
@@ -824,5 +816,5 @@ def test_a_learned_table_s_length_is_saved_with_the_tokenizers(tokenizer):
     for position_type, length in (("sinusoidal", tokenizer.model_max_length), ("learned", 9)):
         its_tokenizer = copy.deepcopy(tokenizer)
         model = ModelArguments(config_overrides=sizes % position_type)
-        build_model(model, its_tokenizer, its_tokenizer)
+        NewModel(model).build(its_tokenizer, its_tokenizer)
         assert its_tokenizer.model_max_length == length

@@ -56,16 +56,9 @@ Row = tuple[str, str]
 def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
     """Read the texts that data names; all splits have the same classes in the same order.
 
+    Splits are "train", "validation" and perhaps "test", with the columns "text" and "label".
     Without validation texts, the same share of each class is drawn from the training texts:
     files are often sorted by class.
-
-    Returns:
-        "train", "validation" and perhaps "test", with the columns "text" and "label".
-
-    Raises:
-        OSError: A file or dataset cannot be read.
-        ValueError: A file or dataset has the wrong format, or a split has a class that the
-            training texts lack.
     """
     rows = _read_files(data) if data.dataset_name is None else _read_hub(data, data.dataset_name)
     names = sorted({label for label, _ in rows["train"]}, key=_by_number)
@@ -83,17 +76,7 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
 
 def read_labelled(path: str | Path, text_column: str, label_column: str) -> list[Row]:
-    """Read label and text of each line of a file.
-
-    Args:
-        path: A .jsonl file, or a .tsv file with the label before the text; each plain or .gz.
-        text_column: Key of the text in a .jsonl file.
-        label_column: Key of the label in a .jsonl file; its value is a string or an integer.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file has another extension, or a line has no label or no text.
-    """
+    """Read label and text of each line of a .jsonl file, or of a .tsv file: the label first."""
     if is_jsonl(str(path)):
         return [
             _row_of_record(record, text_column, label_column, where)

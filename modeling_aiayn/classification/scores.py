@@ -19,12 +19,7 @@ MAX_NAMED_CLASSES = 40
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Predicted classes compared with the true ones.
-
-    Args:
-        confusion: Number of texts of each true class (row) and predicted class (column), [L, L].
-        names: Names of the classes.
-    """
+    """Texts of each true class (row) and predicted class (column), [L, L], with the names."""
 
     confusion: Tensor
     names: Sequence[str]
@@ -75,11 +70,7 @@ def score_classes(
 
 
 def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """Accuracy and macro F1 in percent, for a trainer's compute_metrics.
-
-    Args:
-        prediction: Logits, [N, L], and labels, [N].
-    """
+    """Accuracy and macro F1 in percent, for a trainer's compute_metrics; logits are [N, L]."""
     logits = prediction.predictions
     names = [str(number) for number in range(logits.shape[-1])]
     scores = score_classes(logits.argmax(-1), prediction.label_ids, names)
@@ -106,10 +97,7 @@ def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", c=colour)
         label_axis(axes.xaxis, names, families)
         label_axis(axes.yaxis, names, families)
-    axes.set(
-        xlabel="predicted class",
-        ylabel="true class",
-        title=f"Accuracy {100 * scores.accuracy:.2f} %",
-    )
+    axes.set(xlabel="predicted class", ylabel="true class")
+    axes.set(title=f"Accuracy {100 * scores.accuracy:.2f} %")
     figure.colorbar(image, ax=axes, label="share of the true class")
     write_figure(figure, path)

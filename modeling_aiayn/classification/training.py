@@ -93,11 +93,6 @@ def build_classifier(
     """Build a new classifier with a vocabulary of the training texts, or one on another encoder.
 
     The columns of train are "text" and "label"; max_length is in tokens.
-
-    Raises:
-        OSError: The folder to start from is damaged.
-        ValueError: config_overrides is invalid, a size does not fit, or the encoder to start from
-            lacks a weight.
     """
     names = train.features["label"].names
     classes = {

@@ -12,6 +12,7 @@ folder holds the model, its card, scores.json and curves.png.
 from typing import Any
 
 from datasets import DatasetDict
+from transformers.integrations import unset_hf_deepspeed_config
 
 from ..data.metrics import SCORES
 from ..saved.languages import set_languages
@@ -26,7 +27,6 @@ from ..training.fine_tuning import (
     complete_adapter,
     replace_adapter,
 )
-from ..training.parallel import end_zero3
 from ..training.prepared_data import PreparedData, prepare_data_once
 from ..training.resume.settings import LOSSES
 from ..training.setup import ModelArguments, NewModel
@@ -110,8 +110,9 @@ def score_run(
     args, held_out = trainer.args, splits["test" if "test" in splits else "validation"]
     if fine_tuning.lora_rank is not None:
         complete_adapter(args.output_dir, str(fine_tuning.start_from))
-    # Reload from disk: with FSDP and ZeRO-3 no process holds the whole model.
-    end_zero3()
+    # Reload from disk: with FSDP and ZeRO-3 no process holds the whole model. While ZeRO-3 is on,
+    # transformers divides each model that is loaded.
+    unset_hf_deepspeed_config()
     options = {"hub": fine_tuning.hub, "device": args.device}
     # An adapter was trained on a base in float32: a merge in half precision would round it.
     dtype = "auto" if fine_tuning.lora_rank is None else "float32"

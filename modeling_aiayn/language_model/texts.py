@@ -46,12 +46,7 @@ class LanguageDataArguments:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A part of a text.
-
-    Args:
-        ids: One id for each character or byte, [N].
-        size_in_bytes: Length of the part in UTF-8.
-    """
+    """A part of a text: an id for each character or byte, [N], and its length in UTF-8."""
 
     ids: Tensor
     size_in_bytes: int
@@ -60,16 +55,9 @@ class EncodedText:
 def load_text(
     arguments: LanguageDataArguments,
 ) -> tuple[dict[str, EncodedText], PreTrainedTokenizerFast]:
-    """Read a text and split it: the first part is for training, then validation, then test.
+    """Read a text and split it: the first part is "train", then "validation", then perhaps "test".
 
-    Returns:
-        "train", "validation" and, with a test share, "test"; and the tokenizer, whose vocabulary
-        comes from the training part alone.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is not UTF-8 but unit is "character", or a part is shorter than one
-            window.
+    The vocabulary of the tokenizer comes from the training part alone.
     """
     with open_binary(arguments.train_file) as file:
         content = file.read()
@@ -85,9 +73,7 @@ def load_text(
             logger.warning(
                 "%s: %d of %d characters do not occur in the training text. Bits per character "
                 "are underestimated, because all of them share one token. --unit byte avoids this.",
-                name,
-                unknown,
-                len(part.ids),
+                *(name, unknown, len(part.ids)),
             )
     return encoded, tokenizer
 

@@ -69,16 +69,7 @@ class LanguageModelTrainingArguments(RunArguments):
 def build_language_model(
     arguments: PresetArguments, tokenizer: PreTrainedTokenizerBase, context: int
 ) -> AiaynForCausalLM:
-    """Build a language model with random weights.
-
-    Args:
-        arguments: The model's size.
-        tokenizer: Its tokenizer.
-        context: Number of previous tokens that a prediction may depend on.
-
-    Raises:
-        ValueError: There is no such preset, or config_overrides is invalid.
-    """
+    """Build a language model with random weights, whose predictions see context tokens."""
     config = build_config(
         arguments,
         vocab_size=len(tokenizer),
@@ -90,12 +81,7 @@ def build_language_model(
 
 @dataclass(frozen=True)
 class TextScore:
-    """How well a text is predicted.
-
-    Args:
-        nats: Mean negative log-likelihood of a token, in nats.
-        tokens_per_byte: Tokens of the text divided by its length in UTF-8 bytes.
-    """
+    """How well a text is predicted: mean negative log-likelihood of a token, in nats."""
 
     nats: float
     tokens_per_byte: float

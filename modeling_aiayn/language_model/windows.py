@@ -10,13 +10,9 @@ from ..losses import IGNORED_LABEL
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of one length, in the form that causal language models take.
+    """Windows of size tokens of a text, [N], in the form that causal language models take.
 
-    Args:
-        ids: The text, [N].
-        size: Tokens of a window, W; the first one is never predicted.
-        starts: Position of each window's first token, [windows].
-        predicted_from: For each window, the index of its first predicted token, [windows].
+    A window's first token is at starts, and its first predicted one at predicted_from, [windows].
     """
 
     def __init__(self, ids: Tensor, size: int, starts: Tensor, predicted_from: Tensor) -> None:
@@ -54,14 +50,8 @@ def covering_windows(ids: Tensor, size: int, step: int) -> Windows:
     """Slide a window over a text so that each token except the first is predicted once.
 
     With step = size - 1, a prediction depends on one to size - 1 previous tokens, as in training.
-    With a smaller step it depends on at least size - step, from the second window on.
-
-    The last window ends where the text ends.
-
-    Args:
-        ids: The text, [N].
-        size: Tokens of a window, W, at most N.
-        step: Tokens by which the window slides, in [1, W).
+    With a smaller step it depends on at least size - step, from the second window on. The last
+    window ends where the text ends. ids are [N], size is at most N, step is in [1, size).
     """
     last = len(ids) - size
     starts = torch.tensor([*range(0, last, step), last])

@@ -48,16 +48,13 @@ class RunArguments(Seq2SeqTrainingArguments):
         help="Keep batches in pinned memory. Default: if there is an accelerator.",
     )
     ddp_find_unused_parameters: bool | None = HfArg(
-        default=False,
-        help="Search for parameters without a gradient. Not needed: all have one.",
+        default=False, help="Search for parameters without a gradient. Not needed: all have one."
     )
     early_stopping_patience: int = HfArg(
-        default=0,
-        help="Stop after this many evaluations without a better score. 0: never.",
+        default=0, help="Stop after this many evaluations without a better score. 0: never."
     )
     resume: str | None = HfArg(
-        default=None,
-        help="Resume from a checkpoint; 'auto': from the newest one in output_dir.",
+        default=None, help="Resume from a checkpoint; 'auto': from the newest one in output_dir."
     )
     ema_decay: float = HfArg(
         default=0.0,
@@ -71,24 +68,20 @@ class RunArguments(Seq2SeqTrainingArguments):
         "usual. A step takes two to three times as long.",
     )
     restore_callback_states_from_checkpoint: bool = HfArg(
-        default=True,
-        help="When resuming, restore the count of early_stopping_patience.",
+        default=True, help="When resuming, restore the count of early_stopping_patience."
     )
     push_to_hub: bool = HfArg(
-        default=False,
-        help="Not supported in training. Publish afterwards: aiayn push-to-hub.",
+        default=False, help="Not supported in training. Publish afterwards: aiayn push-to-hub."
     )
     hub_token: str | None = HfArg(default=None, help="Not supported in training. See push_to_hub.")
     resume_from_checkpoint: str | None = HfArg(
         default=None, help="Not supported. Pass resume instead."
     )
     use_cache: bool = HfArg(
-        default=True,
-        help="Saved in the model's configuration; training itself uses no cache.",
+        default=True, help="Saved in the model's configuration; training itself uses no cache."
     )
     logging_nan_inf_filter: bool = HfArg(
-        default=False,
-        help="Log the mean of earlier losses instead of one that is NaN or infinite.",
+        default=False, help="Log the mean of earlier losses instead of one that is NaN or infinite."
     )
 
     predict_with_generate: bool = field(default=False, init=False)
@@ -98,6 +91,10 @@ class RunArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         self._check_unsupported()
+        if self.ema_decay >= 1:
+            raise ValueError(
+                f"ema_decay must be below 1, got {self.ema_decay}: with 1 nothing is learnt."
+            )
         if (self.metric_for_best_model or "").endswith("perplexity"):
             self.greater_is_better = False  # transformers knows only names that end in "loss"
         # transformers rejects names of optimizers that it does not know.
@@ -118,11 +115,6 @@ class RunArguments(Seq2SeqTrainingArguments):
     def order_seed(self) -> int:
         """Seed of the order of training examples."""
         return self.seed if self.data_seed is None else self.data_seed
-
-    @property
-    def worker_start_method(self) -> str | None:
-        """How the workers of loaders start; transformers 5.4 has no argument for it."""
-        return getattr(self, "dataloader_multiprocessing_context", None)
 
     def _check_unsupported(self) -> None:
         if self.push_to_hub or self.hub_token is not None:
@@ -164,17 +156,14 @@ class AiaynTrainingArguments(RunArguments):
         "5.1). Replaces per_device_train_batch_size.",
     )
     lr_scheduler_type: str = HfArg(
-        default="noam",
-        help="noam (equation 3) or a schedule of transformers.",
+        default="noam", help="noam (equation 3) or a schedule of transformers."
     )
     learning_rate: float = HfArg(
-        default=NOAM_FACTOR,
-        help="With noam a factor on equation 3, else the peak learning rate.",
+        default=NOAM_FACTOR, help="With noam a factor on equation 3, else the peak learning rate."
     )
     warmup_steps: float = HfArg(default=4000, help="Updates over which the learning rate rises.")
     max_grad_norm: float = HfArg(
-        default=0.0,
-        help="Clip gradients to this norm. 0: do not clip, as in the paper.",
+        default=0.0, help="Clip gradients to this norm. 0: do not clip, as in the paper."
     )
     label_smoothing_factor: float = HfArg(
         default=0.1, help="Label smoothing (section 5.4); padding is ignored."

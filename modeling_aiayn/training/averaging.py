@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..data.parsing import read_json_object
 from ..saved.folders import INT8_WEIGHTS_NAME, load_config, model_files, named_weight_errors
@@ -27,11 +27,7 @@ def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -
     """The mean of several models' weights by name; sums are in float64.
 
     A tied matrix is included once, as it is saved. For checkpoints of a run with ema_decay, these
-    are the means of its averaged weights.
-
-    Args:
-        folders: The models.
-        dtype: Type of the means. None: that of the weights, which must be the same in all models.
+    are the means of its averaged weights. Without a dtype, the means keep the weights' type.
 
     Raises:
         ValueError: Weights have other names, shapes or types than in the first model, or one is
@@ -93,13 +89,7 @@ def last_checkpoints(run: Path, number: int) -> list[Path]:
 
 
 def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
-    """The checkpoints that scored best in the run's own evaluations, best first.
-
-    Metrics are loss, bleu, chrf...
-
-    Raises:
-        ValueError: Fewer than number were evaluated by metric, or one is damaged.
-    """
+    """The checkpoints that scored best in the run's evaluations by loss, bleu..., best first."""
     metric = metric.removeprefix("eval_")
     key = f"eval_{metric}"
     folders = list_checkpoints(run)
@@ -108,9 +98,8 @@ def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
     entries = [entry for path in logs for entry in read_json_object(path)["log_history"]]
     scores = {entry["step"]: entry[key] for entry in entries if key in entry}
     evaluated = [folder for folder in folders if update_of(folder) in scores]
-    evaluated.sort(
-        key=lambda folder: scores[update_of(folder)], reverse=not metric.endswith(LOSSES)
-    )
+    is_loss = metric.endswith(LOSSES)
+    evaluated.sort(key=lambda folder: scores[update_of(folder)], reverse=not is_loss)
     return _check_number(evaluated[:number], number, run, f" evaluated by {metric}")
 
 
@@ -133,6 +122,8 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(
             f"{folder} holds weights in 8 bits. Average the models from which it was made."
         )
+    if (folder / ADAPTER_CONFIG_NAME).is_file():
+        raise ValueError(f"{folder} holds an adapter. Merge it: --merge_lora true.")
     if (folder / MANIFEST_FILE).is_file():
         check_checkpoint(folder)
 
@@ -140,23 +131,15 @@ def _check_folder(folder: Path) -> None:
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model: weights are the mean over all folders, other files come from the last one.
 
-    Its card has the data of the run's card. The folder appears whole or not at all. Without a
-    dtype, weights keep the checkpoints' type.
-
-    Raises:
-        OSError: output is not empty, or a file cannot be read or written.
-        ValueError: The models differ or have weights in 8 bits, a weight is not finite, or a
-            checkpoint or the card is damaged.
+    Its card has the data of the run's card. The folder appears whole or not at all.
     """
     check_unused(output)
     check_same_model(folders)
     for folder in folders:
         _check_folder(folder)
     card = _card_of_mean(folders, output.resolve().name)
-    average = average_weights(
-        tqdm(folders, desc="Averaging", unit="checkpoint"),
-        None if dtype is None else getattr(torch, dtype),
-    )
+    progress = tqdm(folders, desc="Averaging", unit="checkpoint")
+    average = average_weights(progress, None if dtype is None else getattr(torch, dtype))
     with new_folder(output) as unfinished:
         for source in model_files(folders[-1]):
             if ".safetensors" not in source.name:
@@ -165,15 +148,12 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
                 shutil.copyfile(source, target)
         if card is not None:
             (unfinished / "README.md").write_text(card, "utf-8")
-        if dtype is not None:
-            _set_loading_dtype(unfinished / CONFIG_NAME)
+        if (
+            dtype is not None
+        ):  # it is loaded in float32: fine-tuning in half precision would ruin it
+            config = read_json_object(unfinished / CONFIG_NAME) | {"dtype": "float32"}
+            (unfinished / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-
-
-def _set_loading_dtype(config_file: Path) -> None:
-    """Set the dtype in which the model is loaded: fine-tuning in half precision would ruin it."""
-    config = read_json_object(config_file) | {"dtype": "float32"}
-    config_file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
 def _card_of_mean(folders: list[Path], name: str) -> str | None:

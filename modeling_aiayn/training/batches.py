@@ -44,24 +44,13 @@ def token_lengths(
 
 
 def cut_batches(
-    lengths: Lengths,
-    max_tokens: int,
-    generator: np.random.Generator,
-    num_processes: int = 1,
+    lengths: Lengths, max_tokens: int, generator: np.random.Generator, num_processes: int = 1
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
-    The number of batches and their sizes depend on the lengths alone. The generator only decides
-    which of the pairs with equal lengths go into which batch, and the order of the batches.
-
-    Args:
-        lengths: Source and target lengths in tokens, padding included, [pairs, 2].
-        max_tokens: Maximum tokens in a batch: source plus target, padding included.
-        generator: Random generator.
-        num_processes: The number of batches is made a multiple of this, by halving some.
-
-    Raises:
-        ValueError: One pair has more than max_tokens, or there are fewer pairs than batches.
+    The number of batches and their sizes depend on the lengths alone, [pairs, 2] in tokens with
+    padding. The generator only decides which of the pairs with equal lengths go into which batch,
+    and the order of the batches. Their number is made a multiple of num_processes, by halving some.
     """
     longest = int(lengths.sum(1).max(initial=0))
     if longest > max_tokens:
@@ -110,25 +99,13 @@ def _halve(
 
 
 class TokenBatches(Sampler[list[int]]):
-    """The batches of one process, in another order in each epoch.
+    """The batches of one process, in another order in each epoch; see `cut_batches`.
 
     All processes have the same number of batches.
-
-    Args:
-        lengths: See `cut_batches`.
-        max_tokens: See `cut_batches`.
-        seed: Seed of the order.
-        process: Number of this process.
-        num_processes: Number of processes.
     """
 
     def __init__(
-        self,
-        lengths: Lengths,
-        max_tokens: int,
-        seed: int,
-        process: int = 0,
-        num_processes: int = 1,
+        self, lengths: Lengths, max_tokens: int, seed: int, process: int = 0, num_processes: int = 1
     ) -> None:
         self.lengths = lengths
         self.max_tokens = max_tokens
@@ -158,12 +135,8 @@ class LengthGroups(Sampler[int]):
     """Order examples so that each batch holds similar lengths, and shuffle the batches.
 
     The sampler of transformers repeatedly goes from long batches to short ones, and the size of the
-    gradients follows. Shuffled batches have no such pattern.
-
-    Args:
-        lengths: Lengths in tokens, [examples, columns]; the longest column counts.
-        batch_size: Examples in a batch.
-        seed: Seed of the order.
+    gradients follows. Shuffled batches have no such pattern. The longest of an example's lengths,
+    [examples, columns], counts.
     """
 
     def __init__(self, lengths: Lengths, batch_size: int, seed: int) -> None:
@@ -182,12 +155,10 @@ class LengthGroups(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         indices = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
-        batches = [
-            indices[start : start + self.batch_size]
-            for start in range(0, len(indices), self.batch_size)
-        ]
+        size = self.batch_size
+        batches = [indices[start : start + size] for start in range(0, len(indices), size)]
         # The last batch stays last: if it is smaller, it would shift the bounds of later batches.
-        order = torch.randperm(len(indices) // self.batch_size, generator=generator).tolist()
+        order = torch.randperm(len(indices) // size, generator=generator).tolist()
         for batch in (*order, *range(len(order), len(batches))):
             yield from batches[batch]
 

@@ -1,10 +1,12 @@
 """Section 5.1: read sentence pairs and encode them."""
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+import pyarrow.compute
 from datasets import (
     Dataset,
     DatasetDict,
@@ -18,13 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..data.augmentation import NOISES, with_noisy_sources, with_reversed_pairs
-from ..data.corpus import (
-    embedded_pairs,
-    parse_columns,
-    read_hub,
-    read_pairs,
-    warn_of_overlap,
-)
+from ..data.corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..data.suspicious_pairs import report_suspicious
 from ..saved.languages import Languages, choose_languages
 
@@ -32,11 +28,8 @@ logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
 # Files that are read only together with others.
-NEEDS = {
-    "train_file": "validation_file",
-    "validation_file": "train_file",
-    "test_file": "train_file",
-}
+NEEDS = dict.fromkeys(("validation_file", "test_file"), "train_file")
+NEEDS["train_file"] = "validation_file"
 
 
 @dataclass
@@ -44,12 +37,10 @@ class DataArguments:
     """Sentence pairs: from files, from a dataset on the Hub, or else from the built-in grammar."""
 
     source_lang: str | None = HfArg(
-        default=None,
-        help="Language to translate from. Default: that of start_from, or en.",
+        default=None, help="Language to translate from. Default: that of start_from, or en."
     )
     target_lang: str | None = HfArg(
-        default=None,
-        help="Language to translate to. Default: that of start_from, or de.",
+        default=None, help="Language to translate to. Default: that of start_from, or de."
     )
     train_file: list[str] | None = HfArg(
         default=None,
@@ -65,8 +56,7 @@ class DataArguments:
         default=None, help="Pairs to score the trained model on; same formats."
     )
     columns: str | None = HfArg(
-        default=None,
-        help="Languages of a .tsv file's columns: en,de. Default: source,target.",
+        default=None, help="Languages of a .tsv file's columns: en,de. Default: source,target."
     )
     dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
     dataset_config: str | None = HfArg(default=None, help="A configuration of that dataset.")
@@ -94,12 +84,10 @@ class DataArguments:
         metadata={"choices": list(NOISES)},
     )
     noise_seed: int = HfArg(
-        default=0,
-        help="Seed of the noise. Another seed chooses other pairs and other errors.",
+        default=0, help="Seed of the noise. Another seed chooses other pairs and other errors."
     )
     max_length: int = HfArg(
-        default=256,
-        help="Skip pairs with more tokens on a side; the log says how many.",
+        default=256, help="Skip pairs with more tokens on a side; the log says how many."
     )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
@@ -108,15 +96,7 @@ class DataArguments:
 
 
 def load_splits(data: DataArguments) -> DatasetDict:
-    """Read the pairs that data names.
-
-    Returns:
-        Pairs as "train" and "validation", and as "test" if data names test pairs.
-
-    Raises:
-        OSError: A file or dataset cannot be read.
-        ValueError: A file or dataset has the wrong format, or arguments contradict each other.
-    """
+    """Read the pairs that data names: "train" and "validation", and "test" if there are any."""
     if data.dataset_name is not None and data.train_file is not None:
         raise ValueError("Give either dataset_name or train_file, not both.")
     for name, needed in NEEDS.items():
@@ -140,11 +120,7 @@ def load_splits(data: DataArguments) -> DatasetDict:
 
 
 def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
-    """Check that a model with a table of positions has one for each token of the longest pair.
-
-    Raises:
-        ValueError: The table is shorter.
-    """
+    """Check that a model with a table of positions has one for each token of the longest pair."""
     is_learned = getattr(config, "position_type", "learned") == "learned"
     limit = getattr(config, "max_position_embeddings", None) if is_learned else None
     if limit is not None and data.max_length > limit:
@@ -213,9 +189,28 @@ def encode_pairs(
     if len(kept) < len(pairs):
         logger.warning(
             "%s: skipped %d of %d pairs with a side of more than max_length=%d tokens.",
-            name,
-            len(pairs) - len(kept),
-            len(pairs),
-            max_length,
+            *(name, len(pairs) - len(kept), len(pairs), max_length),
         )
     return kept
+
+
+def data_sha256(dataset: Any) -> str | None:
+    """A hash of a dataset's "input_ids" and "labels" in their order; None for a stream.
+
+    A dataset may have its own method `data_sha256`.
+    """
+    if hasattr(dataset, "data_sha256"):
+        return dataset.data_sha256()
+    columns = ["input_ids", "labels"]
+    if not isinstance(dataset, Dataset) or not {*columns} <= {*dataset.column_names}:
+        return None
+    digest = hashlib.sha256()
+    for table in dataset.select_columns(columns).with_format("arrow").iter(10_000):
+        for column in map(table.column, columns):
+            is_list = hasattr(column.type, "value_type")
+            parts = (pyarrow.compute.list_value_length, pyarrow.compute.list_flatten)
+            for part in [part(column) for part in parts] if is_list else [column]:
+                values = part.to_numpy()
+                is_float = values.dtype.kind == "f"
+                digest.update(values.astype("float64" if is_float else "int64").tobytes())
+    return digest.hexdigest()

@@ -26,14 +26,7 @@ def with_depth(
 
     A shorter stack keeps the first layer, the last one, and layers at even distances between them.
     A taller stack has all layers, and after some of them copies whose outputs are zero: it computes
-    what it computed before.
-
-    Args:
-        model: The trained model. It is not changed.
-        depths: New values of encoder_layers and decoder_layers. A missing one does not change.
-
-    Raises:
-        ValueError: A depth is out of range, or a post-norm model would grow.
+    what it computed before. A depth that is not given stays, and so does the model.
     """
     config = AiaynConfig.from_dict(model.config.to_dict() | dict(depths))
     for name, depth in depths.items():

@@ -19,30 +19,6 @@ DIVERGED_LOSS_RATIO = 10.0
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
-class TrainingDivergedError(ValueError):
-    """The loss or the gradient is not finite, or the loss is far worse than guessing."""
-
-    def __init__(self, update: int, loss: float, grad_norm: float, newest: Path | None) -> None:
-        kept = f"Its newest checkpoint is {newest}." if newest else "There is no checkpoint."
-        super().__init__(
-            f"Training diverged at update {update}: loss {loss:.4g}, gradient norm "
-            f"{grad_norm:.4g}. {kept} Lower --learning_rate, raise --warmup_steps, or clip by "
-            "--max_grad_norm 1."
-        )
-
-
-class BatchTooLargeError(ValueError):
-    """A batch does not fit into memory; updates count from 1."""
-
-    def __init__(self, update: int, inputs: dict[str, Any]) -> None:
-        shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
-        super().__init__(
-            f"Out of memory at update {update}, in a batch of {shapes}. Lower "
-            "--max_tokens_per_batch or --per_device_train_batch_size, and raise "
-            "--gradient_accumulation_steps by the same factor."
-        )
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was not enough, on a CPU or on an accelerator."""
     is_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
@@ -51,13 +27,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_out_of_memory(update: int, inputs: dict[str, Any]) -> Iterator[None]:
-    """Raise a BatchTooLargeError if the block runs out of memory."""
+    """Raise a ValueError with a batch's shapes if the block runs out of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise BatchTooLargeError(update, inputs) from error
+        shapes = {name: tuple(x.shape) for name, x in inputs.items() if isinstance(x, Tensor)}
+        raise ValueError(
+            f"Out of memory at update {update}, in a batch of {shapes}. Lower "
+            "--max_tokens_per_batch or --per_device_train_batch_size, and raise "
+            "--gradient_accumulation_steps by the same factor."
+        ) from error
 
 
 class DivergenceGuard:
@@ -85,14 +66,18 @@ class DivergenceGuard:
         self.trainer.state.global_step += 1
         self.trainer.log({"loss": loss, "grad_norm": norm})
         newest = newest_whole_checkpoint(Path(self.trainer.args.output_dir))
-        kept = None if newest is None else newest.folder
-        raise TrainingDivergedError(self.trainer.state.global_step, loss, norm, kept)
+        kept = f"Its newest checkpoint is {newest.folder}" if newest else "There is no checkpoint"
+        raise ValueError(
+            f"Training diverged at update {self.trainer.state.global_step}: loss {loss:.4g}, "
+            f"gradient norm {norm:.4g}. {kept}. Lower --learning_rate, raise --warmup_steps, or "
+            "clip by --max_grad_norm 1."
+        )
 
     def _mean_of_processes(self, gradient_norm: Tensor | float | None) -> tuple[float, float]:
         accelerator = self.trainer.accelerator
         norm = torch.as_tensor(0.0 if gradient_norm is None else gradient_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        measured = torch.stack([torch.as_tensor(each).cpu().double() for each in (self.loss, norm)])
+        measured = torch.stack([torch.as_tensor(x).cpu().double() for x in (self.loss, norm)])
         self.loss = 0.0
         if accelerator.num_processes > 1:
             # All processes stop together, even if one of them alone has seen a NaN.

@@ -10,11 +10,7 @@ import torch
 from torch import nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
-from transformers.utils import (
-    ADAPTER_CONFIG_NAME,
-    ADAPTER_SAFE_WEIGHTS_NAME,
-    CONFIG_NAME,
-)
+from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, CONFIG_NAME
 
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
@@ -32,13 +28,8 @@ RATES = ("dropout", "attention_dropout", "activation_dropout")
 DEPTHS = ("encoder_layers", "decoder_layers")
 PARTS = ("encoder", "embeddings")
 # Flags that have no effect without another one.
-NEEDS = {
-    "hub": "start_from",
-    "add_tokens": "start_from",
-    "freeze": "start_from",
-    "lora_rank": "start_from",
-    "merge_lora": "lora_rank",
-}
+NEEDS = dict.fromkeys(("hub", "add_tokens", "freeze", "lora_rank"), "start_from")
+NEEDS["merge_lora"] = "lora_rank"
 # LoRA scales its products by alpha / rank.
 LORA_ALPHA_OVER_RANK = 2
 LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -46,11 +37,7 @@ LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
 @dataclass
 class FineTuningArguments:
-    """The saved model to start from, and the parameters of it to train.
-
-    Raises:
-        ValueError: A flag needs another one, or two flags contradict each other.
-    """
+    """The saved model to start from, and the parameters of it to train."""
 
     start_from: str | None = HfArg(
         default=None,
@@ -59,8 +46,7 @@ class FineTuningArguments:
     )
     hub: bool = HfArg(default=False, help="start_from is a repository on the Hub.")
     add_tokens: list[str] | None = HfArg(
-        default=None,
-        help="New tokens for the source's vocabulary, such as <2fr> <2es>.",
+        default=None, help="New tokens for the source's vocabulary, such as <2fr> <2es>."
     )
     freeze: list[str] | None = HfArg(
         default=None,
@@ -74,8 +60,7 @@ class FineTuningArguments:
         "output_dir then holds only the adapter.",
     )
     merge_lora: bool = HfArg(
-        default=False,
-        help="Save the whole model with the adapter merged into its weights.",
+        default=False, help="Save the whole model with the adapter merged into its weights."
     )
 
     def __post_init__(self) -> None:
@@ -90,12 +75,7 @@ class FineTuningArguments:
 
 
 class SavedModel:
-    """A saved translation model with its tokenizers, prepared to be trained further.
-
-    Raises:
-        OSError: There is no such model, or one of its files is damaged.
-        ValueError: A flag does not apply to a saved model.
-    """
+    """A saved translation model with its tokenizers, prepared to be trained further."""
 
     def __init__(
         self, flags: FineTuningArguments, model: ModelArguments, args: AiaynTrainingArguments
@@ -136,11 +116,7 @@ class SavedModel:
 
 
 def check_both_directions(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
-    """Check that both languages of a saved model have one vocabulary: each text is read by both.
-
-    Raises:
-        ValueError: It has two.
-    """
+    """Check that both languages of a saved model have one vocabulary: each text is read by both."""
     if source is not target:
         raise ValueError(
             "both_directions needs one vocabulary for both languages, and the model of start_from "
@@ -192,10 +168,7 @@ def _add_source_tokens(
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
     tokens: list[str],
 ) -> None:
-    """Add tokens to the source's vocabulary, and rows for them to its embeddings.
-
-    A shared vocabulary grows on both sides. The new rows are drawn around the mean of the others.
-    """
+    """Add tokens to the source's vocabulary, and rows around the mean to its embeddings."""
     source = tokenizers[0]
     # Found wherever they stand, as in "<2fr><formal> We see."; a normalizer would prepend a blank.
     options = {"normalized": False, "lstrip": True, "rstrip": True}

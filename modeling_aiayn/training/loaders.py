@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,24 +12,29 @@ from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import (
-    DataCollatorForSeq2Seq,
-    DataCollatorWithPadding,
-    PreTrainedTokenizerBase,
-)
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from .arguments import AiaynTrainingArguments, RunArguments
 from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
 from .resume.interruption import SIGNALS
 
 
-def samplers_of(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The samplers of a loader, from the outermost to the innermost: accelerate wraps them."""
+def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
+    """Tell a loader's samplers their epoch.
+
+    Old releases of transformers do not, in the epoch in which a run resumes.
+    """
     sampler: Any = getattr(loader, "batch_sampler", None)  # users may pass other loaders
-    while sampler is not None:
-        yield sampler
+    while sampler is not None:  # accelerate wraps them
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         inner = getattr(sampler, "batch_sampler", None)
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
+
+
+def worker_start_method(args: RunArguments) -> str | None:
+    """How the workers of loaders start; transformers 5.4 has no argument for it."""
+    return getattr(args, "dataloader_multiprocessing_context", None)
 
 
 def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -60,14 +65,10 @@ def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> No
 
 
 class TensorCollator:
-    """Pads examples into tensors by a collator of the library that pads them into arrays.
+    """Pads examples into tensors by a collator of the library with return_tensors="np".
 
     If the library makes tensors itself, number by number from lists, a batch takes twice as long,
-    and a GPU waits for it.
-
-    Args:
-        collator: A collator with return_tensors="np".
-        model: Makes decoder_input_ids of labels, where it can.
+    and a GPU waits for it. The model makes decoder_input_ids of labels, where it can.
     """
 
     def __init__(self, collator: Any, model: nn.Module | None = None) -> None:
@@ -140,7 +141,7 @@ def token_batch_loader(
         batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *order),
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
-        multiprocessing_context=args.worker_start_method,
+        multiprocessing_context=worker_start_method(args),
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,

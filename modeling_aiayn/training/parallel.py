@@ -15,7 +15,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 from transformers import Trainer, TrainingArguments
-from transformers.integrations import is_deepspeed_zero3_enabled, unset_hf_deepspeed_config
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 # By these methods accelerate finds the modules of that group.
 EMBEDDING_METHODS = ("get_input_embeddings", "get_output_embeddings")
@@ -41,11 +41,7 @@ def use_one_gpu(args: TrainingArguments, model: Any) -> None:
 
 
 def check_whole_weights(trainer: Trainer, option: str) -> None:
-    """Check that each process has all weights; option is the flag that needs this.
-
-    Raises:
-        ValueError: Each process holds only a part of the weights.
-    """
+    """Check that each process has all weights; option is the flag that needs this."""
     is_sharded = getattr(trainer, "is_distributed_loading_by_transformers", False)
     if trainer.is_fsdp_enabled or is_sharded or is_deepspeed_zero3_enabled():
         raise ValueError(
@@ -55,11 +51,7 @@ def check_whole_weights(trainer: Trainer, option: str) -> None:
 
 
 def check_saves_weights(accelerator: Accelerator) -> None:
-    """Check that a run with ZeRO-3 would save its model, and not only parts of it.
-
-    Raises:
-        ValueError: DeepSpeed's configuration does not ask for whole weights.
-    """
+    """Check that a run with ZeRO-3 would save its model, and not only parts of it."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     config = getattr(plugin, "hf_ds_config", None)
     if config is None or not config.is_zero3():
@@ -70,11 +62,6 @@ def check_saves_weights(accelerator: Accelerator) -> None:
             "configuration, or zero3_save_16bit_model: true in accelerate's. Without it no model "
             "would be saved."
         )
-
-
-def end_zero3() -> None:
-    """Switch ZeRO-3 off in transformers: while it is on, each model that is loaded is divided."""
-    unset_hf_deepspeed_config()
 
 
 def support_fsdp2(accelerator: Accelerator) -> None:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ..saved.tokenizers import load_tokenizer
 from .arguments import RunArguments
 from .data import DataArguments, encode_pairs, load_splits
+from .loaders import worker_start_method
 
 # Returns the tokenizers of source and target, given the training pairs.
 GetTokenizers = Callable[[Dataset], tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]]
@@ -79,10 +80,6 @@ def prepare_data_once(
     """Prepare data in the first process of each machine, and load it in the others.
 
     So a corpus is encoded and held in memory once for each machine, not once for each GPU.
-
-    Raises:
-        OSError: A file or dataset cannot be read; in the other processes, any error of the first.
-        ValueError: A file or dataset has the wrong format, or arguments are invalid.
     """
     if args.world_size == 1:
         return prepare_data(data, tokenizers)
@@ -99,7 +96,7 @@ def prepare_data_once(
         args.distributed_state.wait_for_everyone()
     finally:
         if is_first:
-            _remove(folder, args.worker_start_method or multiprocessing.get_start_method())
+            _remove(folder, worker_start_method(args) or multiprocessing.get_start_method())
     # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
     # which would be saved with the model.
     return replace(prepared, splits=loaded.splits) if is_first else loaded

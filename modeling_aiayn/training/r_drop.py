@@ -34,8 +34,8 @@ def repeated(inputs: dict[str, Any], shifts_labels: bool = False) -> dict[str, A
     With shifts_labels, as for a language model, labels become the next position's target.
     """
     twice = {
-        name: each.repeat(2, *[1] * (each.dim() - 1)) if isinstance(each, Tensor) else each
-        for name, each in inputs.items()
+        name: value.repeat(2, *[1] * (value.dim() - 1)) if isinstance(value, Tensor) else value
+        for name, value in inputs.items()
     }
     return twice | {"labels": shift_left(twice["labels"])} if shifts_labels else twice
 
@@ -48,18 +48,10 @@ def r_drop_loss(
     weight: float,
     label_smoothing_factor: float,
 ) -> Tensor:
-    """The loss of a repeated batch, [], in nats per label.
+    """The loss of a repeated batch, [], in nats per label; weight is alpha in the paper.
 
-    Args:
-        outputs: Outputs of the model with "logits": [2B, T, V], or a classifier's, [2B, L].
-        labels: Target ids, [2B, T], or classes, [2B]; -100 where there is no target.
-        num_items_in_batch: Real labels in the whole optimizer step, each counted once.
-        weight: Weight of the divergence, alpha in the paper.
-        label_smoothing_factor: As for `label_smoothed_cross_entropy`.
-
-    Raises:
-        ValueError: The labels are numbers, as for regression, or several for each text, or one is
-            neither -100 nor in [0, V).
+    The outputs' "logits" are [2B, T, V], or a classifier's, [2B, L]. Labels are [2B, T], or [2B];
+    -100 where there is no target. num_items_in_batch counts the labels of the step once.
     """
     logits = outputs["logits"]
     has_one_label = labels.numel() == logits[..., 0].numel()

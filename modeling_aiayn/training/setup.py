@@ -58,11 +58,7 @@ class ModelArguments(PresetArguments):
 
 
 def read_overrides(model: PresetArguments) -> dict[str, Any]:
-    """Read config_overrides.
-
-    Raises:
-        ValueError: It is not a mapping, or a name is not a field of AiaynConfig.
-    """
+    """Read config_overrides."""
     overrides = parse_mapping("config_overrides", model.config_overrides)
     check_config_fields(overrides, "config_overrides")
     return overrides
@@ -78,22 +74,6 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
     return AiaynConfig.from_preset(model.preset, **derived, **read_overrides(model))
 
 
-def build_tokenizers(
-    model: ModelArguments, train: Dataset
-) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """Train tokenizers of source and target, one object if shared, only on the training pairs.
-
-    Raises:
-        ValueError: There is no such kind of vocabulary, or its size does not fit the text.
-    """
-    source, target = list(train["source"]), list(train["target"])
-    options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
-    if model.vocabulary == "bpe":
-        shared = train_tokenizer(source + target, *options)
-        return shared, shared
-    return train_tokenizer(source, *options), train_tokenizer(target, *options)
-
-
 def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
     """Tell tokenizers the length of a learned position table: truncation=True then cuts to it."""
     if config.position_type == "learned":
@@ -101,48 +81,36 @@ def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase)
             tokenizer.model_max_length = config.max_position_embeddings
 
 
-def build_model(
-    model: ModelArguments,
-    source_tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase,
-) -> AiaynForConditionalGeneration:
-    """Build a translation model with random weights, whose generate() searches with 4 beams.
-
-    Raises:
-        ValueError: There is no such preset, or config_overrides is invalid.
-    """
-    is_shared = target_tokenizer is source_tokenizer
-    tokenizers = (source_tokenizer, target_tokenizer)
-    config = build_config(
-        model,
-        vocab_size=len(source_tokenizer),
-        decoder_vocab_size=None if is_shared else len(target_tokenizer),
-        vocabulary_sha256=[vocabulary_sha256(tokenizer) for tokenizer in tokenizers],
-    )
-    save_table_length(config, *tokenizers)
-    translation_model = AiaynForConditionalGeneration(config)
-    translation_model.generation_config.num_beams = NUM_BEAMS
-    translation_model.generation_config.length_penalty = model.length_penalty
-    return translation_model
-
-
 class NewModel:
-    """A model to train from scratch, with vocabularies of the training text.
-
-    Raises:
-        ValueError: There is no such preset, or config_overrides is invalid.
-    """
+    """A model to train from scratch, with vocabularies of the training text."""
 
     def __init__(self, arguments: ModelArguments) -> None:
         self.config = build_config(arguments)
         self._arguments = arguments
 
     def tokenizers(self, train: Dataset) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-        """Train the tokenizers; see `build_tokenizers`."""
-        return build_tokenizers(self._arguments, train)
+        """Train tokenizers of source and target, one object if shared, on the training pairs."""
+        model, source, target = self._arguments, list(train["source"]), list(train["target"])
+        options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
+        if model.vocabulary == "bpe":
+            shared = train_tokenizer(source + target, *options)
+            return shared, shared
+        return train_tokenizer(source, *options), train_tokenizer(target, *options)
 
     def build(
         self, source_tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
     ) -> AiaynForConditionalGeneration:
-        """Build the model; see `build_model`."""
-        return build_model(self._arguments, source_tokenizer, target_tokenizer)
+        """Build the model with random weights; its generate() searches with 4 beams."""
+        tokenizers = (source_tokenizer, target_tokenizer)
+        is_shared = target_tokenizer is source_tokenizer
+        config = build_config(
+            self._arguments,
+            vocab_size=len(source_tokenizer),
+            decoder_vocab_size=None if is_shared else len(target_tokenizer),
+            vocabulary_sha256=[vocabulary_sha256(tokenizer) for tokenizer in tokenizers],
+        )
+        save_table_length(config, *tokenizers)
+        model = AiaynForConditionalGeneration(config)
+        model.generation_config.num_beams = NUM_BEAMS
+        model.generation_config.length_penalty = self._arguments.length_penalty
+        return model

@@ -35,13 +35,11 @@ from .loaders import (
     separate_workers,
     token_batch_loader,
 )
-from .muon import muon_optimizer
+from .optimization import check_trained_dtype, muon_optimizer, noam_schedule, warn_of_slow_training
 from .parallel import check_saves_weights, support_fsdp2, use_one_gpu
-from .precision import check_trained_dtype, warn_of_slow_training
 from .progress import ProgressBar, TokenMeter
 from .r_drop import r_drop_loss, repeated
 from .resume.state import RunState
-from .schedule import noam_schedule
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.
 WEIGHTS = tuple(
@@ -169,11 +167,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return (0 if self.run_state.is_complete(max_steps) else epochs, *others)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """This process's batches: of at most max_tokens_per_batch, or as the library makes them.
-
-        Raises:
-            ValueError: There is no training data, or no whole batch; or see `cut_batches`.
-        """
+        """This process's batches: of at most max_tokens_per_batch, or as the library makes them."""
         if self._max_tokens is None or self.train_dataset is None:
             loader = super().get_train_dataloader()
             check_has_batches(loader)
@@ -231,16 +225,14 @@ class AiaynTrainer(Seq2SeqTrainer):
             # The library would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
             return super().compute_loss(model, inputs, *args, **kwargs)
-        options: dict[str, Any] = {"label_smoothing_factor": self.args.label_smoothing_factor}
+        smoothing = {"label_smoothing_factor": self.args.label_smoothing_factor}
+        options: dict[str, Any] = {**smoothing}
         if self._predicts_tokens:
             has_function = self.compute_loss_func is not None or self.args.r_drop > 0
             options |= {"use_cache": False, "skip_logits": not has_function}  # it reads logits
         if not self.args.r_drop:
             return super().compute_loss(partial(model, **options), inputs, *args, **kwargs)
-        smoothing = self.args.label_smoothing_factor
-        self.compute_loss_func = partial(
-            r_drop_loss, weight=self.args.r_drop, label_smoothing_factor=smoothing
-        )
+        self.compute_loss_func = partial(r_drop_loss, weight=self.args.r_drop, **smoothing)
         try:
             inputs = repeated(inputs, shifts_labels=self._shifts_labels)
             return super().compute_loss(partial(model, **options), inputs, *args, **kwargs)
@@ -250,11 +242,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Forward and backward of a batch; returns its loss, [].
-
-        Raises:
-            ValueError: The batch does not fit into memory, or training has diverged.
-        """
+        """Forward and backward of a batch; returns its loss, []."""
         self.meter.count(inputs)
         with explained_out_of_memory(self.state.global_step + 1, inputs):
             loss = super().training_step(model, inputs, *args, **kwargs)
@@ -281,12 +269,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        *args: Any,
-        **kwargs: Any,
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, **kwargs: Any
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Score a batch, and translate it if predict_with_generate is set.
 
@@ -301,10 +284,10 @@ class AiaynTrainer(Seq2SeqTrainer):
             if self._predicts_tokens or is_class:
                 inputs = inputs | {"labels": mask_repeats(labels, self.accelerator)}
         else:  # DataCollatorForSeq2Seq writes labels=None, which the library takes for labels
-            inputs = {name: each for name, each in inputs.items() if name != "labels"}
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
         with kept_generation_config(self.model):
             loss, predictions, labels = super().prediction_step(
-                model, inputs, prediction_loss_only, *args, **kwargs
+                model, inputs, prediction_loss_only, **kwargs
             )
         if loss is not None and "labels" in inputs:
             self.evaluation_loss.add(loss, inputs["labels"])

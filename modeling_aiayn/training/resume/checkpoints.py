@@ -42,11 +42,7 @@ class Checkpoint:
 
 @contextmanager
 def new_checkpoint(output_dir: Path, name: str) -> Iterator[Path]:
-    """Write a checkpoint's files into the folder that this yields; the saving process enters it.
-
-    Raises:
-        OSError: The checkpoint cannot be written; nothing of it is left.
-    """
+    """Write a checkpoint's files into the folder that this yields; the saving process enters it."""
     # There may be one of this name: of a stop at the same update, or a damaged one.
     with new_folder(output_dir / name, replaces=True) as unfinished:
         try:
@@ -63,10 +59,7 @@ def new_checkpoint(output_dir: Path, name: str) -> Iterator[Path]:
 def write_manifest(folder: Path) -> None:
     """Write the sizes and hashes of a folder's files into manifest.json."""
     files = {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": _sha256(path),
-        }
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -74,12 +67,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def check_checkpoint(folder: Path) -> Checkpoint:
-    """Compare all files of a checkpoint with its manifest.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: The manifest is missing, or a file is missing or was changed.
-    """
+    """Compare all files of a checkpoint with its manifest."""
     if not folder.is_dir():
         raise FileNotFoundError(
             f"No such checkpoint: {folder}. Give the folder of one, or --resume auto."

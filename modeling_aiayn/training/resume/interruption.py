@@ -113,13 +113,10 @@ class InterruptionCallback(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation within training, which a signal stops.
+        """Run the block, an evaluation within training; a signal raises EvaluationInterrupted.
 
         Afterwards the random state is as before. So evaluations do not change what the model
         learns, and one that was stopped starts again from the same state.
-
-        Raises:
-            EvaluationInterrupted: A signal came; the evaluation is still due.
         """
         self._is_evaluating = True
         try:

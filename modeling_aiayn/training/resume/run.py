@@ -54,13 +54,6 @@ class Run:
 
     `flags` are the dataclasses of the run's other flags. A finished run with other flags is an
     error.
-
-    Raises:
-        OSError: output_dir is not a writable folder, another process uses it, or the checkpoint to
-            resume from does not exist.
-        ValueError: output_dir already holds a run and `args.resume` is None, the run is finished
-            and had other flags or has no checkpoint to continue from, or the checkpoint to resume
-            from is damaged or has newer ones beside it.
     """
 
     def __init__(self, args: TrainingArguments, *flags: Any) -> None:

@@ -8,13 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute
 import torch
-from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, TrainingArguments
 
 from ..arguments import PLATEAU_SCHEDULES
+from ..data import data_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -81,29 +80,6 @@ def run_fingerprints(model: Any, datasets: dict[str, Any]) -> dict[str, str | No
     frozen = [weight for weight in model.parameters() if not weight.requires_grad]
     hashes = {f"{name} data": data_sha256(dataset) for name, dataset in datasets.items()}
     return hashes | {"frozen weights": _weights_sha256(frozen)}
-
-
-def data_sha256(dataset: Any) -> str | None:
-    """A hash of a dataset's "input_ids" and "labels" in their order; None for a stream.
-
-    A dataset may have its own method `data_sha256`.
-    """
-    if hasattr(dataset, "data_sha256"):
-        return dataset.data_sha256()
-    columns = ["input_ids", "labels"]
-    if not isinstance(dataset, Dataset) or not {*columns} <= {*dataset.column_names}:
-        return None
-    digest = hashlib.sha256()
-    for table in dataset.select_columns(columns).with_format("arrow").iter(10_000):
-        for name in columns:
-            column = table[name]
-            is_list = hasattr(column.type, "value_type")
-            parts = (pyarrow.compute.list_value_length, pyarrow.compute.list_flatten)
-            for part in [part(column) for part in parts] if is_list else [column]:
-                values = part.to_numpy()
-                is_float = values.dtype.kind == "f"
-                digest.update(values.astype("float64" if is_float else "int64").tobytes())
-    return digest.hexdigest()
 
 
 def _weights_sha256(weights: Iterable[Tensor]) -> str:

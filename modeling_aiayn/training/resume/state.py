@@ -17,7 +17,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...saved.whole_files import unfinished_path
-from ..loaders import samplers_of
+from ..loaders import set_epoch
 from .checkpoints import (
     RUN_STATE_FILE,
     Checkpoint,
@@ -87,10 +87,6 @@ class RunState(TrainerCallback):
 
     Each part has `state_dict` and `load_state_dict`, and each process has its own parts. Besides
     them, this restores the path of the best checkpoint, and a new learning rate or patience.
-
-    Args:
-        trainer: The trainer of the run.
-        **parts: More parts, by name.
     """
 
     def __init__(self, trainer: Seq2SeqTrainer, **parts: Stateful) -> None:
@@ -115,14 +111,7 @@ class RunState(TrainerCallback):
         return self._folder is not None
 
     def begin(self, given: Any) -> Path | None:
-        """Lock the run's folder, choose the checkpoint to resume from, and check its settings.
-
-        given: See `choose_checkpoint`.
-
-        Raises:
-            OSError: The folder is in use, or the checkpoint has no state of the run.
-            ValueError: The checkpoint is damaged, of another run, or without an optimizer's state.
-        """
+        """Lock the run's folder, `choose_checkpoint` to resume from, and check its settings."""
         trainer = self.trainer
         if trainer.args.should_save:
             claim_folder(trainer.args.output_dir)
@@ -149,8 +138,8 @@ class RunState(TrainerCallback):
             )
         if not hasattr(self.trainer.train_dataset, "__len__"):
             logger.warning(
-                "The training data is a stream: a run resumes exactly only in its first pass "
-                "over it."
+                "The training data is a stream: a run resumes exactly only in its first pass over "
+                "it."
             )
         self._saved = TrainerState.load_from_json(str(checkpoint.folder / TRAINER_STATE_NAME))
         self._stopped_early = self._has_stopped_early()
@@ -255,13 +244,8 @@ class RunState(TrainerCallback):
         note_best_checkpoint(trainer.state, Path(trainer.args.output_dir))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell the samplers their epoch.
-
-        Old releases of transformers do not, in the epoch in which a run resumes.
-        """
-        for sampler in samplers_of(kwargs["train_dataloader"]):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(int(state.epoch or 0))
+        """Tell the samplers their epoch."""
+        set_epoch(kwargs["train_dataloader"], int(state.epoch or 0))
 
 
 def note_best_checkpoint(state: TrainerState, output_dir: Path, written: str | None = None) -> None:

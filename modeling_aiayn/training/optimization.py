@@ -1,4 +1,4 @@
-"""Muon for the matrices of the layers, and Adam for everything else.
+"""Section 5.3: the learning rate; Muon as an alternative to Adam; and the dtypes to train in.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the running mean of a
 matrix's gradients and makes it orthogonal. So an update moves the matrix by the same amount in all
@@ -12,17 +12,21 @@ float32 there, and matrices of one shape are computed together.
 Departs from the paper: section 5.3 has Adam for all parameters.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from transformers import Trainer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainingArguments
 
 from .parallel import check_whole_weights
-from .precision import has_bfloat16_instructions
+
+logger = logging.getLogger(__name__)
 
 MOMENTUM = 0.95
 # Jordan et al. 2024: each iteration replaces a singular value s by a s + b s^3 + c s^5.
@@ -33,16 +37,19 @@ SMALLEST_NORM = 1e-7
 RMS_OF_ADAM = 0.2
 
 
+def noam_rate(update: int, d_model: int, warmup_updates: int) -> float:
+    """Equation 3: d_model^-0.5 * min(update^-0.5, update * warmup_updates^-1.5), updates from 1."""
+    return float(d_model**-0.5 * min(update**-0.5, update * warmup_updates**-1.5))
+
+
+def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> LambdaLR:
+    """Equation 3 as a torch schedule, multiplied by the optimizer's learning rate."""
+    # torch counts updates from 0, the paper from 1.
+    return LambdaLR(optimizer, lambda done: noam_rate(done + 1, d_model, warmup_updates))
+
+
 def orthogonalized(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bring all singular values of matrices near 1, and keep their singular vectors.
-
-    Args:
-        matrices: Several matrices, [n, rows, columns].
-        dtype: The dtype of the products.
-
-    Returns:
-        The new matrices, [n, rows, columns] in dtype.
-    """
+    """Bring all singular values of matrices, [n, rows, columns], near 1; dtype is the products'."""
     a, b, c = COEFFICIENTS
     is_tall = matrices.size(1) > matrices.size(2)
     norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp_min(SMALLEST_NORM)
@@ -71,19 +78,11 @@ def layer_matrices(model: nn.Module) -> list[nn.Parameter]:
         for linear in stack.modules()
         if isinstance(linear, nn.Linear)
     }
-    return [
-        parameter
-        for parameter in model.parameters()
-        if parameter in weights and parameter.requires_grad
-    ]
+    return [weight for weight in model.parameters() if weight in weights and weight.requires_grad]
 
 
 def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
-    """The optimizer of a trainer whose arguments have optim="muon".
-
-    Raises:
-        ValueError: Processes hold parts of the model's weights.
-    """
+    """The optimizer of a trainer whose arguments have optim="muon"."""
     model, args = trainer.model, trainer.args
     check_whole_weights(trainer, "optim='muon'")
     matrices = layer_matrices(model)
@@ -93,10 +92,7 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter not in by_muon:
             (with_decay if name in decayed else without).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": with_decay},
-        {"params": without, "weight_decay": 0.0},
-    ]
+    groups: list[dict[str, Any]] = [{"params": with_decay}, {"params": without, "weight_decay": 0}]
     rates: dict[str, Any] = {"lr": args.learning_rate, "weight_decay": args.weight_decay}
     betas = (args.adam_beta1, args.adam_beta2)
     adam = AdamW(groups, **rates, betas=betas, eps=args.adam_epsilon)
@@ -104,14 +100,7 @@ def muon_optimizer(trainer: Trainer) -> "MuonAndAdam":
 
 
 class MuonAndAdam(Optimizer):
-    """Muon for some matrices, and Adam for other parameters, as one optimizer.
-
-    Args:
-        matrices: The matrices, of two dimensions. They are the first group.
-        adam: The optimizer of the other parameters.
-        lr: The rate of the matrices.
-        weight_decay: The share of a matrix that an update subtracts, times the rate.
-    """
+    """Muon for the matrices of the first group, and adam for other parameters, as one optimizer."""
 
     def __init__(
         self, matrices: list[nn.Parameter], adam: Optimizer, lr: float, weight_decay: float
@@ -150,3 +139,37 @@ class MuonAndAdam(Optimizer):
             rate = lr * RMS_OF_ADAM * max(shape) ** 0.5
             for (matrix, _gradient), update in zip(pairs, updates, strict=True):
                 matrix.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)
+
+
+@lru_cache
+def has_bfloat16_instructions(device_type: str) -> bool:
+    """Whether products in bfloat16 are fast: on a CPU, whether oneDNN has kernels for them.
+
+    On other CPUs torch multiplies number by number, up to 100 times slower than in float32.
+    """
+    if device_type != "cpu":
+        return True
+    try:
+        # The function has no public name. torch's compiler asks it, too.
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # torch without oneDNN, as on a Mac
+        return False
+
+
+def warn_of_slow_training(args: TrainingArguments) -> None:
+    """Warn if bf16 is set on a CPU that has no instructions for it."""
+    if args.bf16 and not has_bfloat16_instructions(args.device.type):
+        logger.warning(
+            "This CPU has no fast products in bfloat16: with bf16, training is many times slower "
+            "than in float32. Leave out bf16 (--bf16 true)."
+        )
+
+
+def check_trained_dtype(model: nn.Module) -> None:
+    """Check that no parameter in float16 is trained: its updates would ruin the model."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype == torch.float16:
+            raise ValueError(
+                f"Parameters in float16 cannot be trained, and {name} is in float16. Load the "
+                "model with dtype=torch.float32. For speed, train with bf16=True (--bf16 true)."
+            )
