@@ -30,8 +30,8 @@ test-long: $(INSTALLED)
 	$(BIN)/pytest -m long
 
 # The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and FBGEMM.
-PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search ctranslate2 bundled_model averaging \
-	pipelines generation attention dropout fast_linear int8 shortlist blockwise_attention)
+PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search bundled_model dropout fast_linear \
+	int8 blockwise_attention)
 
 test-processors: $(INSTALLED)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 CT2_FORCE_CPU_ISA=AVX2 $(BIN)/pytest $(PROCESSOR_TESTS)

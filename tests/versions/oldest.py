@@ -17,18 +17,8 @@ from environments import environment
 ROOT = Path(__file__).parent.parent.parent
 # torch takes gigabytes; docs/versions.md says with which releases the tests have run.
 SHARED = ("torch", "matplotlib")
-TESTS = (
-    "modeling",
-    "generation",
-    "heads",
-    "hub",
-    "loading",
-    "tokenization",
-    "corpus",
-    "translation",
-    "search",
-)
-TRAINING_TESTS = ("training", "batches", "resuming", "language_model", "classification")
+TESTS = ("modeling", "generation", "hub", "loading", "tokenization", "corpus", "translation")
+TRAINING_TESTS = ("training", "batches", "resuming")
 
 
 def lowest_versions() -> list[str]:
