@@ -9,7 +9,6 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
@@ -185,8 +184,9 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, total_grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise ValueError("The loss in chunks has no second derivatives. Compute the logits.")
         gradients = (
             None if gradient is None else (gradient * total_grad).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

@@ -569,3 +569,15 @@ def test_the_command_names_the_flag_to_change(run, model_folder, tmp_path, monke
     ):
         code, _, err = run(*options, *flags)
         assert code == 1 and message in err.splitlines()[-1]
+
+
+def test_changed_target_token_affects_later_rows_only(translator):
+    one, other = (
+        attention_maps(translator, SOURCE, f"Der Hund {last}.") for last in ("sieht", "bringt")
+    )
+    pairs = zip(one.target.tokens, other.target.tokens, strict=False)
+    first = next(index for index, (a, b) in enumerate(pairs) if a != b)
+    for kind in ("decoder", "cross"):
+        a, b = (getattr(maps, kind)[0, 0, : first + 2, : first + 1] for maps in (one, other))
+        torch.testing.assert_close(a[: first + 1], b[: first + 1])
+        assert not torch.allclose(a[first + 1], b[first + 1])

@@ -16,7 +16,7 @@ from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
 from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.inspection.alignment import count_links
-from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.inspection.attention_weights import attention_maps, text_attention_maps
 from modeling_aiayn.inspection.position_maps import draw_positions
 from modeling_aiayn.training.r_drop import r_drop_loss
 from modeling_aiayn.translation import Translator
@@ -163,6 +163,7 @@ def run_workshop(tokenizer, folder):
     translator.score(sentences, sentences)
     attention_maps(translator, sentences[0], sentences[1])
     word_attention(translator, sentences[0], sentences[1])
+    text_attention_maps(small_model(AiaynForCausalLM, vocab_size=len(tokenizer)), tokenizer, "a")
     count_links(translator, sentences, ["ein Auto .", "die Katze schläft ."])
     draw_positions(12, folder / "positions.png")
     labels = torch.tensor([[5, 6, 2], [4, 2, -100]]).repeat(2, 1)

@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
-from modeling_aiayn.commands.flags import ModelFlags, load_translator
+from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, load_translator
 from modeling_aiayn.tokenization import (
     decode_lines,
     train_bpe_tokenizer,
@@ -472,7 +472,7 @@ def test_flags_load_the_model_with_their_dtype(folder):
     flags = ModelFlags(model=[str(folder)], device="cpu", dtype="bfloat16")
     assert load_translator(flags).model.dtype == torch.bfloat16
     flags = ModelFlags(model=[str(folder)] * 2, device="cpu", dtype="float16")
-    halves = load_translator(flags).models
+    halves = load_translator(flags, EngineFlags()).models
     assert [half.dtype for half in halves] == [torch.float32] * 2
     assert all(torch.equal(weight, weight.half().float()) for weight in halves[0].parameters())
 
