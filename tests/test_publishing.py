@@ -1,6 +1,5 @@
 """Upload models to a local Hub, and load them from it."""
 
-import ast
 import json
 import os
 import shutil
@@ -303,7 +302,9 @@ def test_models_pushed_by_transformers_load_in_fresh_processes(folder, hub, toke
         assert (len(hub.requests) > seen) == (offline == "0")
 
 
-def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(folder, hub, run):
+def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(
+    folder, hub, run, monkeypatch
+):
     examples = ['The dog "sees".', "x' + exit()"]
     flags = ("--model", folder, "--repo_id", "me/dogs", "--space", "true", "--examples")
     assert run("push_to_hub.py", *flags, *examples)[0] == 0
@@ -313,13 +314,12 @@ def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(fo
     card = huggingface_hub.SpaceCard(files["README.md"].decode()).data
     assert (card.sdk, card.sdk_version, card.app_file) == ("gradio", version("gradio"), "app.py")
     assert (card.title, card.license) == ("dogs", "apache-2.0")
-    call = ast.parse(files["app.py"]).body[-1].value.args[0]
-    given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-    assert given == {
-        "model": "models/dogs",
-        "host": "0.0.0.0",
-        "examples": examples,
-    }
+    given = []
+    monkeypatch.setattr("modeling_aiayn.commands.app.listen", lambda *flags: given.extend(flags))
+    exec(files["app.py"], {})
+    model, _, server, page = given
+    assert (model.model, server.host, page.examples) == (["models/dogs"], "0.0.0.0", examples)
+    assert (server.port, server.max_characters) == (7860, 2000)
     assert {name for name in files if name.startswith("models/")} == {
         f"models/dogs/{path.name}" for path in files_to_publish(folder)
     }

@@ -35,6 +35,8 @@ HEADS = {
     "AiaynForSequenceClassification": AutoModelForSequenceClassification,
     "AiaynForCausalLM": AutoModelForCausalLM,
 }
+# Defaults of the flags of a page's server.
+BOUNDS: dict[str, Any] = {"port": 7860, "max_characters": 2000, "max_waiting": 100}
 # Example texts for the bundled models.
 EXAMPLES = {
     "aiayn-en-de": [
@@ -82,15 +84,8 @@ def make_page(
     return kind(model, tokenizer, thread, title, max_characters, examples).build()
 
 
-def main() -> None:
-    """Load, listen."""
-    model, source, server, flags = parse_arguments(
-        __doc__,
-        *(ModelFlags, SourceFlags, ServerFlags, AppFlags),
-        port=7860,
-        max_characters=2000,
-        max_waiting=100,
-    )
+def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: AppFlags) -> None:
+    """Load the model, and answer visitors until the process is stopped."""
     check_package("gradio", "app")
     FORMATS["text"].check_packages()
     open_port(server).close()  # gradio's own error names things that a user does not have
@@ -99,8 +94,11 @@ def main() -> None:
 
     logger.info("Listening on %s.", address(server))
     page.queue(max_size=server.max_waiting).launch(
-        server_name=server.host,
-        server_port=server.port,
-        share=False,
-        **LAUNCH_OPTIONS,
+        server_name=server.host, server_port=server.port, share=False, **LAUNCH_OPTIONS
     )
+
+
+def main() -> None:
+    """Load, listen."""
+    flags = (ModelFlags, SourceFlags, ServerFlags, AppFlags)
+    listen(*parse_arguments(__doc__, *flags, **BOUNDS))

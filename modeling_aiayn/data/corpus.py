@@ -1,7 +1,6 @@
 """Read sentence pairs from files, from the Hub or from the built-in grammar.
 
-Each reader of pairs returns a `datasets.Dataset` with the columns "source" and "target", without
-surrounding blanks. Error messages name the path and the line.
+The pairs are a `datasets.Dataset` with the columns "source" and "target", without blanks around.
 """
 
 import logging
@@ -53,11 +52,7 @@ def read_rows(
 
 
 def files_of(path: str, source: str, target: str) -> list[Path]:
-    """The files that hold the pairs of a path, as `read_pairs` takes it: one, or one for each side.
-
-    Raises:
-        OSError: There is no file for a side.
-    """
+    """The files that hold the pairs of a path, as `read_pairs` takes it: one, or one a side."""
     if is_tsv(path) or is_jsonl(path):
         return [Path(path)]
     return [_find_side(path, source), _find_side(path, target)]
@@ -74,27 +69,19 @@ def is_jsonl(path: str) -> bool:
 
 
 def parse_columns(columns: str | None) -> tuple[str, str] | None:
-    """Parse two languages such as "en,de"; None stays None.
-
-    Raises:
-        ValueError: The text is not two languages with a comma between them.
-    """
+    """Parse two languages such as "en,de"; None stays None."""
     if columns is None:
         return None
-    languages = [language.strip() for language in columns.split(",")]
-    if len(languages) != 2 or not all(languages):
-        raise ValueError(f"columns must be two languages, as in en,de; got {columns!r}.")
-    return languages[0], languages[1]
+    match [language.strip() for language in columns.split(",")]:
+        case [first, second] if first and second:
+            return first, second
+    raise ValueError(f"columns must be two languages, as in en,de; got {columns!r}.")
 
 
 def read_hub(name: str, config_name: str | None, split: str, source: str, target: str) -> Dataset:
     """Read pairs from a dataset on the Hub, memory-mapped; pairs with an empty side are skipped.
 
     Source and target are columns, or keys in the column "translation".
-
-    Raises:
-        OSError: The dataset cannot be read.
-        ValueError: A record has no text under one of the languages, or there is no pair.
     """
     dataset = load_dataset(name, config_name, split=split)
 
@@ -105,22 +92,13 @@ def read_hub(name: str, config_name: str | None, split: str, source: str, target
             for number, record in zip(numbers, records, strict=True)
         )
 
-    pairs = dataset.map(
-        columns,
-        batched=True,
-        with_indices=True,
-        remove_columns=dataset.column_names,
-        desc=f"Reading {split}",
-    )
+    names = dataset.column_names
+    pairs = dataset.map(columns, batched=True, with_indices=True, remove_columns=names)
     return skip_empty(pairs, f"{name}[{split}]")
 
 
 def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
-    """Generate pairs of the built-in grammar with `generate_pairs`, in either direction.
-
-    Raises:
-        ValueError: The languages are not "en" and "de".
-    """
+    """Generate pairs of the built-in grammar with `generate_pairs`, in either direction."""
     if {source, target} != {"en", "de"}:
         raise ValueError(f"The built-in grammar has en and de, got {source!r} and {target!r}.")
     pairs = [(pair.source, pair.target) for pair in generate_pairs(split, size, seed)]
@@ -128,11 +106,7 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
-    """Keep the pairs with text on both sides; messages call the pairs by name.
-
-    Raises:
-        ValueError: No pair is left.
-    """
+    """Keep the pairs with text on both sides; messages call the pairs by name."""
     kept = pairs.filter(
         lambda source, target: [bool(a and b) for a, b in zip(source, target, strict=True)],
         input_columns=COLUMNS,
@@ -181,8 +155,7 @@ def _find_side(prefix: str, language: str) -> Path:
             return path
     raise FileNotFoundError(
         f"No such file: {plain} (or {zipped.name}). Pairs must be a .tsv or .jsonl file, plain or "
-        ".gz, or the common prefix of two line-aligned files: data/train for data/train.en and "
-        "data/train.de."
+        ".gz, or the common prefix of two files: data/train for data/train.en and data/train.de."
     )
 
 

@@ -17,12 +17,9 @@ SPLITS = ("validation", "test", "train")
 
 @dataclass(frozen=True)
 class AlignedPair:
-    """A sentence and its translation, word by word.
+    """A sentence and its translation by words, with punctuation apart.
 
-    Args:
-        source_words: English words, punctuation apart.
-        target_words: German words, punctuation apart.
-        alignment: Pairs (index in source_words, index in target_words), sorted.
+    alignment has pairs (index in source_words, index in target_words), sorted.
     """
 
     source_words: tuple[str, ...]
@@ -100,6 +97,10 @@ def _verbs(table: str) -> tuple[_Verb, ...]:
     return tuple(_Verb(*row) for row in _rows(table))
 
 
+def _pairs(words: str) -> tuple[list[str], ...]:
+    return tuple(pair.split() for pair in words.split(","))
+
+
 _BEINGS = _nouns("""
     man men Mann Männer Männern masculine
     woman women Frau Frauen Frauen feminine
@@ -155,26 +156,13 @@ _AUXILIARIES = (
     (("can", "can"), ("kann", "können"), False),
     (("must", "must"), ("muss", "müssen"), False),
 )
-_ADJECTIVES = (
-    ("old", "alt"),
-    ("young", "jung"),
-    ("small", "klein"),
-    ("big", "groß"),
-    ("red", "rot"),
-    ("new", "neu"),
-    ("beautiful", "schön"),
-    ("black", "schwarz"),
-)
-_ADVERBS = (
-    ("today", "heute"),
-    ("often", "oft"),
-    ("sometimes", "manchmal"),
-    ("now", "jetzt"),
-    ("here", "hier"),
-)
-_PREPOSITIONS = (("in", "in"), ("behind", "hinter"), ("near", "bei"), ("before", "vor"))
+_ADJECTIVES = _pairs("""
+    old alt, young jung, small klein, big groß, red rot, new neu, beautiful schön, black schwarz
+""")
+_ADVERBS = _pairs("today heute, often oft, sometimes manchmal, now jetzt, here hier")
+_PREPOSITIONS = _pairs("in in, behind hinter, near bei, before vor")
+_CONJUNCTIONS = _pairs("because weil, while während, although obwohl")
 _PRONOUNS = (("he", "er", False), ("she", "sie", False), ("we", "wir", True))
-_CONJUNCTIONS = (("because", "weil"), ("while", "während"), ("although", "obwohl"))
 
 _GENDERS = ("masculine", "feminine", "neuter", "plural")
 _CASES = ("nominative", "accusative", "dative")

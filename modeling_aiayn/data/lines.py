@@ -1,8 +1,4 @@
-r"""Read the lines of UTF-8 texts, plain or .gz.
-
-Lines end at \n only; a \r before it and a byte-order mark are removed. Error messages name the file
-and the line.
-"""
+r"""Lines of UTF-8 texts, plain or .gz: they end at \n, without a \r or a byte-order mark."""
 
 import gzip
 import logging
@@ -25,40 +21,21 @@ def open_binary(path: str | Path) -> BinaryIO:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read the lines of a text file, plain or .gz.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is not UTF-8.
-    """
+    """Read the lines of a text file, plain or .gz."""
     return [_decode_line(line, where) for where, line in _raw_lines(open_binary(path), str(path))]
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Read a .jsonl file: the place of each line, as path:number, and its JSON value.
-
-    Blank lines are skipped.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is not UTF-8 or not JSON.
-    """
+    """The place of each line of a .jsonl file, as path:number, and its value; skips blank lines."""
     for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}:{number}"
         if line.strip():
-            yield where, parse_json(line, where)
+            yield f"{path}:{number}", parse_json(line, f"{path}:{number}")
 
 
 def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
-    """Read lines one at a time, split as in `read_lines`.
+    """Read lines of a file or an open binary file one at a time, split as in `read_lines`.
 
     Invalid UTF-8 is replaced with U+FFFD and a warning is logged; other lines are not affected.
-
-    Args:
-        source: A text file, plain or .gz, or an open binary file.
-
-    Raises:
-        OSError: The file cannot be read.
     """
     name = "stdin"
     if isinstance(source, (str, Path)):

@@ -8,11 +8,7 @@ from sacrebleu import BLEU, CHRF
 
 
 class PythonNumbers:
-    """Mixin for a sacreBLEU metric that computes with Python's numbers instead of numpy's.
-
-    sacreBLEU mixes both when a resample shares no word with its references, and then fails to
-    compute an interval.
-    """
+    """Mixin for sacreBLEU's metrics: they fail to compute an interval with some numpy numbers."""
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Any:
         return super()._compute_score_from_stats([float(number) for number in stats])  # type: ignore[misc]
@@ -39,11 +35,6 @@ def score_texts(
 ) -> dict[str, Any]:
     """Compute BLEU and chrF with sacreBLEU.
 
-    Args:
-        translations: A text for each reference.
-        references: The correct translations.
-        resamples: Number of resamples for intervals by bootstrap (Koehn 2004). 0: no intervals.
-
     Returns:
         - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
         - bleu_lowercase: BLEU of lower-cased text. Papers on Multi30k score lower-cased files in
@@ -53,7 +44,8 @@ def score_texts(
           tutorials that score spaCy's tokens.
         - chrf: F-score of character n-grams.
         - *_signature: sacreBLEU's description of how each score was computed.
-        - *_confidence, with resamples: half the width of the 95 % confidence interval.
+        - *_confidence, with resamples for a bootstrap (Koehn 2004): half the width of the 95 %
+          confidence interval.
     """
     result: dict[str, Any] = {}
     for name, make_metric in SCORES.items():
@@ -72,25 +64,17 @@ def moses_bleu(
     """BLEU of lower-cased text in Moses's tokens, as papers on Multi30k report it.
 
     It applies Moses's lowercase, normalize-punctuation and tokenizer, in that order, and scores the
-    tokens without further tokenisation.
-
-    Returns:
-        "bleu_moses" and its signature.
-
-    Raises:
-        ModuleNotFoundError: sacremoses is not installed.
+    tokens without further tokenisation. The package sacremoses must be installed.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
-    tokens = [
-        [
-            tokenizer.tokenize(normalizer.normalize(text.lower()), escape=False, return_str=True)
-            for text in texts
-        ]
-        for texts in (translations, references)
-    ]
+
+    def tokens(text: str) -> str:
+        normalized = normalizer.normalize(text.lower())
+        return str(tokenizer.tokenize(normalized, escape=False, return_str=True))
+
     metric = BLEU(tokenize="none", force=True)
-    score = metric.corpus_score(tokens[0], [tokens[1]])
+    score = metric.corpus_score([*map(tokens, translations)], [[*map(tokens, references)]])
     signature = f"{metric.get_signature()}, lower-cased, sacremoses {language}"
     return {"bleu_moses": float(score.score), "bleu_moses_signature": signature}

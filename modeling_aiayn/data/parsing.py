@@ -14,11 +14,7 @@ from ..configuration_aiayn import AiaynConfig
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON; where is the file or the line in error messages.
-
-    Raises:
-        ValueError: The text is not JSON, or is nested too deeply.
-    """
+    """Parse JSON; where is the file or the line in error messages."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -35,8 +31,7 @@ class _PlainLoader(yaml.SafeLoader):
     """Reads YAML 1.2's scalars: only true and false are booleans, 1e-5 is a number, 010 is ten."""
 
 
-_BOOLEAN, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
-_INTEGER = "tag:yaml.org,2002:int"
+_BOOLEAN, _FLOAT, _INTEGER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int"))
 _PlainLoader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)
@@ -53,11 +48,7 @@ _PlainLoader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML; where is the file or the flag in error messages.
-
-    Raises:
-        ValueError: The text is not YAML.
-    """
+    """Parse YAML; where is the file or the flag in error messages."""
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:
@@ -65,11 +56,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
-    """Parse the YAML mapping in a flag; None gives an empty mapping.
-
-    Raises:
-        ValueError: The text is not YAML, or no mapping.
-    """
+    """Parse the YAML mapping in a flag; None gives an empty mapping."""
     mapping = parse_yaml(text or "{}", flag)
     if not isinstance(mapping, dict):
         raise ValueError(f"{flag} must be a YAML mapping, as in '{{a: 1, b: 2}}', got {text!r}.")
@@ -77,11 +64,7 @@ def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
 
 
 def check_config_fields(names: Iterable[str], where: str) -> None:
-    """Check that AiaynConfig has the fields that a user names; it keeps unknown ones unused.
-
-    Raises:
-        ValueError: It has no such field.
-    """
+    """Check that AiaynConfig has the fields that a user names; it keeps unknown ones unused."""
     fields = {field.name for field in dataclasses.fields(AiaynConfig)}
     # Every configuration of transformers takes attn_implementation, which is no field.
     known = fields | AiaynConfig.attribute_map.keys() | {"attn_implementation"}

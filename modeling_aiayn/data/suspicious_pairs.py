@@ -34,10 +34,9 @@ def script_of(text: str) -> str | None:
 
 
 def find_suspicious(pairs: Dataset) -> dict[str, NDArray[np.bool_]]:
-    """Find pairs that look wrong, by reason.
+    """Find pairs that look wrong: for each reason, a flag for each pair.
 
-    The usual script of a side is the script of most of its sentences. Pairs have the columns
-    "source" and "target". For each reason, the result has a flag for each pair.
+    The usual script of a side is the script of most of its sentences.
     """
     identical, unequal, repeated = [], [], []
     scripts: dict[str, list[str | None]] = {"source": [], "target": []}
@@ -67,11 +66,7 @@ def find_suspicious(pairs: Dataset) -> dict[str, NDArray[np.bool_]]:
 
 
 def report_suspicious(pairs: Dataset, is_cleaning: bool) -> Dataset:
-    """Log how many training pairs look wrong, and why; return the pairs, cleaned if asked for.
-
-    Raises:
-        ValueError: No pair is left.
-    """
+    """Log how many training pairs look wrong, and why; return the pairs, cleaned if asked for."""
     suspicious = find_suspicious(pairs)
     is_suspicious = np.logical_or.reduce([*suspicious.values()])
     total = int(is_suspicious.sum())

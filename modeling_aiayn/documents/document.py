@@ -18,25 +18,14 @@ EMPHASIS = ("*", "**", "_", "__", "~", "~~")
 
 @dataclass(frozen=True)
 class Document:
-    """A text: markup that is copied, and blocks that are translated.
-
-    Args:
-        parts: Markup, which stays as it is, and blocks.
-        splits: The sentences of each block.
-    """
+    """A text: markup that is copied, and blocks that are translated, each split into sentences."""
 
     parts: Sequence[str | Block]
     splits: Sequence[SplitText]
 
     @classmethod
     def of(cls, text: str, format_name: str, language: str) -> Self:
-        """Read a text.
-
-        Args:
-            text: The text.
-            format_name: A name in `FORMATS`.
-            language: Its language, an ISO 639 code, by which it is split into sentences.
-        """
+        """Read a text of a format in `FORMATS`; language, an ISO 639 code, splits it."""
         parts = FORMATS[format_name].parse(text)
         blocks = [part for part in parts if isinstance(part, Block)]
         return cls(parts, [SplitText.of(block.text, language) for block in blocks])
@@ -52,13 +41,7 @@ class Document:
         return any(isinstance(part, Block) and part.marks for part in self.parts)
 
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
-        """The text with the translations of its sentences.
-
-        Args:
-            translations: A translation of each sentence.
-            attention: Returns the attention between the words of a translation and of its source,
-                from which the marks get their places.
-        """
+        """The text with the translations of its sentences; attention places the marks."""
         remaining, splits = iter(translations), iter(self.splits)
         written = []
         for part in self.parts:
@@ -78,22 +61,15 @@ def _translated_block(
     starts = _starts(split, split.sentences)
     bounds = [0, *starts[1:], len(block.text) + 1]
     target = split.joined(translations)
-    for index, (translation, shift) in enumerate(
-        zip(translations, _starts(split, translations), strict=True)
-    ):
-        start = starts[index]
+    shifts = _starts(split, translations)
+    for index, (start, source) in enumerate(zip(starts, split.sentences, strict=True)):
+        atom_range = range(bounds[index], bounds[index + 1])
         sentence = PlacedSentence(
-            block.text,
-            start,
-            start + len(split.sentences[index]),
-            range(bounds[index], bounds[index + 1]),
-            translation,
-            attention,
+            *(block.text, start, start + len(source), atom_range, translations[index], attention)
         )
         for mark, place in sentence.places(block.marks).items():
-            first = places.get(mark)
-            begin = first.start if first else place.start + shift
-            places[mark] = Place(begin, place.end + shift, place.before, place.after)
+            begin = places[mark].start if mark in places else place.start + shifts[index]
+            places[mark] = Place(begin, place.end + shifts[index], place.before, place.after)
     return "".join(_rendered(block, block.marks, places, target, 0, len(target)))
 
 
@@ -129,11 +105,7 @@ def _rendered(
 class DocumentLines:
     """Splits the lines of a text into sentences, and returns its lines with the translations.
 
-    Args:
-        lines: The lines of the text. With a format that has markup, all of it is kept in memory.
-        format_name: A name in `FORMATS`.
-        language: The text's language, an ISO 639 code.
-        attention: Returns the attention between the words of a translation and of its source.
+    A text of a format with markup is kept in memory. The arguments are those of `Document`.
     """
 
     def __init__(

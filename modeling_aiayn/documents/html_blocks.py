@@ -1,4 +1,4 @@
-"""The blocks of an HTML document. Source: the standard library's HTML parser."""
+"""The blocks of an HTML document, by the standard library's parser."""
 
 import html
 import re
@@ -25,9 +25,7 @@ FIXED = _elements("""
     code kbd samp var svg math script style pre textarea template object video audio canvas select
 """)
 # Elements without an end tag.
-VOID = _elements("""
-    area base br col embed hr img input link meta param source track wbr
-""")
+VOID = _elements("area base br col embed hr img input link meta param source track wbr")
 # Elements whose end tag may be missing, and the elements that end them then. A paragraph is ended
 # by each element that is not within a line.
 ENDED_BY = {
@@ -56,8 +54,7 @@ class _Events(HTMLParser):
         super().__init__(convert_charrefs=False)
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.events: list[tuple[int, str, str]] = []
-        # References are read later, with the text around them. Here an odd one, such as "&#", would
-        # make text of everything that follows.
+        # References are read later: an odd one, such as "&#", makes text of all that follows.
         self.feed(text.replace("&", "."))
         self.close()
 

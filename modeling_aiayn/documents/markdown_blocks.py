@@ -1,7 +1,6 @@
-"""The blocks of a Markdown document. Source: CommonMark by markdown-it-py, and GitHub's tables.
+"""The blocks of a Markdown document: CommonMark by markdown-it-py, and GitHub's tables.
 
-markdown-it-py does not say where in a line its marks stand, so its rules are wrapped here to note
-it. All markup is then copied from the document, not written anew.
+markdown-it-py does not say where in a line its marks stand, so its rules are wrapped to note it.
 """
 
 import logging
@@ -20,19 +19,17 @@ FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\n(?![ \t]*\n).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)",
     re.DOTALL,
 )
-# The box of a task, and the first line of an alert on GitHub: [!NOTE].
+# The box of a task, or [!NOTE].
 LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
-# The beginning of a footnote. Its line is not joined with the one before.
 FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
 # markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
 BLANKS = " \t\n"
-# Characters that Markdown reads as markup: anywhere in a line, and at its beginning.
+# Markup anywhere in a line, and at its beginning.
 SPECIAL = re.compile(
     r"[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)"
 )
 LINE_START = re.compile(r"(?:[-+]|\#{1,6})(?=\s|$)|>|=+\s*$|-+\s*$")
 NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
-
 # Rules whose tokens are single delimiters, such as * or ~~.
 DELIMITER_RULES = ("emphasis", "strikethrough")
 
@@ -71,7 +68,6 @@ def _noting(rule: Rule, name: str) -> Rule:
 
 
 def _note_delimiters(tokens: list[Any], start: int, end: int) -> None:
-    """Note the span of each delimiter in a run of them, such as * twice in **."""
     for token in reversed(tokens):
         first = end - len(token.content)
         if first < start:  # the text before the run
@@ -80,7 +76,6 @@ def _note_delimiters(tokens: list[Any], start: int, end: int) -> None:
 
 
 def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None:
-    """The tokens of a link, or the only token of another mark; not the text before it."""
     for token in tokens:
         if token.type == "link_open" and label_end:
             token.meta["span"] = (start, start + 1)
@@ -131,8 +126,10 @@ def _located(
 ) -> list[tuple[int, int]]:
     """Find the lines of a paragraph, heading or cell: their positions in the content and document.
 
-    Its first line is the document's line `first`, or starts after `begin` in it. A LookupError says
-    that a line is not there as it is.
+    Its first line is the document's line `first`, or starts after `begin` in it.
+
+    Raises:
+        LookupError: A line is not there as it is.
     """
     lines, position = [], 0
     for number, line in enumerate(content.split("\n"), first):
@@ -252,12 +249,9 @@ def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
 
 
 def _joined_texts(tokens: Iterable[Any]) -> Iterator[Any]:
-    r"""The tokens, with a text and what follows it in one: an address may have \_ or &amp; in it.
+    r"""The tokens, with texts side by side in one: an address may have \_ or &amp; in it."""
 
-    An escaped bracket stays alone: with the text after it, it might be read as a footnote.
-    """
-
-    def is_text(token: Any) -> bool:
+    def is_text(token: Any) -> bool:  # an escaped bracket stays alone: [^ would begin a footnote
         return token.type in ("text", "text_special") and token.content != "["
 
     for are_texts, group in groupby(tokens, is_text):

@@ -30,18 +30,10 @@ def has_words(text: str) -> bool:
 
 @dataclass(eq=False)
 class Mark:
-    """Markup at a place of a text.
+    """Markup around text[start:end], or an atom, such as a picture: it contains no text.
 
-    Args:
-        start: The first character that it contains.
-        end: The character after the last. An atom, such as a picture, has end == start.
-        opening: The markup before it; of an atom, all of it.
-        closing: The markup after it.
-        inner: The marks within it, in the order of the text.
-        is_atom: Whether it contains no text.
-        has_space_before: Whether a blank stands before an atom, in the text from which it was
-            taken.
-        has_space_after: The same after it.
+    opening is all markup of an atom; has_space_before and has_space_after tell of blanks beside it.
+    inner are the marks within a mark, in the order of the text.
     """
 
     start: int
@@ -61,12 +53,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Block:
-    """A paragraph, heading, item or cell: text that is translated, and its marks.
+    """A paragraph, heading, item or cell: text that is translated, and its marks, in order.
 
-    Args:
-        text: Plain text. In formats with markup, blanks and line ends are single blanks.
-        marks: Its marks, in the order of the text.
-        escape: Writes translated text so that it is read as text, whatever markup follows it.
+    In formats with markup, blanks and line ends are single blanks. escape writes translated text so
+    that it is read as text, whatever markup follows it.
     """
 
     text: str
@@ -75,11 +65,7 @@ class Block:
 
 
 class BlockBuilder:
-    """Collects the text and the markup of a block.
-
-    Markup that is not closed within the block, or closed without being opened, becomes an atom: it
-    stays, at its place.
-    """
+    """Collects the text and the markup of a block; markup without its counterpart is an atom."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -104,12 +90,9 @@ class BlockBuilder:
         if not text:
             return
         end = len(self.text)
-        atoms_at_end = takewhile(
-            lambda mark: mark.is_atom and mark.start == end, reversed(self._siblings)
-        )
-        before = list(atoms_at_end)
-        for atom in before[:1]:
-            atom.has_space_after |= text[0] == " "
+        before = [*takewhile(lambda mark: mark.is_atom and mark.start == end, self._siblings[::-1])]
+        if before:
+            before[0].has_space_after |= text[0] == " "
         if text[0] == " " and self.text[-1:] in ("", " "):
             text = text[1:]
         elif before and self.text.endswith(" ") and text.startswith(CLOSING):
@@ -157,7 +140,7 @@ class BlockBuilder:
         mark.has_space_after = self.text.startswith(" ", mark.start)
 
     def _give_up(self) -> None:
-        """Make an atom of the innermost open mark; the marks within it stand beside it now."""
+        """Make an atom of the innermost open mark; the marks within it stand beside it."""
         _, mark = self._open.pop()
         inner, mark.inner = mark.inner, []
         self._make_atom(mark)
@@ -172,10 +155,7 @@ class BlockBuilder:
 
 
 def _stripped(marks: list[Mark], text: str, first: int, last: int) -> list[Mark]:
-    """Marks within [first, last], without the blanks at the ends of their text.
-
-    Atoms that stand together become one.
-    """
+    """Marks within [first, last], without blanks at the ends; atoms side by side become one."""
     kept: list[Mark] = []
     for mark in marks:
         mark.start, mark.end = (max(first, min(place, last)) for place in (mark.start, mark.end))

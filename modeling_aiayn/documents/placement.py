@@ -1,7 +1,7 @@
 """Where the marks of a sentence stand in its translation: found by the attention.
 
 A mark is set around the run of target words that attend most to its source words. Marks within a
-mark stay within it, and marks side by side stay apart. So well-formed markup stays well-formed.
+mark stay within it, and marks side by side stay apart, so markup stays well-formed.
 """
 
 import re
@@ -31,14 +31,7 @@ def units_of(text: str) -> list[Span]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mark stands in a translation.
-
-    Args:
-        start: Its first character.
-        end: The character after the last; for an atom, start.
-        before: A blank before it, which the translation does not have.
-        after: The same after it.
-    """
+    """Where a mark stands in a translation, and blanks beside it that the translation lacks."""
 
     start: int
     end: int
@@ -48,17 +41,10 @@ class Place:
 
 @dataclass(frozen=True)
 class PlacedSentence:
-    """A sentence of a block and its translation.
+    """A sentence of a block, text[start:end], and its translation, target.
 
-    Args:
-        text: The text of the block.
-        start: The sentence's first character in the block.
-        end: The character after its last.
-        atom_range: Characters of the block. An atom that starts there belongs to this sentence. The
-            range goes from the start of this sentence to the start of the next one. It begins at 0
-            for the first sentence, and ends at the block's end for the last one.
-        target: Its translation.
-        attention: Returns the attention of a translation to its source.
+    Atoms that start in atom_range belong to it: up to the next sentence, or the block's end, and
+    from 0 for the first one.
     """
 
     text: str
@@ -71,10 +57,8 @@ class PlacedSentence:
     @cached_property
     def source_units(self) -> list[Span]:
         """The words of the sentence: their characters in the block."""
-        return [
-            (self.start + first, self.start + last)
-            for first, last in units_of(self.text[self.start : self.end])
-        ]
+        words = units_of(self.text[self.start : self.end])
+        return [(self.start + first, self.start + last) for first, last in words]
 
     @cached_property
     def target_units(self) -> list[Span]:
@@ -84,9 +68,8 @@ class PlacedSentence:
     @cached_property
     def weights(self) -> list[list[float]]:
         """The attention of each target word to each source word."""
-        weights: list[list[float]] = self.attention(
-            self.text[self.start : self.end], self.target
-        ).tolist()
+        source = self.text[self.start : self.end]
+        weights: list[list[float]] = self.attention(source, self.target).tolist()
         return weights
 
     def places(self, marks: Sequence[Mark]) -> dict[Mark, Place]:
@@ -103,19 +86,13 @@ class PlacedSentence:
 
     def _words(self, part: "Mark | PlacedSentence") -> list[int]:
         """The source words that overlap a mark or the sentence."""
-        return [
-            index
-            for index, (first, last) in enumerate(self.source_units)
-            if first < part.end and last > part.start
-        ]
+        units = enumerate(self.source_units)
+        return [n for n, (first, last) in units if first < part.end and last > part.start]
 
     def _place(
         self, marks: list[Mark], window: Span, covered: list[int], places: dict[Mark, Place]
     ) -> None:
-        """Place marks side by side, and the marks within them, among the target words of window.
-
-        covered are the source words of the mark around them.
-        """
+        """Place marks side by side, around source words covered, in the target words of window."""
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         # Atoms stand after marks from an earlier sentence, and before marks that continue.
         ends = (span[1] for mark, span in windows.items() if self._began_earlier(mark))
@@ -140,8 +117,8 @@ class PlacedSentence:
         """The target words of marks side by side: those with the clearest attention first."""
         if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
-        # A mark that comes from an earlier sentence must start at the first word, and one that
-        # continues in the next sentence must end at the last word. So these marks choose first.
+        # Marks that come from or continue in another sentence must start or end at the sentence's
+        # first or last word, so these marks choose first.
         bound = {mark for mark in marks if self._began_earlier(mark) or self._continues(mark)}
         windows = {} if bound else self._same_words(marks, window)
         taken = sorted(set(windows.values()))
@@ -161,10 +138,7 @@ class PlacedSentence:
         return windows
 
     def _same_words(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
-        """For each mark of a part of a word, such as H<sub>2</sub>O, the same word of the target.
-
-        Marks of one word share it. Marks of words that the target does not have are left out.
-        """
+        """For each mark of a part of a word, such as H<sub>2</sub>O, the same target word."""
         found = {}
         owners: dict[int, int] = {}  # the source word of each target word that is taken
         for mark in marks:
@@ -180,10 +154,7 @@ class PlacedSentence:
         return found
 
     def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
-        """The characters of a target word that are a mark's characters of the same source word.
-
-        None if the mark does not stand within its only word, or if that is another word.
-        """
+        """The characters of a target word that are a mark's, if both are within the same word."""
         words = self._words(mark)
         if mark.inner or len(words) != 1:
             return None
@@ -199,9 +170,8 @@ class PlacedSentence:
     ) -> tuple[float, Span]:
         """The run of target words that attend most to a mark's words, outside other marks' runs.
 
-        Returns:
-            By how much their attention exceeds the threshold, and the run; an empty one at end if
-            no word is left.
+        Returns by how much their attention exceeds the threshold, and the run; it is empty, at end,
+        if no word is left.
         """
         words = self._words(mark)
         gains = {
@@ -225,10 +195,7 @@ class PlacedSentence:
     def _edges(
         self, mark: Mark, words: list[int], window: Span
     ) -> tuple[Container[int], Container[int]]:
-        """The target words at which a mark may begin, and those at which it may end.
-
-        A mark around words does not begin or end at a sign.
-        """
+        """The target words at which a mark may begin or end: around words, not at a sign."""
         units = range(*window)
         word_units = {unit for unit in units if self.target[self.target_units[unit][0]].isalnum()}
         starts, ends = (
@@ -251,7 +218,7 @@ class PlacedSentence:
     ) -> Place:
         """Place an atom after the word before it, or before the word that it touches.
 
-        It stands in the gaps between target words that free gives, and outside the runs taken.
+        It stands in a gap of free, outside the runs taken.
         """
         before = [word for word in covered if self.source_units[word][1] <= mark.start]
         after = [word for word in covered if self.source_units[word][0] >= mark.start]

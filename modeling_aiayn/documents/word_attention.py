@@ -12,12 +12,8 @@ from .placement import units_of
 def word_attention(translator: Translator, source: str, target: str) -> Tensor:
     """The mean of all layers' and heads' cross-attention, by words and signs, and sharpened.
 
-    The shares are squared, so that a word with most of the attention counts for more.
-
-    Args:
-        translator: The model; of an ensemble, the first one is used.
-        source: A sentence.
-        target: Its translation.
+    The shares are squared, so that a word with most of the attention counts for more. Of an
+    ensemble, the first model is used.
 
     Returns:
         For each word of the target, shares of the source's words, [target words, source words].

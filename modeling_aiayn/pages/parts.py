@@ -19,8 +19,6 @@ FRAME = (
     '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
 )
 CSS = ".attention { width: 100%; height: 44rem; border: 0; border-radius: 0.5rem; }"
-
-# How the pages are launched.
 LAUNCH_OPTIONS: dict[str, Any] = {
     "quiet": True,
     "theme": THEME,
@@ -38,11 +36,7 @@ def attention_frame(maps: AttentionMaps) -> str:
 
 
 def check_length(text: str, max_characters: int) -> None:
-    """Check that a visitor's text has words and is not too long.
-
-    Raises:
-        gradio.Error: The text is empty or too long. The page shows the message.
-    """
+    """Check that a visitor's text has words and is not too long; the page shows the error."""
     if not text.strip():
         raise gradio.Error("Write a text first.", print_exception=False)
     if len(text) > max_characters:

@@ -31,33 +31,18 @@ package that runs it, and the versions it was tried with.
 """
 APP = '''"""The page of a model."""
 
-from modeling_aiayn.commands.app import AppFlags, listen
+from modeling_aiayn.commands.app import BOUNDS, AppFlags, listen
+from modeling_aiayn.commands.flags import ModelFlags, ServerFlags, SourceFlags
 
-listen(
-    AppFlags(
-        model={model!r},
-        host="0.0.0.0",
-        examples={examples!r},
-    )
-)
+server = ServerFlags(host="0.0.0.0", **BOUNDS)
+listen(ModelFlags(model=[{model!r}]), SourceFlags(), server, AppFlags(examples={examples!r}))
 '''
 
 
 def space_operations(
     folder: str | Path, repo_id: str, examples: Sequence[str]
 ) -> list[CommitOperationAdd]:
-    """The files of a Space that shows the model of a folder.
-
-    Args:
-        folder: The folder of a finished run: a translator, a classifier or a language model.
-        repo_id: The Space, as in "me/translator".
-        examples: Texts that a visitor can choose.
-
-    Raises:
-        OSError: The folder holds no whole model.
-        ValueError: The folder is incomplete.
-        ImportError: The package or one that it needs is not installed.
-    """
+    """The files of a Space that shows the model of a finished run's folder, with example texts."""
     check_model_folder(folder)  # with an adapter alone, the page could not load its base model
     name = repo_id.rsplit("/", 1)[-1]
     model = f"models/{name}"

@@ -21,16 +21,7 @@ SHOWN_TOKENS = 256
 
 @dataclass(frozen=True)
 class TextPage:
-    """A page for a model of single texts.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        thread: Where the model computes.
-        title: The page's title.
-        max_characters: Maximum number of characters in a text.
-        examples: Texts to begin with.
-    """
+    """A page for a model of single texts, which computes in a thread of its own."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -56,15 +47,12 @@ class ClassificationPage(TextPage):
 
     def _probabilities(self, text: str) -> dict[str, float]:
         classifier = pipeline(
-            "text-classification",
-            model=self.model,
-            tokenizer=self.tokenizer,
-            device=self.model.device,
+            "text-classification", self.model, tokenizer=self.tokenizer, device=self.model.device
         )
         length = self.model.config.max_position_embeddings
-        predictions = classifier(
+        (predictions,) = classifier(
             [clean_text(text)], top_k=None, truncation=True, max_length=length
-        )[0]
+        )
         return {found["label"]: found["score"] for found in predictions}
 
     def build(self) -> gradio.Blocks:
@@ -116,11 +104,6 @@ class CompletionPage(TextPage):
             add_examples(self.examples, text)
             output = gradio.Textbox(label="Text", lines=8, elem_id="output")
             frame = gradio.HTML(elem_id="attention")
-            gradio.on(
-                [button.click, text.submit],
-                self.complete,
-                [text, tokens, temperature],
-                [output, frame],
-                **ONE_AT_A_TIME,
-            )
+            events, inputs = [button.click, text.submit], [text, tokens, temperature]
+            gradio.on(events, self.complete, inputs, [output, frame], **ONE_AT_A_TIME)
         return page

@@ -21,16 +21,10 @@ MAX_BEAMS = 10
 
 @dataclass(frozen=True)
 class TranslationPage:
-    """A page for one translator.
+    """A page for one translator, which computes in thread.
 
-    Args:
-        translator: The model and its tokenizers.
-        thread: Where the model computes.
-        title: The page's title.
-        source_lang: Language of the texts, an ISO 639 code, by which they are split into sentences.
-        max_characters: Maximum number of characters in a text.
-        examples: Texts to begin with.
-        prepare_sentence: Returns a sentence as the model gets it.
+    Texts are split into sentences by the rules of source_lang, an ISO 639 code; prepare_sentence
+    returns a sentence as the model gets it. examples are texts that a visitor can choose.
     """
 
     translator: Translator
@@ -46,9 +40,8 @@ class TranslationPage:
     ) -> Iterator[tuple[str, list[list[Translation]], Any]]:
         """Translate sentence by sentence.
 
-        Returns:
-            After each sentence: the text so far, the best translations of its sentences, and the
-            list from which a visitor chooses one.
+        Yields the text so far, the best translations of its sentences, and the list from which a
+        visitor chooses one.
         """
         check_length(text, self.max_characters)
         split = SplitText.of(text, self.source_lang)
@@ -69,10 +62,9 @@ class TranslationPage:
 
     def search(self, sentence: str, num_beams: int, length_penalty: float) -> list[Translation]:
         """The best translations of a sentence, best first."""
+        beams = int(num_beams)
         options = self.translator.search_options(
-            num_beams=int(num_beams),
-            nbest=min(int(num_beams), SHOWN),
-            length_penalty=length_penalty,
+            num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
         )
         (translations,) = self.translator.stream([self.prepare_sentence(sentence)], options)
         return translations
@@ -94,16 +86,11 @@ class TranslationPage:
             sentences = gradio.State([])
             gradio.Markdown(f"# {self.title}")
             with gradio.Row():
+                size: dict[str, Any] = {"lines": 5, "min_width": WIDTH}
                 text = gradio.Textbox(
-                    label="Text",
-                    lines=5,
-                    max_length=self.max_characters,
-                    min_width=WIDTH,
-                    elem_id="text",
+                    label="Text", max_length=self.max_characters, elem_id="text", **size
                 )
-                output = gradio.Textbox(
-                    label="Translation", lines=5, min_width=WIDTH, elem_id="output"
-                )
+                output = gradio.Textbox(label="Translation", elem_id="output", **size)
             with gradio.Row():
                 beams = gradio.Slider(
                     1, MAX_BEAMS, rules.num_beams, step=1, label="Beam size", min_width=WIDTH
@@ -123,8 +110,8 @@ class TranslationPage:
             )
             frame = gradio.HTML(elem_id="attention")
             inputs, outputs = [text, beams, penalty], [output, sentences, chosen]
-            gradio.on(
-                [button.click, text.submit], self.translate, inputs, outputs, **ONE_AT_A_TIME
-            ).success(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
-            chosen.input(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
+            events = [button.click, text.submit]
+            translated = gradio.on(events, self.translate, inputs, outputs, **ONE_AT_A_TIME)
+            for event in (translated.success, chosen.input):
+                event(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
         return page

@@ -29,14 +29,9 @@ class QueueFullError(Exception):
 class Batcher:
     """Translates the sentences that wait, of all requests together, one batch after another.
 
-    While a batch is translated, other requests arrive; their sentences are the next batch. So the
-    batches grow with the load, and nobody waits for a batch to fill.
-
-    Args:
-        translate: Translates sentences.
-        batch_size: Sentences of a batch, at most.
-        max_waiting: Sentences that may wait.
-        thread: The thread in which translate runs.
+    While a batch of at most batch_size sentences is translated, in thread, other requests arrive;
+    their sentences, at most max_waiting, are the next batch. So the batches grow with the load, and
+    nobody waits for a batch to fill.
     """
 
     def __init__(
@@ -57,9 +52,7 @@ class Batcher:
         """Translate the sentences of a request.
 
         Raises:
-            QueueFullError: Other sentences wait already, and with these they would be more than
-                max_waiting.
-            Exception: Whatever translate raises.
+            QueueFullError: With those that wait already there would be more than max_waiting.
         """
         if self._waiting and len(self._waiting) + len(sentences) > self.max_waiting:
             raise QueueFullError
@@ -78,11 +71,7 @@ class Batcher:
             )
 
     async def run(self, function: Callable[[], str]) -> str:
-        """Run a function that uses the model, between two batches.
-
-        Raises:
-            QueueFullError: max_waiting functions wait already.
-        """
+        """Run a function that uses the model, between two batches; max_waiting may wait."""
         if self._running >= self.max_waiting:
             raise QueueFullError
         self._running += 1

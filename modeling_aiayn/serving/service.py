@@ -39,10 +39,8 @@ class ServedModel:
     Args:
         batcher: Translates sentences.
         is_too_long: Whether a sentence has more tokens than the model takes.
-        attention: Returns the attention of a translation to its source, from which markup gets its
-            places.
-        formats: The names of the formats that the model can translate. Formats with markup need a
-            model that returns attention.
+        attention: Returns the attention of a translation to its source, which places markup.
+        formats: The names of the formats that the model can translate.
     """
 
     batcher: Batcher
@@ -51,11 +49,7 @@ class ServedModel:
     formats: Sequence[str] = tuple(FORMATS)
 
     async def translate(self, documents: Sequence[Document]) -> list[str]:
-        """Translate texts.
-
-        Raises:
-            QueueFullError: Too many sentences wait already.
-        """
+        """Translate texts."""
         sentences = [sentence for document in documents for sentence in document.sentences]
         translations = iter(await self.batcher(sentences))
         return [
@@ -70,12 +64,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Service:
-    """A translation service.
-
-    Args:
-        directions: The models by their source and target language, as ISO 639 codes.
-        max_characters: Characters of the texts of a request, at most.
-    """
+    """Models by their source and target language, for requests of at most max_characters."""
 
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
@@ -104,12 +93,10 @@ class Service:
 
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
-        targets: dict[str, list[str]] = {}
-        for source, target in self.directions:
-            targets.setdefault(source, []).append(target)
-            targets.setdefault(target, [])
+        codes = dict.fromkeys(code for direction in self.directions for code in direction)
+        targets = {code: [to for source, to in self.directions if source == code] for code in codes}
         return JSONResponse(
-            [{"code": code, "name": code, "targets": codes} for code, codes in targets.items()]
+            [{"code": code, "name": code, "targets": targets[code]} for code in codes]
         )
 
     async def health(self, _: Request) -> JSONResponse:
@@ -127,9 +114,8 @@ class Service:
                         raise HTTPException(413, self._limit)
                     parts.append(part)
         except TimeoutError:
-            raise HTTPException(
-                408, f"The request did not arrive within {BODY_SECONDS} seconds."
-            ) from None
+            text = f"The request did not arrive within {BODY_SECONDS} seconds."
+            raise HTTPException(408, text) from None
         except ClientDisconnect:  # nobody reads the answer
             raise HTTPException(400, CLOSED) from None
         return b"".join(parts)
@@ -148,16 +134,13 @@ class Service:
         return [replace_surrogates(text) for text in texts]
 
     def _source_and_model(self, fields: Mapping[str, Any]) -> tuple[str, ServedModel]:
-        """The source language of a request, and the model of its direction."""
         given, wanted = fields.get("source", "auto"), fields.get("target")
         for (source, target), model in self.directions.items():
             if given in ("auto", source) and wanted == target:
                 return source, model
         served = " and ".join(f"from {source} to {target}" for source, target in self.directions)
-        raise HTTPException(
-            400,
-            f"This server translates {served}, got source {given!r} and target {wanted!r}.",
-        )
+        text = f"This server translates {served}, got source {given!r} and target {wanted!r}."
+        raise HTTPException(400, text)
 
 
 def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
@@ -193,7 +176,6 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, list[str]
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
