@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from modeling_aiayn import AiaynConfig
-from modeling_aiayn.commands.command_line import RECIPES, parse_arguments, read_recipe, recipe_flags
+from modeling_aiayn.commands.command_line import RECIPES, parse_arguments, recipe_flags
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.data.parsing import parse_yaml
 from modeling_aiayn.training import AiaynTrainingArguments
@@ -50,7 +50,7 @@ def test_a_recipe_keeps_pairs_for_which_its_model_has_positions(monkeypatch, tmp
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_gives_a_configuration(path):
-    recipe = read_recipe(path)
+    recipe = parse_yaml(path.read_text(), "recipe")
     overrides = recipe.get("config_overrides", {})
     arguments = PresetArguments(recipe.get("preset", "tiny"), yaml.safe_dump(overrides))
     assert read_overrides(arguments) == overrides
@@ -118,7 +118,7 @@ def test_recipes_hold_norwegian_and_mappings(tmp_path):
         "config_overrides: {norm_first: true, classifier_pooling: max, layer_norm_eps: 0.00001}\n"
         "noise_kinds: [on, Yes]\n"
     )
-    flags = recipe_flags(read_recipe(path))
+    flags = recipe_flags(parse_yaml(path.read_text(), "recipe"))
     assert flags[:4] == ["--target_lang", "no", "--lr_scheduler_kwargs", '{"min_lr": 0.1}']
     assert flags[4:8] == ["--bf16", "True", "--use_cpu", "False"]
     overrides = {"norm_first": True, "classifier_pooling": "max", "layer_norm_eps": 1e-5}

@@ -10,11 +10,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
-from ..saved.loading import find_model
 from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
@@ -31,10 +29,6 @@ from .serve import address, open_port
 
 logger = logging.getLogger(__name__)
 
-HEADS = {
-    "AiaynForSequenceClassification": AutoModelForSequenceClassification,
-    "AiaynForCausalLM": AutoModelForCausalLM,
-}
 # Defaults of the flags of a page's server.
 BOUNDS: dict[str, Any] = {"port": 7860, "max_characters": 2000, "max_waiting": 100}
 # Example texts for the bundled models.
@@ -54,7 +48,7 @@ EXAMPLES = {
 
 @dataclass
 class AppFlags:
-    """What the page offers."""
+    """Examples on the page."""
 
     examples: list[str] = HfArg(default_factory=list, help="Texts that a visitor can choose.")
 
@@ -67,25 +61,32 @@ def make_page(
     from ..pages.translation_page import TranslationPage
     from ..serving.batching import ModelThread
 
-    thread, name, hub = ModelThread(), model_flags.model[0], model_flags.hub
-    head = saved_architecture(name if hub else find_model(name), hub)
+    thread, name = ModelThread(), model_flags.model[0]
+    kinds: dict[str, Any] = {
+        "AiaynForSequenceClassification": ClassificationPage,
+        "AiaynForCausalLM": CompletionPage,
+    }
+    head = saved_architecture(name, model_flags.hub)
     title = name.rstrip("/").rsplit("/", 1)[-1]
-    if head not in HEADS:
-        language, prepare = sentence_preparation(source, model_flags)
-        translator = thread(load_translator, model_flags)
-        examples = examples or EXAMPLES.get(name, [])
-        page = TranslationPage(
-            translator, thread, title, language, max_characters, examples, prepare
-        )
-        return page.build()
-    model, tokenizer = thread(load_with_tokenizer, HEADS[head], name, hub)
-    kind = ClassificationPage if head == "AiaynForSequenceClassification" else CompletionPage
-    model.eval().to(default_device(model_flags.device))
-    return kind(model, tokenizer, thread, title, max_characters, examples).build()
+    if head in kinds:
+        model, tokenizer = thread(load_with_tokenizer, head, name, model_flags.hub)
+        model.eval().to(default_device(model_flags.device))
+        return kinds[head](model, tokenizer, thread, title, max_characters, examples).build()
+    language, prepare = sentence_preparation(source, model_flags)
+    translator = thread(load_translator, model_flags)
+    examples = examples or EXAMPLES.get(name, [])
+    page = TranslationPage(translator, thread, title, language, max_characters, examples, prepare)
+    return page.build()
+
+
+def main() -> None:
+    """Read flags, and run the page."""
+    flags = (ModelFlags, SourceFlags, ServerFlags, AppFlags)
+    listen(*parse_arguments(__doc__, *flags, **BOUNDS))
 
 
 def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: AppFlags) -> None:
-    """Load the model, and answer visitors until the process is stopped."""
+    """Load the model, and run its page."""
     check_package("gradio", "app")
     FORMATS["text"].check_packages()
     open_port(server).close()  # gradio's own error names things that a user does not have
@@ -96,9 +97,3 @@ def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: A
     page.queue(max_size=server.max_waiting).launch(
         server_name=server.host, server_port=server.port, share=False, **LAUNCH_OPTIONS
     )
-
-
-def main() -> None:
-    """Load, listen."""
-    flags = (ModelFlags, SourceFlags, ServerFlags, AppFlags)
-    listen(*parse_arguments(__doc__, *flags, **BOUNDS))

@@ -23,17 +23,10 @@ class AverageFlags:
 
     output: str = HfArg(help="Folder to write.")
     run: str | None = HfArg(default=None, help="Output folder of a training run.")
-    last: int | None = HfArg(
-        default=None, help="Average this many of the run's newest checkpoints."
-    )
-    best: int | None = HfArg(
-        default=None,
-        help="Average this many of the evaluated checkpoints, those with the best --metric.",
-    )
+    last: int | None = HfArg(default=None, help="Average so many of the newest checkpoints.")
+    best: int | None = HfArg(default=None, help="Average so many, those with the best --metric.")
     metric: str = HfArg(default="loss", help="With --best, the metric: loss, bleu, chrf, ...")
-    checkpoints: list[str] | None = HfArg(
-        default=None, help="Folders to average, instead of a run's checkpoints."
-    )
+    checkpoints: list[str] | None = HfArg(default=None, help="Folders to average.")
     dtype: str | None = HfArg(
         default=None,
         help="Type of the written weights; float16 halves the file. Default: unchanged.",

@@ -15,7 +15,6 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.folders import load_config
 from .command_line import parse_arguments
-from .flags import check_head
 
 # Arguments: a model folder, then sentences.
 PROGRAM = """
@@ -51,12 +50,12 @@ class ReloadFlags:
 def main() -> None:
     """Load and translate in a fresh process, and print what it prints."""
     (flags,) = parse_arguments(__doc__, ReloadFlags)
-    check_head(flags.model, "AiaynForConditionalGeneration")
-    if not getattr(load_config(flags.model), "auto_map", None):
-        raise ValueError(
-            f"{flags.model} holds no code, so only this package can load it. Folders of `aiayn "
-            "quantize` and the bundled models are of this kind."
-        )
+    config, head = load_config(flags.model), "AiaynForConditionalGeneration"
+    saved_as = config.architectures or ["none"]
+    if head not in saved_as:  # others would translate with random weights
+        raise ValueError(f"{flags.model} must be saved as {head}, got {saved_as[0]}.")
+    if not getattr(config, "auto_map", None):
+        raise ValueError(f"{flags.model} holds no code, so only this package can load it.")
     # -P: the working folder must not be searched for imports.
     command = [sys.executable, "-P", "-c", PROGRAM, flags.model, *flags.text]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"}

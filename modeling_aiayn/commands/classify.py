@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
-from transformers import AutoModelForSequenceClassification, pipeline
+from transformers import pipeline
 from transformers.hf_argparser import HfArg
 
 from ..data.lines import stream_lines
 from ..tokenization import clean_text
 from ..translation.pools import read_pools
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP, check_head, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, default_device, load_with_tokenizer
 
 # Number of batches whose texts are sorted by length together, so that little is padding.
 POOLED_BATCHES = 32
@@ -29,9 +29,7 @@ class ClassifyFlags:
 
     model: str = HfArg(help="Folder of a trained classifier.")
     text: list[str] | None = HfArg(default=None, help="Texts to classify.")
-    input: str | None = HfArg(
-        default=None, help="File with one text per line, plain or .gz. Default: stdin."
-    )
+    input: str | None = HfArg(default=None, help="File of texts, plain or .gz. Default: stdin.")
     batch_size: int = HfArg(default=32, help="Number of texts in a batch.")
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
 
@@ -49,14 +47,9 @@ def main() -> None:
         raise ValueError("Give either --text or --input, not both.")
     if flags.batch_size < 1:  # nothing would be read
         raise ValueError(f"batch_size must be at least 1, got {flags.batch_size}.")
-    check_head(flags.model, "AiaynForSequenceClassification")
-    model, tokenizer = load_with_tokenizer(AutoModelForSequenceClassification, flags.model)
-    classifier = pipeline(
-        "text-classification",
-        model=model,
-        tokenizer=tokenizer,
-        device=default_device(flags.device),
-    )
+    model, tokenizer = load_with_tokenizer("AiaynForSequenceClassification", flags.model)
+    device = default_device(flags.device)
+    classifier = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
     texts = flags.text
     if texts is None:
         texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
@@ -72,19 +65,14 @@ def main() -> None:
 def classify(
     classifier: Any, texts: Iterable[str], batch_size: int, pool_size: int
 ) -> Iterator[dict[str, Any]]:
-    """Classify texts by a pipeline; yield its predictions in the order of the texts.
+    """Classify texts, cut to the classifier's length; yield predictions in the texts' order.
 
-    Texts are cut to the length that the classifier was trained on. pool_size texts are sorted by
-    length together.
+    pool_size texts are sorted by length together.
     """
-    options = {
-        "batch_size": batch_size,
-        "truncation": True,
-        "max_length": classifier.model.config.max_position_embeddings,
-    }
+    length = classifier.model.config.max_position_embeddings
     for pool in read_pools(texts, pool_size):
         order = sorted(range(len(pool)), key=lambda index: -len(pool[index]))
-        # The pipeline makes batches of a generator, and not of a list of texts.
-        predictions = classifier((pool[index] for index in order), **options)
+        ordered = (pool[index] for index in order)  # the pipeline makes no batches of a list
+        predictions = classifier(ordered, batch_size=batch_size, truncation=True, max_length=length)
         by_index = dict(zip(order, predictions, strict=True))
         yield from (by_index[index] for index in range(len(pool)))

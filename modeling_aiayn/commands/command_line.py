@@ -20,19 +20,16 @@ from ..tokenization import is_tokenizer_failure
 from .streams import STREAMS, protect_streams
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-RECIPE_HELP = """\
+RECIPE_HELP = """
 The first argument may be a recipe: a YAML file that sets flags by name. Flags after the recipe
 override it, and its entry `required` lists flags that must follow it. If the path does not exist,
 NAME.yaml and recipes/NAME.yaml mean a recipe of the package:
-{names}.
 """
-# Entry of a recipe that lists flags without a value in it, which users must give.
-REQUIRED = "required"
+# Modules whose errors tell of damaged files and of a network that fails.
+LIBRARIES = {"safetensors_rust", "zlib", "httpx", "httpx2"}
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Show default values, and keep the line breaks of examples."""
-
     def _get_help_string(self, action: Action) -> str | None:
         # "(default: None)" is wrong for required flags, and contradicts "Default: ..." in a help.
         return action.help if action.default is None else super()._get_help_string(action)
@@ -47,8 +44,7 @@ def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -
     usage = None
     if any(issubclass(dataclass_type, TrainingArguments) for dataclass_type in dataclass_types):
         usage = "%(prog)s [RECIPE.yaml] [--FLAG VALUE ...]"
-        names = textwrap.fill(", ".join(recipe_names()), 99)
-        description += f"\n{RECIPE_HELP.format(names=names)}"
+        description += RECIPE_HELP + textwrap.fill(f"{', '.join(recipe_names())}.", 99)
     parser = HfArgumentParser(
         dataclass_types,
         prog=Path(sys.argv[0]).name,
@@ -60,8 +56,9 @@ def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -
     parser.set_defaults(**defaults)
     arguments, required = sys.argv[1:], []
     if arguments and arguments[0].endswith((".yaml", ".yml")):
-        recipe = read_recipe(find_recipe(arguments[0]))
-        required = recipe.pop(REQUIRED, [])
+        path = find_recipe(arguments[0])
+        recipe = parse_yaml(path.read_text("utf-8"), str(path))
+        required = recipe.pop("required", [])  # flags that users must give
         arguments = [*recipe_flags(recipe), *arguments[1:]]
     *filled, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
@@ -89,12 +86,6 @@ def find_recipe(path: str) -> Path:
     )
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Read the entries of a recipe: a mapping from flags to values."""
-    recipe: dict[str, Any] = parse_yaml(path.read_text("utf-8"), str(path))
-    return recipe
-
-
 def recipe_flags(recipe: dict[str, Any]) -> list[str]:
     """The command-line words of the flags that a recipe sets."""
     flags = []
@@ -118,8 +109,8 @@ def typed_command() -> list[str]:
 def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> None:
     """Run a job; write errors that a user can correct as one line to stderr, with exit code 1.
 
-    A --debug flag without a value also shows the traceback. If the reader of stdout goes away, as
-    in `translate | head`, the job ends without an error; with is_stdout_log, it continues.
+    If the reader of stdout goes away, as in `translate | head`, the job ends without an error; with
+    is_stdout_log, it continues.
     """
     protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -142,18 +133,15 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     except BaseException as error:
         if isinstance(error, BrokenPipeError) and error.filename == STREAMS[1]:
             return
-        message = _explanation(error)
-        if is_debugging or message is None:
+        message = None if is_debugging else _explanation(error)
+        if message is None:
             raise
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.exit(1)
 
 
 def _exit_code(main: Callable[[], None]) -> str | int | None:
-    """Run a job and return the exit code that it chose, as after a signal, or None.
-
-    The exception of an exit would keep the job's trainer.
-    """
+    """Run a job and return its exit code; the exception of an exit would keep the job's trainer."""
     try:
         main()
     except SystemExit as stop:
@@ -164,13 +152,10 @@ def _exit_code(main: Callable[[], None]) -> str | int | None:
 def leave_other_processes() -> None:
     """End the process group of a job of several processes, with its threads.
 
-    Without this, a process that ends early may abort the work of the others. A trainer, which is
-    in a cycle of references, keeps the group, and a thread of gloo that frees a tensor while Python
-    ends aborts the process after its work is done (https://github.com/pytorch/pytorch/issues/190489).
-
-    Such a thread needs Python's lock to free a tensor. The name `group` lets go of the group last
-    and gives up the lock while it waits for the threads. If a DDP model let go last, it would keep
-    the lock, and the process would hang.
+    Otherwise a thread of gloo that frees a tensor while Python ends aborts the process after its
+    work is done (https://github.com/pytorch/pytorch/issues/190489). `group` lets go of the group
+    last and gives up Python's lock while it waits for the threads, which need it. A DDP model would
+    keep the lock, and the process would hang.
     """
     if _is_in_group():
         group = distributed.group.WORLD
@@ -187,22 +172,19 @@ def _explanation(error: BaseException) -> str | None:
     """The text of an error that a user can correct; None for a bug of ours."""
     if isinstance(error, StrictDataclassError):
         return str(error.__cause__ or error)
-    if isinstance(error, (ValueError, OSError, ImportError)):
+    kind = type(error)
+    is_of_library = kind.__module__.partition(".")[0] in LIBRARIES
+    if is_of_library or isinstance(error, (ValueError, OSError, ImportError, EOFError)):
         # The name of a library's class may say more than its message.
-        kind = type(error)
         return str(error) if kind.__module__ == "builtins" else f"{kind.__name__}: {error}"
     signs = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
     is_of_group = isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
     if is_of_group and _is_in_group():
-        return (
-            "Another process of this run has ended, so this one ends too. If that process printed "
-            "an error, it says why; otherwise it was killed, perhaps for lack of memory."
-        )
+        message = "Another process of this run has ended, so this one ends too. If that process "
+        return message + "printed no error, it was killed, perhaps for lack of memory."
     from ..training.failures import is_out_of_memory  # slow, and seldom needed
 
     if is_out_of_memory(error):
-        return (
-            f"Out of memory ({error}). Lower --batch_size, --max_tokens_per_batch or "
-            "--per_device_train_batch_size, or use a smaller model."
-        )
+        flags = "--batch_size, --max_tokens_per_batch or --per_device_train_batch_size"
+        return f"Out of memory ({error}). Lower {flags}, or use a smaller model."
     return f"A library failed: {error}." if is_tokenizer_failure(error) else None

@@ -7,12 +7,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoModelForCausalLM, set_seed
+from transformers import set_seed
 from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP, check_head, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, default_device, load_with_tokenizer
 
 
 @dataclass
@@ -24,9 +24,7 @@ class CompletionFlags:
     new_tokens: int = HfArg(default=500, help="Number of tokens to add.")
     samples: int = HfArg(default=1, help="Number of texts to write.")
     temperature: float = HfArg(
-        default=0.8,
-        help="Sampling temperature: below 1, likely tokens become likelier. 0: always take the "
-        "most likely token.",
+        default=0.8, help="Sampling temperature. 0: always take the most likely token."
     )
     top_k: int = HfArg(default=0, help="Sample among the k most likely tokens; 0: among all.")
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
@@ -36,8 +34,7 @@ class CompletionFlags:
 def main() -> None:
     """Load, continue the text, write."""
     (flags,) = parse_arguments(__doc__, CompletionFlags)
-    check_head(flags.model, "AiaynForCausalLM")
-    model, tokenizer = load_with_tokenizer(AutoModelForCausalLM, flags.model)
+    model, tokenizer = load_with_tokenizer("AiaynForCausalLM", flags.model)
     model.eval().to(default_device(flags.device))
     set_seed(flags.seed)
     sampling: dict[str, Any] = {"do_sample": False}

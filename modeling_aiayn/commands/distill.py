@@ -44,12 +44,9 @@ class DistillFlags:
 
 
 def nearest(translations: list[Translation], reference: str) -> str:
-    """The translation with the highest sentence BLEU, as in Kim & Rush 2016, section 3.3.
-
-    Source: https://arxiv.org/abs/1606.07947. Of equal ones, it is the first.
-    """
+    """The first one with the highest sentence BLEU (https://arxiv.org/abs/1606.07947, 3.3)."""
     bleu = BLEU(effective_order=True)
-    texts = [each.text for each in translations]
+    texts = [translation.text for translation in translations]
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
 

@@ -47,16 +47,10 @@ class EvaluationFlags:
     """The translations to score, the sentence pairs, and files for the results."""
 
     file: str = HfArg(help=PAIRS_HELP)
-    hypotheses: str | None = HfArg(
-        default=None, help="File of translations to score, instead of a model."
-    )
-    moses: bool = HfArg(
-        default=False, help="Also compute BLEU on lower-cased Moses tokens, as Multi30k papers do."
-    )
+    hypotheses: str | None = HfArg(default=None, help="File of translations, instead of a model.")
+    moses: bool = HfArg(default=False, help="Also compute BLEU on lower-cased Moses tokens.")
     scores_file: str | None = HfArg(default=None, help="JSON file to write the scores to.")
-    translations: str | None = HfArg(
-        default=None, help="File to write the translations to, one line per pair."
-    )
+    translations: str | None = HfArg(default=None, help="File to write the translations to.")
 
 
 def main() -> None:
@@ -71,9 +65,8 @@ def main() -> None:
     if flags.moses:
         check_package("sacremoses", "interop")
     columns = complete_languages(pair_flags, model)
-    read = [*files_of_pairs(columns, flags.file), flags.hypotheses]
     outputs = {"--scores_file": flags.scores_file, "--translations": flags.translations}
-    check_outputs(outputs, read)
+    check_outputs(outputs, [*files_of_pairs(columns, flags.file), flags.hypotheses])
     languages = (columns.source_lang, columns.target_lang)
     rows = read_rows(flags.file, *languages, parse_columns(columns.columns))
     if flags.hypotheses is not None:

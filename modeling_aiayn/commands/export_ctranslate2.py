@@ -24,14 +24,10 @@ class CTranslate2Flags:
     """How to write weights, and sentences to compare the exported model on."""
 
     quantization: str = HfArg(
-        default="float32",
-        help="Type of the written weights: float32, float16, bfloat16, int8, int8_float16 or "
-        "int16.",
+        default="float32", help="float32, float16, bfloat16, int8, int8_float16 or int16."
     )
     file: str | None = HfArg(
-        default=None,
-        help="File of sentences to compare on, plain or .gz. Default: 100 sentences of the "
-        "built-in grammar.",
+        default=None, help="File of sentences. Default: 100 sentences of the built-in grammar."
     )
 
 

@@ -1,7 +1,4 @@
-"""Flags that several jobs share, and what they name: models, sentence pairs and files.
-
-A job composes these dataclasses, which only hold values.
-"""
+"""Flags that jobs compose, and what they name: models, sentence pairs and files."""
 
 import logging
 import os
@@ -12,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 from transformers.utils import CONFIG_NAME
 
-from ..data.corpus import files_of, parse_columns, read_pairs
+import modeling_aiayn
+
 from ..saved.folders import find_file, load_config
 from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, saved_languages
-from ..saved.loading import BUNDLED_MODEL, load_checked
+from ..saved.loading import BUNDLED_MODEL, find_model, load_checked
 from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
 from ..translation.options import SearchOptions
@@ -33,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
 PAIRS_HELP = (
-    "Sentence pairs: a .tsv or .jsonl file, or the common prefix of two line-aligned files "
-    "(data/test for data/test.en and data/test.de). Each may end in .gz."
+    "Sentence pairs: a .tsv or .jsonl file, or the prefix of two line-aligned files (data/test for "
+    "data/test.en and data/test.de), plain or .gz."
 )
 
 
@@ -44,15 +43,13 @@ class ModelFlags:
 
     model: list[str] = HfArg(
         default_factory=lambda: [BUNDLED_MODEL],
-        help="Folder of a trained model, or a bundled model: aiayn-en-de (the default) or "
-        "aiayn-de-en. With --hub, a repository. Several translation models with the same "
-        "vocabulary form an ensemble.",
+        help="Folder of a model, or a bundled model: aiayn-en-de (the default) or aiayn-de-en. "
+        "Several translation models with the same vocabulary form an ensemble.",
     )
-    hub: bool = HfArg(default=False, help="Load the model from the Hub.")
+    hub: bool = HfArg(default=False, help="The model is a repository on the Hub.")
     dtype: str = HfArg(
         default="auto",
-        help="Type of the weights. On a CPU, float16 stores the weights in float16 and computes in "
-        "float32; int8 is for translating, and the fastest there.",
+        help="Type of the weights. int8 is the fastest on a CPU, and only for translating.",
         metadata={"choices": DTYPES},
     )
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
@@ -64,14 +61,11 @@ class EngineFlags:
 
     engine: str = HfArg(
         default="torch",
-        help="torch: this package's decoder. ctranslate2: for a folder that export-ctranslate2 "
-        "wrote; --device is then the CPU by default.",
+        help="ctranslate2: for a folder of export-ctranslate2, by default on the CPU.",
         metadata={"choices": ["torch", "ctranslate2"]},
     )
     shortlist: str | None = HfArg(
-        default=None,
-        help="File of make-shortlist: compute only likely translations of the source tokens in a "
-        "batch. Default: the whole vocabulary.",
+        default=None, help="File of make-shortlist: the words that a batch may be translated with."
     )
 
 
@@ -81,8 +75,7 @@ class BatchFlags:
 
     batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
     max_tokens_per_batch: int = HfArg(
-        default=MAX_TOKENS_PER_BATCH,
-        help="Maximum number of source tokens in a batch, padding included.",
+        default=MAX_TOKENS_PER_BATCH, help="Maximum number of source tokens, padding included."
     )
 
 
@@ -115,14 +108,10 @@ class SourceFlags:
     """The language of the source, and its letters."""
 
     source_lang: str = HfArg(
-        default=None,
-        help="Language of the input (an ISO 639 code): its rules split whole texts into sentences. "
-        "Default: the model's, or en.",
+        default=None, help="Source language, whose rules split texts. Default: the model's, or en."
     )
     restore_case: bool = HfArg(
-        default=False,
-        help="Translate a sentence IN CAPITALS or In Title Case as if only its first letter were a "
-        "capital.",
+        default=False, help="Translate sentences IN CAPITALS or In Title Case as normal text."
     )
 
 
@@ -133,9 +122,7 @@ class PairFlags:
     source_lang: str = HfArg(default=None, help="Source language. Default: the model's, or en.")
     target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
     columns: str | None = HfArg(
-        default=None,
-        help="Languages of the two columns of a .tsv file, as in en,de. Default: the source "
-        "language, then the target language.",
+        default=None, help="Languages of a .tsv file's columns (en,de). Default: source, target."
     )
 
 
@@ -144,23 +131,18 @@ class StreamFlags:
     """The file to write translations to, and the processes that translate."""
 
     output: str | None = HfArg(
-        default=None,
-        help="File to write, plain or .gz; first as OUTPUT.partial. Default: stdout.",
+        default=None, help="File to write, plain or .gz; first as OUTPUT.partial. Default: stdout."
     )
     resume: str | None = HfArg(
         default=None,
-        help="auto: if OUTPUT.partial holds lines of a stopped run of the same command, keep them, "
-        "and translate the rest.",
+        help="auto: keep the lines of OUTPUT.partial, and translate the rest.",
         metadata={"choices": ["auto"]},
     )
     processes: int = HfArg(
-        default=1,
-        help="Processes that translate, each with its own model in memory. With GPUs, each "
-        "process takes the next one.",
+        default=1, help="Processes that translate, each with its own model, on the next GPU if any."
     )
     threads: int | None = HfArg(
-        default=None,
-        help="Threads of each process, for the engine torch. Default: all cores in equal parts.",
+        default=None, help="Threads of each process. Default: all cores in equal parts."
     )
 
 
@@ -176,23 +158,15 @@ class ServerFlags:
     """The address and the bounds of a server."""
 
     host: str = HfArg(
-        default="127.0.0.1",
-        help="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: other "
-        "machines can connect too.",
+        default="127.0.0.1", help="Address to listen on. 0.0.0.0: other machines can connect too."
     )
     port: int = HfArg(default=5000, help="Port to listen on.")
     max_characters: int = HfArg(default=5000, help="Maximum number of characters in a request.")
-    max_waiting: int = HfArg(
-        default=2000, help="Maximum number of waiting sentences; further requests are refused."
-    )
+    max_waiting: int = HfArg(default=2000, help="Maximum number of waiting sentences.")
 
 
 def default_device(device: str | None, process: int = 0) -> str:
-    """The given device, or a GPU if there is one, or the CPU.
-
-    Several processes that translate get a GPU each, if there are as many, unless the device names
-    one, as cuda:1 does.
-    """
+    """The given device, or a GPU if there is one, or the CPU; processes get GPUs in turn."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and torch.cuda.is_available():
         return f"cuda:{process % torch.cuda.device_count()}"
@@ -208,10 +182,7 @@ def default_device(device: str | None, process: int = 0) -> str:
 def load_translator(
     model: ModelFlags, engine: EngineFlags | None = None, process: int = 0
 ) -> Translator:
-    """Load a translator; process is the number of the process among those that translate.
-
-    Jobs without flags of an engine use one model.
-    """
+    """Load a translator in the process with this number. Jobs without an engine use one model."""
     if engine is None and len(model.model) > 1:
         raise ValueError(f"This command takes one --model, got {len(model.model)}.")
     keep_freed_memory()
@@ -256,25 +227,22 @@ def sentence_preparation(
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:
     """The class that a model was saved as; "" for a folder without one, such as an adapter's."""
+    path = path if hub else find_model(path)
     is_whole = Path(path, CONFIG_NAME).is_file()
     if not (is_whole or (hub and find_file(path, CONFIG_NAME, {}) is not None)):
         return ""
     return next(iter(load_config(path, hub=hub).architectures or []), "")
 
 
-def check_head(folder: str, head: str) -> None:
-    """Check that a folder holds a model that was saved as the class named head."""
-    config = load_config(folder)
-    saved_as = next(iter(config.architectures or []), "none")
-    if head not in (config.architectures or []):
-        raise ValueError(f"{folder} must hold a model saved as {head}, got {saved_as}.")
-
-
 def load_with_tokenizer(
-    auto_class: Any, path: str | Path, hub: bool = False, **options: Any
+    architecture: str, path: str | Path, hub: bool = False, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model with `load_checked`, and its tokenizer."""
-    model = load_checked(auto_class, path, hub=hub, **options)
+    """Load a model as a class of this package or of transformers, and its tokenizer."""
+    saved_as = load_config(path, hub=hub).architectures or ["none"]
+    if architecture not in saved_as:  # the decoder of a translation model is no language model
+        raise ValueError(f"{path} must hold a model saved as {architecture}, got {saved_as[0]}.")
+    library = modeling_aiayn if hasattr(modeling_aiayn, architecture) else transformers
+    model = load_checked(getattr(library, architecture), path, hub=hub, **options)
     return model, load_tokenizer(path, trust_remote_code=False, local_files_only=not hub)
 
 
@@ -287,26 +255,20 @@ def complete_languages(pairs: PairFlags, model: ModelFlags) -> PairFlags:
 
 def files_of_pairs(pairs: PairFlags, *paths: str) -> list[Path]:
     """The files of paths with sentence pairs."""
+    from ..data.corpus import files_of  # imports datasets, which takes half a second
+
     return [file for path in paths for file in files_of(path, pairs.source_lang, pairs.target_lang)]
 
 
 def read_pairs_of(pairs: PairFlags, path: str) -> Any:
     """Read the sentence pairs of a path."""
-    columns = parse_columns(pairs.columns)
-    return read_pairs(path, pairs.source_lang, pairs.target_lang, columns)
+    from ..data.corpus import parse_columns, read_pairs
+
+    return read_pairs(path, pairs.source_lang, pairs.target_lang, parse_columns(pairs.columns))
 
 
 def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path | None]) -> None:
-    """Check that each output can be written, is no input, and is not another output.
-
-    Args:
-        outputs: File to write by flag, as in --output; None if the flag was not given.
-        inputs: Files to read; None if a flag was not given.
-
-    Raises:
-        OSError: An output is a folder, or its folder cannot be written.
-        ValueError: An output is one of the inputs, also under another name, or two are the same.
-    """
+    """Check that each output, by its flag, can be written, is no input and is no other output."""
     read = [Path(path) for path in inputs if path is not None and Path(path).is_file()]
     given = {flag: Path(output) for flag, output in outputs.items() if output is not None}
     for flag, output in given.items():

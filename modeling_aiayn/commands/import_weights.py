@@ -40,8 +40,7 @@ class ImportFlags:
     )
     check: str | None = HfArg(
         default=None,
-        help="File of torch.save with input_ids, decoder_input_ids, and the logits that the "
-        "original module computed for them. The import checks that it computes the same logits.",
+        help="File of torch.save: input_ids, decoder_input_ids, and the logits to reproduce.",
     )
     license: str = HfArg(default="other", help="Licence of the weights, for the model card.")
 
@@ -68,6 +67,4 @@ def main() -> None:
     for name in foreign.taken.absent_biases:
         sys.stdout.write(f"set to 0                {name}: {foreign.system} has no such bias\n")
     if foreign.source_tokenizer is None:
-        sys.stdout.write(
-            "tokenizer               none was given: save one into the folder to translate text\n"
-        )
+        sys.stdout.write("tokenizer               none: save one into the folder\n")

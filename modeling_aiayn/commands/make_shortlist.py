@@ -2,8 +2,8 @@
 
 aiayn make-shortlist --model runs/wmt14 --file data/train --output runs/wmt14/shortlist.safetensors
 
-Then: aiayn translate --model runs/wmt14 --shortlist runs/wmt14/shortlist.safetensors. The model
-reads the sentence pairs, and its attention tells which words translate which.
+Then: aiayn translate --model runs/wmt14 --shortlist runs/wmt14/shortlist.safetensors. The model's
+attention tells which words translate which.
 """
 
 import sys
@@ -39,11 +39,9 @@ class ShortlistFlags:
 
     file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")
     output: str = HfArg(help="File to write, .safetensors.")
-    per_token: int = HfArg(
-        default=100, help="Maximum number of target tokens for each source token."
-    )
+    per_token: int = HfArg(default=100, help="Maximum number of target tokens per source token.")
     frequent: int = HfArg(
-        default=100, help="Number of the most frequent target tokens, which every batch may use."
+        default=100, help="Number of the most frequent target tokens, for every batch."
     )
 
 
@@ -69,8 +67,7 @@ def main() -> None:
     )
     with new_file(Path(flags.output)) as unfinished:
         shortlist.save(unfinished)
-    size = Path(flags.output).stat().st_size / 1e6
-    linked = len(shortlist.ids) / counts.sources
+    size, linked = Path(flags.output).stat().st_size / 1e6, len(shortlist.ids) / counts.sources
     sys.stdout.write(
-        f"{flags.output}: {linked:.1f} target tokens for each source token, {size:.1f} MB\n"
+        f"{flags.output}: {linked:.1f} target tokens per source token, {size:.1f} MB\n"
     )

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from inspect import signature
 
 import torch
-import transformers
 from transformers.hf_argparser import HfArg
-
-import modeling_aiayn
 
 from ..pages.space import SPACE_SDK, space_operations
 from ..saved.publishing import model_operations, upload
@@ -33,26 +30,15 @@ class PushFlags:
 
     model: str = HfArg(help="Folder of a trained model.")
     repo_id: str = HfArg(help="Repository on the Hub, as in me/translator.")
-    space: bool = HfArg(
-        default=False, help="Make a Space: the model with a page to try it. Needs the extra app."
-    )
-    examples: list[str] = HfArg(
-        default_factory=list, help="With --space: texts that a visitor can choose."
-    )
-    revision: str | None = HfArg(
-        default=None, help="Branch, created if it does not exist. Default: main."
-    )
+    space: bool = HfArg(default=False, help="Make a Space. Needs the extra app.")
+    examples: list[str] = HfArg(default_factory=list, help="Texts on the page of the Space.")
+    revision: str | None = HfArg(default=None, help="Branch, which may be new. Default: main.")
     private: bool = HfArg(default=False, help="Make a new repository private.")
     message: str = HfArg(default="Upload model", help="Commit message.")
 
 
 def check_works(folder: str) -> None:
-    """Check that a folder loads and gives finite results, as a user's download has to.
-
-    Raises:
-        OSError: A file is missing or damaged, or the base of an adapter cannot be loaded.
-        ValueError: A weight is missing, foreign or not finite, or a result is not finite.
-    """
+    """Check that a folder loads and gives finite results, as a user's download has to."""
     architecture = saved_architecture(folder)
     if architecture in ("", "AiaynForConditionalGeneration"):
         # The base of an adapter may be on the Hub.
@@ -60,8 +46,7 @@ def check_works(folder: str) -> None:
         [[best]] = translator.stream([SENTENCE])
         results = torch.tensor(best.score)
     else:
-        library = modeling_aiayn if hasattr(modeling_aiayn, architecture) else transformers
-        model, tokenizer = load_with_tokenizer(getattr(library, architecture), folder)
+        model, tokenizer = load_with_tokenizer(architecture, folder)
         length = {"truncation": True, "max_length": model.config.max_position_embeddings}
         inputs = tokenizer(SENTENCE, return_tensors="pt", **length)
         if "decoder_input_ids" in signature(model.forward).parameters:

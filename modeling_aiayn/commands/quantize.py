@@ -34,16 +34,12 @@ from .flags import (
     read_pairs_of,
 )
 
-CARD = "README.md"
-
 
 @dataclass
 class QuantizeFlags:
     """Sentence pairs to compare on."""
 
-    file: str | None = HfArg(
-        default=None, help=f"{PAIRS_HELP} Both models translate and are scored on them."
-    )
+    file: str | None = HfArg(default=None, help=PAIRS_HELP)
 
 
 def compare(pairs: Dataset, translators: dict[str, Translator], options: dict[str, Any]) -> str:
@@ -69,9 +65,9 @@ def main() -> None:
     if flags.file is not None:
         pairs = read_pairs_of(complete_languages(pair_flags, model), flags.file)
     before = load_translator(model)
-    name = model.model[0]
-    card = find_file(name, CARD, {}) if model.hub else Path(find_model(name), CARD)
-    size, in_float32 = export_int8(before, output.output, card), 4 * before.model.num_parameters()
+    name, card = model.model[0], "README.md"
+    path = find_file(name, card, {}) if model.hub else Path(find_model(name), card)
+    size, in_float32 = export_int8(before, output.output, path), 4 * before.model.num_parameters()
     sizes = f"{size / 1e6:.1f} MB; in float32 {in_float32 / 1e6:.1f} MB"
     sys.stdout.write(f"{output.output}: {sizes}\n")
     if pairs is not None:

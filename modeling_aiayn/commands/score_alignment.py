@@ -34,15 +34,11 @@ class AlignmentFlags:
     source: str | None = HfArg(default=None, help="File of tokenized sentences.")
     target: str | None = HfArg(default=None, help="File of their translations.")
     gold: str | None = HfArg(
-        default=None,
-        help="File with the links of each pair on a line: 0-0 for a sure link, 3p4 for a possible "
-        "one.",
+        default=None, help="File of links, as in 0-0 3p4: the second is possible, not sure."
     )
     reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
     pairs: int = HfArg(default=500, help="Number of pairs of the built-in grammar.")
-    picture: str | None = HfArg(
-        default=None, help="Draw attention and links of the last pair to this .png or .svg file."
-    )
+    picture: str | None = HfArg(default=None, help="Draw the last pair to this .png or .svg file.")
 
     def __post_init__(self) -> None:
         named = [self.source, self.target, self.gold]
@@ -66,9 +62,7 @@ def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[Gold
             )
         pairs = embedded_gold(flags.pairs, is_reversed=languages != DEFAULT_LANGUAGES)
     if len(pairs) < 2:
-        raise ValueError(
-            f"score-alignment needs at least 2 pairs, one half to choose on, got {len(pairs)}."
-        )
+        raise ValueError(f"score-alignment needs at least 2 pairs, got {len(pairs)}.")
     return pairs
 
 

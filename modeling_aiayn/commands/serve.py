@@ -3,8 +3,7 @@
 aiayn serve --port 5000
 curl 127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
 
-Texts may have several sentences and lines. SIGTERM and Ctrl-C end the server after the requests
-that are under way, or after a minute.
+SIGTERM and Ctrl-C end the server after the requests that are under way, or after a minute.
 """
 
 import logging
@@ -33,9 +32,6 @@ from .flags import (
 
 logger = logging.getLogger(__name__)
 
-# A server that is told to end waits so long for the requests under way.
-SHUTDOWN_SECONDS = 60
-
 
 @dataclass
 class ServeFlags:
@@ -45,13 +41,13 @@ class ServeFlags:
 
 
 def address(server: ServerFlags) -> str:
-    """The address of a server, as a browser takes it."""
+    """The address of a server."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"http://{host}:{server.port}"
 
 
 def open_port(server: ServerFlags) -> socket.socket:
-    """A socket that listens on the port; an OSError if this is not possible."""
+    """A socket that listens on the port."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     return socket.create_server((server.host, server.port), family=family)
 
@@ -100,7 +96,7 @@ def main() -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=60,
     )
     with open_port(server) as listener:
         logger.info("Listening on %s.", address(server))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.hf_argparser import HfArg
 
 from ..inspection.attention_page import write_attention_page
@@ -24,8 +23,6 @@ from ..inspection.attention_weights import (
 )
 from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
-from ..modeling_aiayn import AiaynEncoderModel
-from ..saved.loading import find_model
 from .command_line import parse_arguments
 from .flags import (
     ModelFlags,
@@ -39,12 +36,8 @@ from .flags import (
 )
 
 PAGE_ENDING = ".html"
-# Models that read one text, by the class that they were saved as.
-TEXT_MODELS: dict[str, Any] = {
-    "AiaynForSequenceClassification": AutoModelForSequenceClassification,
-    "AiaynForCausalLM": AutoModelForCausalLM,
-    "AiaynEncoderModel": AiaynEncoderModel,
-}
+# The classes of models that read one text.
+TEXT_MODELS = ("AiaynForSequenceClassification", "AiaynForCausalLM", "AiaynEncoderModel")
 
 
 @dataclass
@@ -53,22 +46,20 @@ class PictureFlags:
 
     text: str = HfArg(help="Sentence to translate, or text to classify or read.")
     target: str | None = HfArg(
-        default=None, help="Translation of the sentence. Default: the model's own translation."
+        default=None, help="Translation of the sentence. Default: the model's own."
     )
     output: str = HfArg(
-        default="attention.png",
-        help="File to write: a .png or .svg picture, or an interactive .html page.",
+        default="attention.png", help="A .png or .svg picture, or an interactive .html page."
     )
     kind: str | None = HfArg(
         default=None,
-        help="For pictures: self-attention of the encoder or decoder, or cross-attention. "
-        "Default: cross if the model has it.",
+        help="For pictures: the attention. Default: cross if the model has it.",
         metadata={"choices": KINDS},
     )
     attention: str = HfArg(
         default="layers",
-        help="For pictures: layers (a map per layer, averaged over heads; the default), heads "
-        "(all heads in a grid), or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
+        help="For pictures: layers (a map per layer, averaged over heads), heads (all in a grid), "
+        "or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
     )
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
@@ -91,12 +82,10 @@ def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
 def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) -> AttentionMaps:
     """Run the model on the text and record its attention."""
     name = flags.model[0]
-    architecture = saved_architecture(name if flags.hub else find_model(name), flags.hub)
+    architecture = saved_architecture(name, flags.hub)
     if architecture not in TEXT_MODELS:
         return attention_maps(load_translator(flags), picture.text, picture.target, **search)
-    model, tokenizer = load_with_tokenizer(
-        TEXT_MODELS[architecture], name, flags.hub, dtype=flags.dtype
-    )
+    model, tokenizer = load_with_tokenizer(architecture, name, flags.hub, dtype=flags.dtype)
     return text_attention_maps(model.to(default_device(flags.device)), tokenizer, picture.text)
 
 

@@ -12,20 +12,15 @@ if TYPE_CHECKING:
 
 STREAMS = {1: "stdout", 2: "stderr"}
 # Options of glibc's `mallopt`. Users set them by the variables MALLOC_..._THRESHOLD_.
-TRIM_THRESHOLD = -1
-MMAP_THRESHOLD = -3
-KEPT_BYTES = 2**30
-# Older releases of glibc refuse a larger MMAP_THRESHOLD. Their default grows up to it, but is fixed
-# at 128 KiB once TRIM_THRESHOLD is set.
-OLD_LARGEST_MMAP_THRESHOLD = 2**25
+TRIM_THRESHOLD, MMAP_THRESHOLD, KEPT_BYTES = -1, -3, 2**30
+OLD_LARGEST_MMAP_THRESHOLD = 2**25  # older releases of glibc refuse more
 
 
 class StandardStream(io.FileIO):
     """The descriptor of stdout or stderr.
 
-    If it cannot be written, because its reader has gone or its disk is full, later output goes
-    nowhere. A log is then dropped with one warning on the other stream; for results, the error is
-    raised.
+    If it cannot be written, because its reader has gone or its disk is full, a log is dropped with
+    one warning on the other stream; for results, the error is raised.
     """
 
     def __init__(self, number: int, is_log: bool) -> None:
@@ -34,11 +29,7 @@ class StandardStream(io.FileIO):
         self.is_log = is_log
 
     def write(self, data: "Buffer") -> int:
-        """Write bytes; return how many were written.
-
-        Raises:
-            OSError: The stream is not a log, and cannot be written.
-        """
+        """Write bytes; return how many were written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -55,10 +46,7 @@ class StandardStream(io.FileIO):
 
 
 def protect_streams(is_stdout_log: bool) -> None:
-    """Make stderr, and stdout if it is a log too, streams that may break; see `StandardStream`.
-
-    Streams that a caller has replaced are left alone.
-    """
+    """Make stdout and stderr streams that may break, unless a caller has replaced them."""
     for number, name in STREAMS.items():
         stream = getattr(sys, name)
         is_windows_console = os.name == "nt" and stream.isatty()  # it takes no bytes
@@ -78,9 +66,8 @@ def protect_streams(is_stdout_log: bool) -> None:
 def keep_freed_memory() -> None:
     """Let this process keep a gigabyte of the memory that it frees, on Linux with glibc.
 
-    glibc returns large tensors to the system, which clears each page before it gives it back. In
-    int8 this is a tenth of the time of a translated file. The options are those of the whole
-    process, so only commands set them. Variables that set them keep their values.
+    Otherwise the system clears each page of a large tensor before glibc gets it back: a tenth of
+    the time in int8. Variables of the environment that set these options win.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

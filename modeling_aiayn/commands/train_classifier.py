@@ -11,11 +11,7 @@ from pathlib import Path
 
 from datasets import DatasetDict
 
-from ..classification.labelled_texts import (
-    TextDataArguments,
-    encode_texts,
-    load_labelled_splits,
-)
+from ..classification.labelled_texts import TextDataArguments, encode_texts, load_labelled_splits
 from ..classification.scores import (
     ClassificationScores,
     classification_metrics,
@@ -31,9 +27,6 @@ from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from .command_line import parse_arguments
 from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
-
-# Most characters of the text in a card's example.
-EXAMPLE_LENGTH = 80
 
 
 def main() -> None:
@@ -78,13 +71,12 @@ def classification_report(
     """Report the scores of the held-out texts."""
     held_out = splits["test" if "test" in splits else "validation"]
     example = " ".join(held_out["text"][0].split())
-    example = example if len(example) <= EXAMPLE_LENGTH else f"{example[:EXAMPLE_LENGTH]}..."
     return Report(
         task="text-classification",
         dataset=data.dataset_name or corpus_name(str(data.train_file)),
         dataset_id=data.dataset_name,
         examples=f"{len(splits['train']):,} training texts",
-        example=example,
+        example=example if len(example) <= 80 else f"{example[:80]}...",
         scores={"accuracy": scores.accuracy, "macro_f1": scores.macro_f1},
         metrics={"accuracy": 100 * scores.accuracy, "f1": 100 * scores.macro_f1},
         scored=f"These scores, in percent, are for {len(held_out):,} held-out texts.",

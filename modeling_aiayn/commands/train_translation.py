@@ -36,9 +36,6 @@ from ..translation.options import SearchOptions, search_defaults
 from .command_line import parse_arguments
 from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
 
-# Scores of an evaluation; see `translation_metrics`.
-METRICS = (*LOSSES, *SCORES)
-
 
 def main() -> None:
     """Train, save the last or the best model, score it, and write its card."""
@@ -91,10 +88,10 @@ def build_trainer(
 
 def check_evaluation(args: AiaynTrainingArguments) -> None:
     """Check that the evaluations can give the scores that the run needs."""
-    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
-    if metric not in METRICS:
+    metric, names = (args.metric_for_best_model or "loss").removeprefix("eval_"), (*LOSSES, *SCORES)
+    if metric not in names:
         raise ValueError(
-            f"metric_for_best_model must be one of {', '.join(METRICS)}, got {metric!r}."
+            f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}."
         )
     if metric in SCORES and (args.prediction_loss_only or not args.predict_with_generate):
         raise ValueError(
@@ -139,7 +136,7 @@ def translation_report(
         dataset = " and ".join(corpus_name(file) for file in data.train_file)
     held_out = splits["test" if "test" in splits else "validation"]
     search = SearchOptions(**search_defaults(trainer.model.generation_config))
-    source_lang, target_lang = data.languages()
+    languages = data.languages()
     return Report(
         task="translation",
         dataset=dataset,
@@ -156,9 +153,9 @@ def translation_report(
         start_from=fine_tuning.start_from,
         hub=fine_tuning.hub,
         facts={
-            "language": [source_lang, target_lang],
-            "source_lang": source_lang,
-            "target_lang": target_lang,
+            "language": list(languages),
+            "source_lang": languages[0],
+            "target_lang": languages[1],
             "has_target_tokenizer": trainer.target_tokenizer is not None,
             "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
             "is_merged": fine_tuning.merge_lora,

@@ -1,4 +1,4 @@
-"""What all training jobs share: their run's folder, their scores and their model card."""
+"""The run's folder, the scores and the model card of training jobs."""
 
 import json
 import os
@@ -23,43 +23,24 @@ from .command_line import typed_command
 
 # Templates of cards: one for each task of the Hub, and how the model was trained, which ends each.
 CARDS = Path(__file__).parent.parent / "cards"
-# The entry of a log with the training time.
-SECONDS = "seconds_of_all_starts"
-# The licence of a model that was trained from scratch.
-LICENSE = "apache-2.0"
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What a training job knows of its model besides the trainer.
+    """Facts about a trained model, for its scores.json and its card."""
 
-    Args:
-        task: The Hub's name of the task, and of the card's template.
-        dataset: Name of the training data.
-        dataset_id: Their name on the Hub, if they come from there.
-        examples: Their number and kind, as in "29,000 training pairs".
-        example: An input for the card's code.
-        scores: The content of scores.json.
-        metrics: The scores that the card's metadata name.
-        scored: A sentence on how the model was scored.
-        table: The scores as text.
-        start_from: The model that training started from. None: from scratch.
-        hub: Whether start_from is a repository on the Hub.
-        facts: What the template and the metadata need besides.
-    """
-
-    task: str
+    task: str  # the Hub's name of the task, and of the card's template
     dataset: str
-    dataset_id: str | None = None
-    examples: str
-    example: str
-    scores: dict[str, Any]
-    metrics: dict[str, float]
-    scored: str
-    table: str
-    start_from: str | None = None
-    hub: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
+    dataset_id: str | None = None  # its name on the Hub
+    examples: str  # the number of training examples, and their kind
+    example: str  # an input for the card's code
+    scores: dict[str, Any]  # the content of scores.json
+    metrics: dict[str, float]  # the scores in the card's metadata
+    scored: str  # how the model was scored
+    table: str  # the scores as text
+    start_from: str | None = None  # the model that training started from
+    hub: bool = False  # whether that is a repository on the Hub
+    facts: dict[str, Any] = field(default_factory=dict)  # more values for the template
 
 
 def start_run(args: Any, *flags: Any) -> Run | None:
@@ -83,23 +64,19 @@ def finish_run(trainer: AiaynTrainer, run: Run, report: Report) -> None:
     """Write the scores and the card, record that the run is finished, and print its results."""
     write_report(trainer, report, typed_command())
     run.finish()
-    table = training_table(trainer.state.log_history)
-    sys.stdout.write(f"{table}\n\n{report.table}\n")
-    sys.stdout.write(f"{_parameters(trainer, report):,} parameters\n")
+    table, parameters = training_table(trainer.state.log_history), _parameters(trainer, report)
+    sys.stdout.write(f"{table}\n\n{report.table}\n{parameters:,} parameters\n")
 
 
 def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) -> None:
-    """Write scores.json, and the card as README.md, without paths or names of this machine.
-
-    The command is the one that started the run.
-    """
+    """Write scores.json and the card, for the run's command, without paths of this machine."""
     args, state = trainer.args, trainer.state
-    base: dict[str, Any] = {"base_model": None, "license": LICENSE}
+    base: dict[str, Any] = {"base_model": None, "license": "apache-2.0"}
     if (start := report.start_from) is not None:
         name = start if report.hub else Path(start).resolve().name
         base = {"base_model": name, "license": _license(find_model(start), report.hub)}
-    log = reversed(state.log_history)
-    seconds = next((entry[SECONDS] for entry in log if SECONDS in entry), 0.0)
+    key = "seconds_of_all_starts"
+    seconds = next((entry[key] for entry in reversed(state.log_history) if key in entry), 0.0)
     facts = {
         **vars(report),
         "example": json.dumps(report.example, ensure_ascii=False),
@@ -123,14 +100,9 @@ def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:
     """Fill the card of a task with facts, and write it as README.md."""
+    data = {"dataset_type": facts["dataset"], "dataset_name": facts["dataset"]}
     results = [
-        EvalResult(
-            task_type=facts["task"],
-            dataset_type=facts["dataset"],
-            dataset_name=facts["dataset"],
-            metric_type=name,
-            metric_value=round(value, 2),
-        )
+        EvalResult(task_type=facts["task"], metric_type=name, metric_value=round(value, 2), **data)
         for name, value in facts["metrics"].items()
     ]
     metadata = ModelCardData(
@@ -144,8 +116,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
         model_name=facts["model_name"],
         eval_results=results,
     )
-    names = (facts["task"], "training")
-    text = "".join((CARDS / f"{name}.md").read_text("utf-8") for name in names)
+    text = "".join((CARDS / f"{x}.md").read_text("utf-8") for x in (facts["task"], "training"))
     card = ModelCard.from_template(metadata, template_str=text, **facts)
     write_file(folder / "README.md", str(card))
 
@@ -180,10 +151,7 @@ def _is_home(path: Path) -> bool:
 
 
 def _license(base: str | Path, hub: bool) -> str:
-    """The licence in a model's card; "other" if there is no card, or no licence in it.
-
-    The card is read from the Hub only if base was said to be a repository there.
-    """
+    """The licence in a model's card, which is on the Hub only if hub says so; else "other"."""
     card = Path(base, "README.md")
     if not (hub or card.is_file()):
         return "other"
@@ -205,9 +173,9 @@ def _kept_weights(trainer: AiaynTrainer) -> str:
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return "the last weights"
     best = f"the checkpoint with the best validation {args.metric_for_best_model}"
-    # The best step of the run may not have been saved.
-    is_best_step = state.best_model_checkpoint.endswith(f"-{state.best_global_step}")
-    return f"{best} ({state.best_metric:.2f})" if is_best_step else f"{best} of those saved"
+    if state.best_model_checkpoint.endswith(f"-{state.best_global_step}"):
+        return f"{best} ({state.best_metric:.2f})"
+    return f"{best} of those saved"
 
 
 def _hardware() -> str:

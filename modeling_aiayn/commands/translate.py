@@ -8,9 +8,8 @@ aiayn translate --format markdown --input README.md --output LIESMICH.md
 aiayn translate --input large.en --output large.de --processes 8 --resume auto
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
-With --format lines or text, the output has as many lines as the input. With --nbest N, up to N
-lines are written for each input line, and one for an empty line; they start with the number of the
-input line.
+With --nbest N, up to N lines are written for each input line, after its number. Otherwise the
+output has as many lines as the input, also with --format text.
 """
 
 import logging
@@ -48,12 +47,9 @@ from .flags import (
 
 logger = logging.getLogger(__name__)
 
-# The path of a file that stdin is redirected from; Windows has none.
-STDIN = Path("/dev/stdin")
+STDIN = Path("/dev/stdin")  # leads to the file of a redirection; Windows has none
 # The endings of documents' names, by format.
-FILES = "; ".join(
-    f"{kind.name}: {' '.join(kind.endings)}" for kind in FORMATS.values() if kind.has_markup
-)
+FILES = "; ".join(f"{x.name}: {' '.join(x.endings)}" for x in FORMATS.values() if x.has_markup)
 
 
 @dataclass
@@ -61,29 +57,25 @@ class TranslateFlags:
     """Input and columns of a translation."""
 
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
-    input: str | None = HfArg(
-        default=None, help="File of sentences to translate, plain or .gz. Default: stdin."
-    )
+    input: str | None = HfArg(default=None, help="File to translate, plain or .gz. Default: stdin.")
     prefixes: str | None = HfArg(
         default=None, help="File with a line per sentence: the words its translation starts with."
     )
     phrases: str | None = HfArg(
         default=None,
-        help="File with a line per sentence: phrases that its translation must contain, separated "
-        "by tabs.",
+        help="File with a line per sentence: phrases of its translation, separated by tabs.",
     )
     scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
     format: str = HfArg(
         default="lines",
-        help="lines: each line of the input is a sentence. text: a line may have several "
-        "sentences; it is split, and lines and blanks stay as they are. Others: the input is one "
+        help="lines: a sentence per line. text: a line may have several sentences. Others: one "
         f"document, whose markup stays ({FILES}). All but lines need the extra 'documents'.",
         metadata={"choices": ["lines", *FORMATS]},
     )
     alignment: str | None = HfArg(
         default=None,
-        help="Add a column of word links (source-target) read from the cross-attention of a layer "
-        "(2), of a layer and head (2,3), or of the mean of all (mean).",
+        help="Add a column of word links (source-target), from the cross-attention of a layer (2), "
+        "of a layer and head (2,3), or from the mean of all (mean).",
     )
 
     def __post_init__(self) -> None:
@@ -95,7 +87,7 @@ class TranslateFlags:
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Replace lone surrogates, which stand for invalid bytes, in lines, with a warning."""
+    """Replace lone surrogates, which stand for invalid bytes, with a warning."""
     for number, line in enumerate(lines, start=1):
         valid = replace_surrogates(line)
         if valid != line:
@@ -132,17 +124,16 @@ def main() -> None:
     )
     is_stdin = flags.text is None and flags.input is None
     file = STDIN if is_stdin else flags.input
-    check_outputs(
-        {"--output": stream.output}, [file, flags.prefixes, flags.phrases, engine.shortlist]
-    )
+    read = [file, flags.prefixes, flags.phrases, engine.shortlist]
+    check_outputs({"--output": stream.output}, read)
     language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
     translator = load_translator(model, engine)
+    align = aligner(translator, choice) if choice else None
     options = translator.search_options(**given_options(search))
     is_resumable = flags.format == "lines" and options.nbest == 1
     if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
-    align = aligner(translator, choice) if choice else None
     texts = flags.text or stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
     is_dialogue = is_stdin and sys.stdin.isatty()
     whole = split_texts(texts, flags.format, language, translator, prepare)
