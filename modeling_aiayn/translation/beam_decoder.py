@@ -17,14 +17,9 @@ class BeamDecoder:
     target positions. So a source's keys and values exist once for all hypotheses of a sentence.
     Self-attention reads a `HypothesisTree`.
 
-    Args:
-        models: Models of one vocabulary.
-        input_ids: Sources, [N, S].
-        attention_mask: 1 for real source tokens, [N, S].
-        width: Maximum number of hypotheses of a source.
-        max_length: Longest translation in tokens.
-        with_coverage: Whether to add up the attention that each source token gets.
-        shortlisted: The ids to score, [C]. None: the whole vocabulary; C is V then.
+    Sources and attention_mask are [N, S]. Only the ids `shortlisted`, [C], get scores; with None,
+    the whole vocabulary does, and C is V. `with_coverage` adds up the attention that each source
+    token gets.
     """
 
     def __init__(
@@ -51,15 +46,10 @@ class BeamDecoder:
             self.coverage = torch.zeros_like(input_ids[:, None], dtype=torch.float32)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """Score the shortlisted ids as the next token of each hypothesis.
+        """Score the next tokens, [N, k, C]: float32 logits; of several models, log probabilities.
 
-        Args:
-            tokens: The last token of each hypothesis, [N, k].
-            parents: Index of the hypothesis of the step before that each one continues, [N, k].
-
-        Returns:
-            Logits in float32, [N, k, C]. For several models, the logarithm of their mean
-            probability.
+        tokens, [N, k], are the last ones of the hypotheses; parents, [N, k], are the indices of the
+        hypotheses of the step before that they continue.
         """
         self.tree.grow(parents)
         logits, attention = [], []
@@ -80,7 +70,6 @@ class BeamDecoder:
         return votes.logsumexp(0) - math.log(len(logits))
 
     def _mean_attention(self, attention: Sequence[Tensor]) -> Tensor:
-        """The mean over models and heads, [N, k, S], of weights [N * H, k, S] of each model."""
         sentences = len(self.attention_mask)
         by_head = [weights.view(sentences, -1, *weights.shape[1:]) for weights in attention]
         return torch.stack([weights.mean(1) for weights in by_head]).mean(0)

@@ -19,26 +19,18 @@ CHUNK = 64
 class Restrictions:
     """Rules for the continuations of one step; sentences and hypotheses are given by index.
 
-    Args:
-        forced: The only ids that the hypotheses of a sentence may continue with, by sentence.
-        banned: Sentence, hypothesis and id of each continuation that is not allowed.
-        required: Sentence, hypothesis and id of each continuation that must be a candidate, however
-            unlikely it is.
-        one_for_each: Sentences of which every hypothesis must have a candidate.
-        suppressed: Ids that no hypothesis may continue with; forced ids override them.
+    Banned and required continuations (which become candidates, however unlikely) are sentence,
+    hypothesis and id. Of a sentence in `one_for_each`, every hypothesis gets a candidate.
     """
 
-    forced: dict[int, list[int]]
+    forced: dict[int, list[int]]  # by sentence, the only ids that may come
     banned: list[tuple[int, int, int]]
     required: list[tuple[int, int, int]]
     one_for_each: list[int]
-    suppressed: Sequence[int] = ()
+    suppressed: Sequence[int] = ()  # ids that never come; forced ids override them
 
     def within(self, columns: Mapping[int, int] | None) -> "Restrictions":
-        """Replace ids by columns of the logits, for logits of some ids only.
-
-        columns maps each scored id to its column. None: all ids are scored, nothing changes.
-        """
+        """Replace ids by their columns of the logits; None: all ids have logits, in order."""
         if columns is None:
             return self
         banned, required = (
@@ -67,17 +59,11 @@ class Restrictions:
 
 
 class Candidates(NamedTuple):
-    """Continuations of a sentence's hypotheses, in columns: a step makes many, and lists are cheap.
+    """Continuations of a sentence's hypotheses in columns: a step makes many, lists are cheap."""
 
-    Args:
-        log_probabilities: Of each continuation together with its hypothesis, in nats.
-        parents: Index of the hypothesis that each one continues.
-        tokens: The id that each one adds.
-    """
-
-    log_probabilities: list[float]
-    parents: list[int]
-    tokens: list[int]
+    log_probabilities: list[float]  # of each continuation together with its hypothesis, in nats
+    parents: list[int]  # index of the hypothesis that each one continues
+    tokens: list[int]  # the id that each one adds
 
     def pick(self, indices: Sequence[int]) -> "Candidates":
         """The candidates at some indices, in their order."""
@@ -128,20 +114,11 @@ def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def best_candidates(
     logits: Tensor, log_probabilities: Tensor, restrictions: Restrictions, count: int
 ) -> list[Candidates]:
-    """The likeliest continuations of each sentence's hypotheses; one transfer to the host.
+    """The count likeliest continuations of each sentence, best first; one transfer to the host.
 
-    Args:
-        logits: Scores of the next token, [N, k, V]; overwritten by log-probabilities.
-        log_probabilities: Of the hypotheses so far, [N, k]; minus infinity for missing ones.
-        restrictions: Rules for the next token.
-        count: Number of continuations.
-
-    Returns:
-        For each sentence its candidates, best first, then the candidates that restrictions require.
-        There are fewer than count if no more are possible.
-
-    Raises:
-        ValueError: A score is NaN.
+    logits of the next token, [N, k, V], are overwritten by log-probabilities. log_probabilities,
+    [N, k], of the hypotheses so far are minus infinity for missing ones. The candidates that
+    restrictions require come last. A NaN is a ValueError.
     """
     # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
     # hypotheses new memory takes as long as the function itself.
@@ -186,10 +163,7 @@ def check_no_nan(scores: Iterable[float]) -> None:
 def _required_candidates(
     required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
 ) -> dict[int, list[tuple[float, int, int]]]:
-    """Log-probability, hypothesis and id of candidates, by sentence.
-
-    required holds sentence, hypothesis and id of each.
-    """
+    """Log-probability, hypothesis and id of candidates, by sentence."""
     candidates: dict[int, list[tuple[float, int, int]]] = {}
     if required:
         sentences, parents, tokens = torch.tensor(required, device=steps.device).T
@@ -206,21 +180,11 @@ def drawn_candidates(
     options: SearchOptions,
     draws: Sequence[Sequence[float]],
 ) -> list[Candidates]:
-    """One random continuation of each hypothesis.
+    """One random continuation of each hypothesis, chosen by draws in [0, 1), [N, k].
 
-    Args:
-        logits: Scores of the next token, [N, k, V].
-        log_probabilities: Of the hypotheses so far, [N, k].
-        restrictions: Rules for the next token.
-        options: Temperature, top-k and top-p.
-        draws: A random number in [0, 1) for each hypothesis, [N, k].
-
-    Returns:
-        For each sentence a candidate of each hypothesis, in their order. Their log-probabilities
-        are the model's, before temperature, top-k and top-p.
-
-    Raises:
-        ValueError: A score is NaN.
+    logits of the next token are [N, k, V], and log_probabilities of the hypotheses so far [N, k].
+    Those of the candidates are the model's, before temperature, top-k and top-p. A NaN is a
+    ValueError.
     """
     steps = restrictions.apply(logits.log_softmax(-1))
     values, tokens = steps.sort(dim=-1, descending=True)  # [N, k, V]

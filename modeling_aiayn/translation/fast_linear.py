@@ -27,8 +27,8 @@ FEWEST_ROWS = 4
 TILE_ROWS = 16
 # Held while the quantization engine, a setting of the whole process, is another one.
 ENGINE_LOCK = threading.Lock()
-# Before a product, torch searches each argument for an override of it. For a packed weight the
-# search fails by two C++ exceptions, 18 microseconds on Zen 3, so it is switched off.
+# torch searches each argument for an override of the product. For a packed weight the search fails
+# by two C++ exceptions, 18 microseconds on Zen 3.
 without_overrides = torch._C.DisableTorchFunctionSubclass
 
 Linear = Callable[[Tensor], Tensor]
@@ -38,10 +38,9 @@ MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
     """A linear layer for decoding: x W^T + b of states x, [rows, in], with a weight of [out, in].
 
-    On a CPU the weight is packed once, not at each call: a decoding step multiplies few rows by
-    large matrices, and packing a matrix takes as long as the product. With few rows the product
-    waits for weights to come from memory, so weights that float16 holds exactly are stored in
-    float16. Products and sums are in float32 all the same.
+    On a CPU the weight is packed once: with few rows, packing takes as long as the product, which
+    waits for weights to come from memory. So weights that float16 holds exactly are stored in
+    float16; products and sums are in float32 all the same.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -62,10 +61,7 @@ def has_packed_kernel(dtype: torch.dtype) -> bool:
 
 @lru_cache
 def _packing_works(dtype: torch.dtype) -> bool:
-    """Try a small product: a processor without the instructions raises an error.
-
-    False also if this release of torch lacks the functions, which have no public names.
-    """
+    """Try a product: it fails if the processor or this release of torch lacks the functions."""
     try:
         _packed_linear(torch.ones(1, 2, dtype=dtype), None)(torch.ones(1, 2, dtype=dtype))
     except (RuntimeError, AttributeError):
@@ -130,10 +126,7 @@ def int8_linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
 
 @lru_cache
 def has_int8_kernel() -> bool:
-    """Whether torch multiplies whole numbers of 8 bits faster than floats on this processor.
-
-    False also if this release of torch lacks the functions, which have no public names.
-    """
+    """Whether torch multiplies whole numbers of 8 bits faster than floats on this processor."""
     if torch.backends.quantized.engine not in ("fbgemm", "x86"):  # qnnpack, on ARM, is slower
         return False
     try:
@@ -172,17 +165,13 @@ def _int8_linear(numbers: Tensor, scales: Tensor, bias: Tensor | None) -> Linear
 
 
 def has_int8_tiles() -> bool:
-    """Whether oneDNN multiplies numbers of 8 bits by AMX, which FBGEMM does not use.
-
-    False also if this release of torch cannot tell, or if oneDNN is limited to older instructions:
-    then it does not multiply in bfloat16 either.
-    """
+    """Whether oneDNN multiplies numbers of 8 bits by AMX, which FBGEMM does not use."""
+    # Limited to older instructions, it does not multiply in bfloat16 either.
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_int8")) and has_packed_kernel(torch.bfloat16)
 
 
 def _int8_packed(numbers: Tensor, scales: Tensor, bias: Tensor | None, engine: str) -> object:
-    """Pack a weight for a quantization engine of torch, whose setting decides."""
     with warnings.catch_warnings(), ENGINE_LOCK:
         # Newer releases of torch announce the end of these tensors; see has_int8_kernel.
         warnings.simplefilter("ignore")

@@ -1,7 +1,6 @@
 """A second implementation of the model, for decoding: the equations of layers.py, fewer operations.
 
-Read layers.py first. The classes here have the same order, and tests compare the two for every
-architecture. The differences:
+The classes have the order of those in layers.py, and tests compare the two. The differences:
 
 - There is no dropout. Query, key and value come from one matrix product.
 - Linear layers are those of fast_linear.py. On a CPU, attention is in float32 even if the weights
@@ -53,16 +52,10 @@ def _in_dtype(states: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Equation 1; the product of queries and keys includes its scale and its mask.
+    """Equation 1: the attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
 
-    Args:
-        query: Queries, [N, H, k, K], of any dtype.
-        key: Keys, [N * H, K, S], one in a column, as the product reads them.
-        value: Values, [N * H, S, K].
-        mask: Added to the scores, broadcastable to [N * H, k, S].
-
-    Returns:
-        The attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
+    query is [N, H, k, K], of any dtype; key, [N * H, K, S], has a key in each column; value is
+    [N * H, S, K]. mask, broadcastable to [N * H, k, S], is added to the scores.
     """
     query = _in_dtype(query, key.dtype).flatten(0, 1)
     scores = torch.bmm(query, key)
@@ -72,10 +65,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
 
 
 class FastAttention:
-    """The projections of a MultiHeadAttention.
+    """The projections of a MultiHeadAttention, in one product.
 
-    In self-attention, one product gives queries, keys and values. In attention over the source, it
-    gives queries only: `FastModel.encode` has already projected keys and values.
+    For attention over the source it gives queries only: `FastModel.encode` projects the others.
     """
 
     def __init__(
@@ -202,19 +194,11 @@ class FastDecoderLayer:
         source: tuple[Tensor, Tensor],
         source_mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer.
+        """Run the layer, [N * k, D] to [N * k, D]; also return the attention, [N * H, k, S].
 
-        Args:
-            hidden_states: States of one token of each hypothesis, [N * k, D].
-            width: Hypotheses of each sentence, k.
-            target: Keys and values of the target, T entries for each sentence. The layer writes
-                those of the new tokens.
-            target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
-            source: Keys, [N * H, K, S], and values, [N * H, S, K], of the source.
-            source_mask: Added to the scores over the source, broadcastable to [N * H, k, S].
-
-        Returns:
-            States, [N * k, D], and the attention over the source, [N * H, k, S].
+        target has T entries for each sentence, and the layer writes those of the new tokens; source
+        are its keys, [N * H, K, S], and values, [N * H, S, K]. The masks are added to the scores,
+        [N * H, k, T] and [N * H, k, S].
         """
         states = self.self_norm.before(hidden_states)
         parts = self.self_attention.split_heads(self.self_attention.project(states), width)
@@ -234,13 +218,10 @@ class FastDecoderLayer:
 
 @dataclass(frozen=True)
 class EncodedSources:
-    """The part of an encoded batch that every decoding step reads.
+    """The L layers' keys, [L, N, H, K, S], and values, [L, N, H, S, K], for a batch's sources.
 
-    Args:
-        keys: Of all L decoder layers, [L, N, H, K, S]. Each key is a column in memory too: a
-            product with few queries reads columns faster than rows.
-        values: Of all decoder layers, [L, N, H, S, K].
-        mask: Added to scores over sources, [N, H, 1, S].
+    Each key is a column in memory too: a product with few queries reads columns faster than rows.
+    mask, [N, H, 1, S], is added to scores.
     """
 
     keys: Tensor
@@ -258,11 +239,7 @@ class EncodedSources:
 
 
 class FastModel:
-    """A translation model made ready for decoding.
-
-    Args:
-        model: The model.
-        make_linear: Makes each linear layer: `linear_function` or `int8_linear_function`.
+    """A translation model for decoding; make_linear is `linear_function` or its form for int8.
 
     Raises:
         ValueError: A projection is not a plain linear layer in memory.
@@ -330,19 +307,10 @@ class FastModel:
         sources: EncodedSources,
         output: Linear,
     ) -> tuple[Tensor, Tensor]:
-        """Score the shortlisted ids as the next token of each hypothesis.
+        """Score the next tokens; return logits, [N, k, C], and the last attention, [N * H, k, S].
 
-        Args:
-            tokens: The last token of each hypothesis, [N, k].
-            position: Encoding of their position, [D].
-            targets: Keys and values of the target of each layer.
-            target_mask: Added to the scores over the target, broadcastable to [N * H, k, T].
-            sources: The encoded sources.
-            output: What `output_layer` returned.
-
-        Returns:
-            Logits in float32, [N, k, C], and the last layer's attention over the source,
-            [N * H, k, S].
+        tokens, [N, k], end the hypotheses; position, [D], encodes their position. targets has each
+        layer's entries; target_mask is broadcastable to [N * H, k, T]. output is `output_layer`'s.
         """
         embedded = self.decoder.embed_tokens(tokens.flatten()) * self.decoder.embed_scale
         hidden_states = embedded + position  # [N * k, D]

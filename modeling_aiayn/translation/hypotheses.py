@@ -12,34 +12,20 @@ from .options import SearchOptions
 
 @dataclass(frozen=True)
 class SourceSentence:
-    """A sentence to translate, in ids.
-
-    Args:
-        input_ids: The source, `</s>` last.
-        prefix: The first ids of the translation.
-        phrases: Ids of each phrase that the translation must contain.
-        number: Index of the sentence among all sentences. Sampling draws by it, so that equal
-            sentences get different samples.
-    """
+    """A sentence to translate, in ids, `</s>` last."""
 
     input_ids: Sequence[int]
-    prefix: Sequence[int] = ()
-    phrases: Sequence[Sequence[int]] = ()
-    number: int = 0
+    prefix: Sequence[int] = ()  # the first ids of the translation
+    phrases: Sequence[Sequence[int]] = ()  # ids of each phrase that it must contain
+    number: int = 0  # by which sampling draws: equal sentences get different samples
 
 
 class Hypothesis(NamedTuple):
-    """A finished translation.
+    """A finished translation."""
 
-    Args:
-        token_ids: Its ids; the last is `</s>`.
-        log_probability: Sum over its tokens, in nats.
-        score: Its `normalized_score`.
-    """
-
-    token_ids: tuple[int, ...]
-    log_probability: float
-    score: float
+    token_ids: tuple[int, ...]  # `</s>` last
+    log_probability: float  # sum over its tokens, in nats
+    score: float  # its `normalized_score`
 
 
 def length_divisor(length: int, alpha: float, normalization: str) -> float:
@@ -65,17 +51,7 @@ class SentenceSearch:
     finished hypotheses, and the best beam, if it ended now, would score no better than the worst
     of them.
 
-    Args:
-        options: How to search.
-        eos_token_ids: Ids that end a translation.
-        max_length: Maximum number of tokens; the last must be one of eos_token_ids.
-        start_token_id: The id that the first step continues.
-        prefix: The first ids of the translation.
-        running: Unfinished hypotheses, best first, by their last ids; none once the search is done.
-        ancestors: The running hypotheses after each step, one step behind the other. Only their
-            parents and tokens are needed.
-        starts: Where each step begins in `ancestors`.
-        finished: Finished hypotheses, best first.
+    Running and finished hypotheses are sorted, best first; none runs once the search is done.
     """
 
     # Whether each hypothesis gets a candidate, besides the best candidates of the sentence.
@@ -87,7 +63,8 @@ class SentenceSearch:
     start_token_id: int
     prefix: Sequence[int] = ()
     running: Candidates = field(init=False)
-    # Flat lists: Python's garbage collector would visit a list for each step again and again.
+    # Parents and tokens of the running hypotheses after each step, one step behind the other, and
+    # where each step begins. Python's garbage collector would visit lists of lists again and again.
     ancestors: tuple[list[int], list[int]] = field(init=False, default_factory=lambda: ([], []))
     starts: list[int] = field(init=False, default_factory=list)
     finished: list[Hypothesis] = field(init=False, default_factory=list)
@@ -158,7 +135,6 @@ class SentenceSearch:
         self._stop_if_best()
 
     def _continue(self, living: Candidates) -> None:
-        """Make candidates the running hypotheses."""
         self.running = living
         parents, tokens = self.ancestors
         self.starts.append(len(tokens))
@@ -175,7 +151,6 @@ class SentenceSearch:
             self.running = Candidates([], [], [])
 
     def _finish(self, candidates: Candidates, index: int, coverage: Sequence[float]) -> None:
-        """Add a candidate to the finished hypotheses, and keep the best ones."""
         log_probability, parent = candidates.log_probabilities[index], candidates.parents[index]
         token_ids = (*self.token_ids(parent), candidates.tokens[index])
         score = normalized_score(log_probability, len(token_ids), self.options, coverage[parent])

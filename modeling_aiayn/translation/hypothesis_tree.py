@@ -15,12 +15,9 @@ FIRST_STEPS = 32
 
 
 class Entries(NamedTuple):
-    """Keys and values of a layer of a model, for the N sentences of a batch; see `HypothesisTree`.
+    """A layer's keys, [N * H, K, size], and values, [N * H, size, K], of a batch's N sentences.
 
-    Args:
-        newest: Those of the current step's k hypotheses, to be written, [2, N, H, k, K].
-        keys: All keys, [N * H, K, size].
-        values: All values, [N * H, size, K].
+    The newest, [2, N, H, k, K], are those of the current step's k hypotheses, to be written.
     """
 
     newest: Tensor
@@ -31,18 +28,13 @@ class Entries(NamedTuple):
 class HypothesisTree:
     """Keys and values of the target, for all hypotheses of a sentence together.
 
-    Each step adds one entry for each hypothesis, as a child of the entry of the hypothesis that it
-    continues. A hypothesis attends to its ancestors only, and a mask says which entries these are.
-    When beams are reordered, only rows of the mask move, no keys or values. Entries without
-    descendants are removed from time to time, and the others move to the front of the same memory:
-    on a CPU, new memory costs more than the copy itself.
+    Each step adds one entry for each hypothesis, as a child of the entry that it continues. A mask
+    says which entries are its ancestors, to which it attends. When beams are reordered, only rows
+    of the mask move. Entries without descendants are removed from time to time, and the others move
+    to the front of the same memory: on a CPU, new memory costs more than the copy itself.
 
-    Several models that vote share the tree; each has its own keys and values.
-
-    Args:
-        width: Maximum number of hypotheses of a sentence.
-        likes: For each model a tensor [L, N, H, S, K] with the sizes, dtype and device of the keys
-            of its L layers.
+    Several models that vote share the tree; each has its own keys and values, of the sizes, dtype
+    and device of its tensor in `likes`, [L, N, H, S, K]. A sentence has at most width hypotheses.
     """
 
     def __init__(self, width: int, likes: Sequence[Tensor]) -> None:

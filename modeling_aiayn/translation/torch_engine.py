@@ -34,17 +34,9 @@ LEAVING_SHARE = 0.125
 class TorchEngine:
     """Our own decoder; several models vote by the mean of their probabilities.
 
-    Models are read without dropout, whatever mode they are in. They are packed on the first use,
-    and again once their weights have changed. Generation configs are read on the first use, and
-    later changes have no effect.
-
-    Args:
-        models: The models.
-        int8: Whether to search with weights and states in 8 bits, on a CPU. `score` does not.
-        shortlist: The target ids that a batch may use. None: all. `score` computes all.
-
-    Raises:
-        ValueError: A model is of another class. With int8, a model is not in float32 on a CPU.
+    Models are read without dropout. They are packed on the first use, and again once their weights
+    have changed. Generation configs are read on the first use, and later changes have no effect.
+    int8 and the shortlist are for `search`; `score` computes in the model's dtype, and all ids.
     """
 
     def __init__(
@@ -182,7 +174,6 @@ class TorchEngine:
         options: SearchOptions,
         columns: Mapping[int, int] | None,
     ) -> None:
-        """Make a step; columns maps each shortlisted id to its column of the logits, or is None."""
         tokens, parents, log_probabilities = self._running_rows(searches)
         logits = decoder.step(tokens, parents)
         self.rules.exclude_from_softmax(logits, columns)
@@ -301,8 +292,7 @@ def _tensor(numbers: Sequence[float], dtype: Any) -> Tensor:
 def _avoid_threads_of_parent(process: int) -> None:
     """Compute in one thread in a forked process, where the threads of its parent do not exist.
 
-    This is done once. So a forked process may set another number of threads afterwards, which is
-    safe if its parent has not computed anything.
+    It is done once: a forked process may set another number afterwards.
     """
     if process != IMPORTED_BY:
         torch.set_num_threads(1)
