@@ -6,15 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -33,18 +25,16 @@ BLANKS = [blank for blank in map(chr, range(0x3001)) if blank.isspace() and blan
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-# The first character of a word of the text that is spelt like a special token.
+# The first character of a word that is spelt like a special token.
 SPECIAL_TEXT = Regex("^<(?=(s|pad|/s|unk)>$)")
 
 
 class PortableTokenizer(PreTrainedTokenizerFast):
-    """A tokenizer that is saved under a class name which transformers 4 and 5 both read.
-
-    transformers 5 saves its own class as "TokenizersBackend", which transformers 4 does not have.
-    """
+    """A tokenizer that is saved under a class name which transformers 4 and 5 both read."""
 
 
-PortableTokenizer.__name__ = "PreTrainedTokenizerFast"  # save_pretrained writes this name
+# transformers 5 would write "TokenizersBackend", which transformers 4 does not have.
+PortableTokenizer.__name__ = "PreTrainedTokenizerFast"
 
 
 def portable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -59,11 +49,7 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer; kind is "bpe", "word" or "token".
 
-    vocab_size is for "bpe"; min_frequency is for "word" and "token". "word" always lower-cases
-    text and ignores lowercase.
-
-    Raises:
-        ValueError: kind is unknown, or vocab_size or min_frequency does not fit the texts.
+    vocab_size is for "bpe"; min_frequency is for "word", which always lower-cases, and "token".
     """
     if kind == "bpe":
         return train_bpe_tokenizer(texts, vocab_size, lowercase)
@@ -114,10 +100,7 @@ def train_bpe_tokenizer(
 
 
 def train_word_tokenizer(
-    texts: Iterable[str],
-    min_frequency: int = 2,
-    lowercase: bool = True,
-    is_tokenized: bool = False,
+    texts: Iterable[str], min_frequency: int = 2, lowercase: bool = True, is_tokenized: bool = False
 ) -> PreTrainedTokenizerFast:
     """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
 
@@ -156,8 +139,8 @@ def train_word_tokenizer(
 def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
     """Build a vocabulary of a text's characters, for language models.
 
-    The ids follow the order of code points. The tokenizer does not append `</s>`. In a text,
-    `</s>` is the special token; with split_special_tokens=True at a call, it is four characters.
+    Ids follow the order of code points. The tokenizer appends no `</s>`, which in a text is the
+    special token; with split_special_tokens=True at a call, it is four characters.
     """
     tokens = [*SPECIAL_TOKENS, *sorted(set(text))]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -207,10 +190,8 @@ def is_tokenizer_failure(error: BaseException) -> bool:
 def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
-    """Decode generated ids, each sequence into one line, without start, end and padding.
-
-    skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
-    """
+    """Decode generated ids, each sequence into one line, without start, end and padding."""
+    # skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
     hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
     texts = (
         tokenizer.decode([token_id for token_id in sequence if token_id not in hidden])
