@@ -255,7 +255,7 @@ def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_p
         FileNotFoundError, match=r"No such directory: .*\. Write one with: aiayn export"
     ):
         Translator.from_pretrained(model_folder, engine="ctranslate2")
-    with pytest.raises(ValueError, match="takes no other option than device, got dtype"):
+    with pytest.raises(ValueError, match="takes no other option than device"):
         Translator.from_pretrained(model_folder, engine="ctranslate2", dtype="float32")
 
 

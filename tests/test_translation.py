@@ -227,16 +227,6 @@ def test_a_translator_follows_a_model_to_another_device(tokenizer):
     assert translator.engine.device == torch.device("meta")
 
 
-def test_words_that_cannot_be_forced_are_warned_of(caplog):
-    words = train_word_tokenizer(["ein hund sieht"] * 3)
-    translator = Translator(small_model(vocab_size=len(words)), words)
-    list(translator.stream(["ein hund"], prefixes=["ein Zebra"]))
-    assert "Sentence 1: a word of its prefix or phrases is not in the vocabulary" in caplog.text
-    caplog.clear()
-    list(translator.stream(["ein hund"], prefixes=["ein hund"]))
-    assert "vocabulary" not in caplog.text
-
-
 def test_several_models_vote(translator, folder):
     twins = Translator.from_pretrained([folder, folder])
     assert twins(TEXTS) == translator(TEXTS)

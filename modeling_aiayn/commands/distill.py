@@ -82,7 +82,7 @@ def main() -> None:
         stream.output,
         options,
         resume=stream.resume is not None,
-        stream=several_processes(model, engine, stream),
+        translate_pools=several_processes(model, engine, stream),
         format_lines=lines,
         inputs=files,
         settings=asdict(columns),

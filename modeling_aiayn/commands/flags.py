@@ -23,7 +23,7 @@ from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
 from ..translation.options import SearchOptions
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
-from ..translation.processes import stream_in_processes
+from ..translation.processes import translate_in_processes
 from ..translation.translate_file import PARTIAL
 from ..translation.translator import DTYPES, Translation, Translator
 from .streams import keep_freed_memory
@@ -206,7 +206,7 @@ def several_processes(
         return None
     threads = stream.threads or max(1, torch.get_num_threads() // stream.processes)
     load = partial(load_translator, model, engine)
-    return partial(stream_in_processes, load, stream.processes, threads)
+    return partial(translate_in_processes, load, stream.processes, threads)
 
 
 def sentence_preparation(

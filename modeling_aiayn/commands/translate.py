@@ -152,7 +152,7 @@ def main() -> None:
         resume=stream.resume is not None,
         prefixes=flags.prefixes,
         phrases=flags.phrases,
-        stream=None if is_dialogue else several_processes(model, engine, stream),
+        translate_pools=None if is_dialogue else several_processes(model, engine, stream),
         format_lines=lines,
         inputs=[file],
         settings=asdict(flags) | asdict(source),

@@ -26,18 +26,9 @@ class CTranslate2Engine:
 
     Its beam search ends with as many finished hypotheses as beams, while ours continues as long as
     a better one is possible; both rank hypotheses alike. If tokens are forced or suppressed, it
-    reports probabilities among the remaining tokens. Such hypotheses are scored a second time, to
-    get the model's probabilities.
+    reports probabilities among the others, so such hypotheses are scored a second time.
 
-    Args:
-        folder: A folder that `export_ctranslate2` wrote.
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target.
-        device: "cpu", "cuda" or "auto".
-
-    Raises:
-        ValueError: The tokenizers are not the exported model's, or its generation config needs
-            something that engines here do not support.
+    folder is one that `export_ctranslate2` wrote, and device is "cpu", "cuda" or "auto".
     """
 
     # The weights are in the engine's own format.
@@ -76,9 +67,10 @@ class CTranslate2Engine:
     @property
     def fingerprint(self) -> str:
         """A hash of the files of the folder."""
-        files = sorted(path for path in self._folder.rglob("*") if path.is_file())
-        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-        return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        for path in sorted(filter(Path.is_file, self._folder.rglob("*"))):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
 
     def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
         """Check that CTranslate2 supports the options."""
@@ -162,7 +154,6 @@ class CTranslate2Engine:
         limit: int,
         is_unrestricted: bool,
     ) -> list[Hypothesis]:
-        """The nbest of a sentence's hypotheses, by our penalties."""
         end = self.end
         token_ids = [[self.target_ids[token] for token in tokens] for tokens in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, token_ids, strict=True)]
@@ -186,7 +177,6 @@ def _tokens_at(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
 
 
 def _exported_tokens(folder: Path, side: str) -> list[str]:
-    """The token of each id in an exported model's vocabulary, of "source" or "target"."""
     path = folder / f"{side}_vocabulary.json"
     path = path if path.is_file() else folder / "shared_vocabulary.json"
     tokens: list[str] = json.loads(path.read_text("utf-8"))

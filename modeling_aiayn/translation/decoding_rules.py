@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor
 from transformers import GenerationConfig
@@ -14,25 +14,32 @@ from .options import SearchOptions
 # Subtracted from the logit of an id that is excluded from the softmax. It is finite in float16 too,
 # so that a prefix with such an id stays possible.
 EXCLUDED_LOGIT = 1e4
+# Settings of generate() that Translator does not support, and values at which they do nothing.
+NEUTRAL: dict[str, float | None] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "guidance_scale": 1,
+    "forced_bos_token_id": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "watermarking_config": None,
+    "stop_strings": None,
+}
 
 
 @dataclass(frozen=True)
 class DecodingRules:
-    """How a model's translations end, how long they may be, and which ids they never contain.
-
-    Args:
-        eos_token_ids: Ids that end a translation.
-        suppressed_token_ids: Ids that are never generated; a prefix may contain them.
-        excluded_from_softmax: Ids that get no probability, so that the others share all of it.
-        max_tokens_beyond_source: How many more tokens than its source a translation may have.
-        target_positions: Positions of a learned position table. None: any number.
-    """
+    """How a model's translations end, how long they may be, and which ids they never contain."""
 
     eos_token_ids: frozenset[int]
-    suppressed_token_ids: tuple[int, ...]
-    excluded_from_softmax: tuple[int, ...]
+    suppressed_token_ids: tuple[int, ...]  # never generated; a prefix may contain them
+    excluded_from_softmax: tuple[int, ...]  # without probability: the others share all of it
     max_tokens_beyond_source: int
-    target_positions: int | None = None
+    target_positions: int | None = None  # of a learned position table; None: any number
 
     @classmethod
     def from_generation_config(
@@ -44,10 +51,6 @@ class DecodingRules:
         """Read the rules of a model whose target vocabulary has vocab_size entries.
 
         With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
-
-        Raises:
-            ValueError: The config needs something that only generate() supports, or names no
-                token of the vocabulary that ends a translation.
         """
         _check_supported(generation_config)
         suppressed = _suppressed_token_ids(generation_config)
@@ -105,28 +108,12 @@ class DecodingRules:
 
 
 def _check_supported(generation_config: GenerationConfig) -> None:
-    neutral: dict[str, tuple[Any, ...]] = {
-        "repetition_penalty": (None, 1.0),
-        "encoder_repetition_penalty": (None, 1.0),
-        "forced_bos_token_id": (None,),
-        "begin_suppress_tokens": (None,),
-        "sequence_bias": (None,),
-        "encoder_no_repeat_ngram_size": (None, 0),
-        "min_length": (None, 0),
-        "min_new_tokens": (None, 0),
-        "exponential_decay_length_penalty": (None,),
-        "guidance_scale": (None, 1),
-        "watermarking_config": (None,),
-        "stop_strings": (None,),
-    }
     # Imported models translate by their own settings: see `search_defaults`.
-    if getattr(generation_config, "length_normalization", None) is None:
-        neutral["no_repeat_ngram_size"] = (None, 0)
-    else:
-        neutral["early_stopping"] = (None, False)
-    for name, values in neutral.items():
+    is_imported = getattr(generation_config, "length_normalization", None) is not None
+    neutral = NEUTRAL | ({"early_stopping": False} if is_imported else {"no_repeat_ngram_size": 0})
+    for name, neutral_value in neutral.items():
         value = getattr(generation_config, name, None)
-        if value not in values:
+        if value not in (None, neutral_value):
             raise ValueError(
                 f"The generation config says {name}={value!r}, which Translator does not support. "
                 "Use model.generate(), or remove it from the generation config."

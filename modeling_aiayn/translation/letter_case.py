@@ -11,20 +11,13 @@ LONG_WORD_LETTERS = 4
 
 
 def is_in_capitals(text: str) -> bool:
-    """Whether a text has two words or more and is in capitals; one word may be an acronym.
-
-    Words of scripts without letter case do not count.
-    """
+    """Whether two words or more are in capitals; words of scripts without case do not count."""
     words = [word for word in WORD.findall(text) if len(word) > 1 and word.lower() != word]
     return len(words) > 1 and text.upper() == text
 
 
 def is_title(text: str) -> bool:
-    """Whether a text is a title.
-
-    Either all words begin with a capital, three or more; or at least half of them, and among these
-    all long ones, two or more.
-    """
+    """Whether all of three or more words, or half with all long ones, two or more, are capital."""
     words = [word for word in text.split() if word[0].isalpha()]
     is_capital = [word[0].isupper() for word in words]
     if all(is_capital):
@@ -41,11 +34,7 @@ def natural_case(text: str, language: str) -> str:
     """Lower-case all letters but the first, if a sentence is IN CAPITALS or In Title Case.
 
     Other texts stay as they are, and so do titles in languages with CAPITAL_NOUNS. Names lose
-    their capitals. No text changes its length.
-
-    Args:
-        text: A sentence.
-        language: Its language, an ISO 639 code. English writes "I" with a capital.
+    their capitals. No text changes its length. language is an ISO 639 code.
     """
     if not is_in_capitals(text) and (language in CAPITAL_NOUNS or not is_title(text)):
         return text

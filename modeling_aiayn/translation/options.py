@@ -7,7 +7,6 @@ from typing import Any
 from transformers import GenerationConfig
 
 LENGTH_NORMALIZATIONS = ("gnmt", "power")
-MAX_LENGTH_OFFSET = 100_000
 ENGINES = ("torch", "ctranslate2")
 
 
@@ -16,39 +15,22 @@ def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
 
     Importers set `length_normalization` in the generation config that they keep.
     """
-    normalization = getattr(generation_config, "length_normalization", None)
-    if normalization is None:
-        return {}
     # The values of generate() where the configuration has none.
     library = {"num_beams": 1, "length_penalty": 1.0, "no_repeat_ngram_size": 0}
-    own = {name: getattr(generation_config, name, None) for name in library}
-    given = {name: value for name, value in own.items() if value is not None}
-    return {"length_normalization": normalization, **library, **given}
+    names = ("length_normalization", *library)
+    found = {name: getattr(generation_config, name, None) for name in names}
+    if found["length_normalization"] is None:
+        return {}
+    return library | {name: value for name, value in found.items() if value is not None}
 
 
-def _option(
-    default: Any,
-    help: str,
-    *,
-    minimum: float = 0,
-    choices: tuple[str, ...] = (),
-    engines: tuple[str, ...] = ENGINES,
-    default_help: str | None = None,
-) -> Any:
-    """An option of `SearchOptions`, and all that is known about it.
+def _option(default: Any, help: str, **facts: Any) -> Any:
+    """An option of `SearchOptions`, of which commands make a flag.
 
-    Commands make a flag of it, and engines reject the options that they do not support.
+    Facts are its minimum or choices, the engines that take it, and the default in the flag's help.
     """
-    return field(
-        default=default,
-        metadata={
-            "help": help,
-            "minimum": minimum,
-            "choices": choices,
-            "engines": engines,
-            "default_help": default_help,
-        },
-    )
+    facts = {"minimum": 0, "choices": (), "engines": ENGINES, "default_help": None, **facts}
+    return field(default=default, metadata={"help": help, **facts})
 
 
 @dataclass(frozen=True)
@@ -147,11 +129,7 @@ class SearchOptions:
             )
 
     def check_one_translation(self) -> None:
-        """Check that nbest is 1, for calls that return one translation of each text.
-
-        Raises:
-            ValueError: It is larger.
-        """
+        """Check that nbest is 1, for calls that return one translation of each text."""
         if self.nbest > 1:
             raise ValueError(
                 "A call returns one translation of each text, so nbest must be 1, got "
@@ -160,16 +138,14 @@ class SearchOptions:
             )
 
     def check_supported(self, engine: str, has_phrases: bool = False) -> None:
-        """Check that an engine, one of ENGINES, takes the options that differ from their defaults.
-
-        Raises:
-            ValueError: It does not take one of them, or it does not take required phrases.
-        """
-        given = [each for each in fields(self) if getattr(self, each.name) != each.default]
-        names = [each.name for each in given if engine not in each.metadata["engines"]]
+        """Check that one of ENGINES takes the options that differ from their defaults."""
+        given = (option for option in fields(self) if getattr(self, option.name) != option.default)
+        names = [option.name for option in given if engine not in option.metadata["engines"]]
         names += ["required phrases"] if has_phrases and engine != "torch" else []
-        for name in names:
-            raise ValueError(f"The engine {engine} does not support {name}. Use engine='torch'.")
+        if names:
+            raise ValueError(
+                f"The engine {engine} does not support {', '.join(names)}. Use engine='torch'."
+            )
 
     @property
     def width(self) -> int:

@@ -1,8 +1,4 @@
-"""pipeline("aiayn-translation"): Translator as a pipeline of transformers.
-
-Importing `modeling_aiayn.translation` registers it. Version 5 of transformers has no translation
-pipeline of its own.
-"""
+"""pipeline("aiayn-translation"): registered by the import of `modeling_aiayn.translation`."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -13,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, Pipeline, PreTrainedTokenizerBas
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..saved.tokenizers import load_target_tokenizer
+from .pools import SourceText
 from .translation_pipeline import TARGET_TOKENIZER_FOLDER, SavedTranslationPipeline
 from .translator import Translator, convert_for_cpu
 
@@ -22,19 +19,14 @@ TASK = "aiayn-translation"
 class AiaynTranslationPipeline(Pipeline):
     """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
 
-    Args:
-        *args: As for Pipeline.
-        target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
-        **kwargs: As for Pipeline. `SearchOptions` may be given here or at a call; nbest must be 1.
+    `SearchOptions` may be given here or at a call; nbest must be 1. Without a target_tokenizer it
+    uses the one in the model's folder, or the source's.
     """
 
     _load_tokenizer = True
 
     def __init__(
-        self,
-        *args: Any,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-        **kwargs: Any,
+        self, *args: Any, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         config, folder = self.model.config, self.model.name_or_path
@@ -63,16 +55,11 @@ class AiaynTranslationPipeline(Pipeline):
     ) -> dict[str, Any]:
         given = input_tensors["text"]
         texts = given if isinstance(given, list) else [given]
-        first_number, *_ = [next(numbers) for _ in texts]
+        pool = [SourceText(next(numbers), text) for text in texts]
         options = self.translator.search_options(**search_options)
         options.check_one_translation()
-        results = self.translator.stream(
-            texts,
-            options,
-            batch_size=len(texts),
-            pool_size=len(texts),
-            first_number=first_number,
-        )
+        self.translator.engine.check_options(options, has_phrases=False)
+        results = self.translator.translate_pool(pool, options, batch_size=len(texts))
         translations = [best.text for best, *_ in results]
         return {"text": translations if isinstance(given, list) else translations[0]}
 

@@ -18,16 +18,12 @@ class SourceText(NamedTuple):
 
     number: int
     text: str
-    prefix: str
-    phrases: Sequence[str]
+    prefix: str = ""
+    phrases: Sequence[str] = ()
 
 
 def check_several(texts: Iterable[object] | None) -> None:
-    """Check that texts are not a single text.
-
-    Raises:
-        ValueError: They are one str or bytes.
-    """
+    """Check that texts are not a single text, which would be read as one text per character."""
     if isinstance(texts, str | bytes):
         raise ValueError(
             f"Texts must be a list or another iterable of str, got a {type(texts).__name__}. Put "
@@ -37,19 +33,13 @@ def check_several(texts: Iterable[object] | None) -> None:
 
 def source_texts(
     texts: Iterable[str],
-    prefixes: Iterable[str] | None,
-    phrases: Iterable[Sequence[str]] | None,
-    first_number: int,
+    prefixes: Iterable[str] | None = None,
+    phrases: Iterable[Sequence[str]] | None = None,
+    first_number: int = 0,
 ) -> Iterator[SourceText]:
-    """Each text with its number, counted from first_number, its prefix and its phrases.
-
-    Raises:
-        ValueError: While they are read: the numbers of texts, prefixes and phrases differ, or the
-            phrases of a text are a single str.
-    """
+    """Each text with its number, counted from first_number, its prefix and its phrases."""
     missing = object()
-    columns: list[Iterable[Any]] = [texts]
-    columns += [column for column in (prefixes, phrases) if column is not None]
+    columns: list[Iterable[Any]] = [x for x in (texts, prefixes, phrases) if x is not None]
     rows = zip_longest(*columns, fillvalue=missing)
     for number, row in enumerate(rows, start=first_number):
         if missing in row:
@@ -72,7 +62,7 @@ def source_texts(
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
     iterator = iter(items)
-    while pool := list(islice(iterator, size)):
+    while pool := list(islice(iterator, max(1, size))):
         yield pool
 
 
@@ -84,7 +74,7 @@ def batches_by_length(
     max_tokens_per_batch includes padding. A longer sentence is a batch by itself.
     """
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         last = batches[-1] if batches else []
         fits = last and (len(last) + 1) * lengths[last[0]] <= max_tokens_per_batch
         if fits and len(last) < batch_size:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
@@ -17,46 +17,25 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from .options import SearchOptions
-from .pools import POOL_SIZE, SourceText, read_pools, source_texts
+from .pools import SourceText
 from .translator import Translation, Translator
 
 Pool = list[list[Translation]]
 
 
-def stream_in_processes(
+def translate_in_processes(
     load: Callable[[int], Translator],
     processes: int,
     threads: int,
-    texts: Iterable[str],
+    pools: Iterable[list[SourceText]],
     options: SearchOptions,
-    *,
-    prefixes: Iterable[str] | None = None,
-    phrases: Iterable[Sequence[str]] | None = None,
-    first_number: int = 0,
-    pool_size: int = POOL_SIZE,
-    report: Callable[[int, int], object] | None = None,
+    report: Callable[[int, int], object],
     **batch_sizes: int,
 ) -> Iterator[list[Translation]]:
-    """Translate texts like `Translator.stream`, with a translator in each process.
+    """Translate pools with a translator in each process, in the order of their texts.
 
-    A process translates a pool at a time. Only a few pools are in memory, and their translations
-    come in the order of the texts.
-
-    Args:
-        load: Loads a translator, given the number of its process; it is pickled.
-        processes: Number of processes.
-        threads: Number of threads of each.
-        texts: Sentences.
-        options: How to search.
-        prefixes: As for `Translator.stream`.
-        phrases: As for `Translator.stream`.
-        first_number: Number of the first text.
-        pool_size: Texts of a pool.
-        report: Called after each pool with its sentences and target tokens.
-        **batch_sizes: batch_size and max_tokens_per_batch.
-
-    Raises:
-        OSError: A process was killed, for example because memory ran out.
+    Only a few pools are in memory. load gets the number of its process, and is pickled; threads are
+    those of each process. A killed process, for example for lack of memory, is an OSError.
     """
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
@@ -64,7 +43,7 @@ def stream_in_processes(
     running: deque[Future[Pool]] = deque()
     others = set(multiprocessing.active_children())
     try:
-        for pool in read_pools(source_texts(texts, prefixes, phrases, first_number), pool_size):
+        for pool in pools:
             running.append(executor.submit(_translate, pool, options, batch_sizes))
             if len(running) > processes:  # the next pool waits while all processes work
                 yield from _reported(running, report)
@@ -82,11 +61,10 @@ def stream_in_processes(
         executor.shutdown(cancel_futures=True)
 
 
-def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object] | None) -> Pool:
+def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object]) -> Pool:
     pool = running[0].result()
     running.popleft()
-    if report is not None:
-        report(len(pool), sum(len(best.token_ids) for best, *_ in pool))
+    report(len(pool), sum(len(best.token_ids) for best, *_ in pool))
     return pool
 
 

@@ -1,30 +1,27 @@
 """The progress bar of a translation."""
 
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
 
-class TranslationBar:
-    """A bar on stderr with the rates of sentences and of target tokens; total None: unknown."""
+@contextmanager
+def translation_bar(
+    total: int | None = None, is_shown: bool = True
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr; yield what adds translated sentences and their target tokens to it."""
+    # A shown bar passes no value for `disable`, so that TQDM_DISABLE can hide it.
+    hidden: dict[str, Any] = {} if is_shown else {"disable": True}
+    all_tokens = 0
+    with tqdm(total=total, unit="sentence", **hidden) as bar:
 
-    def __init__(self, total: int | None = None, is_shown: bool = True) -> None:
-        self.sentences = 0
-        self.tokens = 0
-        # A shown bar passes no value for `disable`, so that TQDM_DISABLE can hide it.
-        hidden: dict[str, Any] = {} if is_shown else {"disable": True}
-        self.bar: tqdm[Any] = tqdm(total=total, unit="sentence", **hidden)
+        def report(sentences: int, tokens: int) -> None:
+            nonlocal all_tokens
+            all_tokens += tokens
+            elapsed = bar.format_dict["elapsed"] or 1e-9
+            bar.set_postfix_str(f"{all_tokens / elapsed:,.0f} tokens/s", refresh=False)
+            bar.update(sentences)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.close()
-
-    def report(self, sentences: int, tokens: int) -> None:
-        """Add translated sentences and their target tokens."""
-        self.sentences += sentences
-        self.tokens += tokens
-        elapsed = self.bar.format_dict["elapsed"] or 1e-9
-        self.bar.set_postfix_str(f"{self.tokens / elapsed:,.0f} tokens/s", refresh=False)
-        self.bar.update(sentences)
+        yield report

@@ -7,6 +7,7 @@ contains an unlikely phrase.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import ClassVar, NamedTuple, Self
 
 from .candidates import Candidates
@@ -14,15 +15,10 @@ from .hypotheses import SentenceSearch
 
 
 class Progress(NamedTuple):
-    """The phrases that a hypothesis contains so far.
-
-    Args:
-        met: Indices of the phrases that it contains.
-        begun: For each other phrase, how many of its first ids the hypothesis ends with.
-    """
+    """The phrases that a hypothesis contains so far, by their indices."""
 
     met: frozenset[int]
-    begun: dict[int, int]
+    begun: dict[int, int]  # for each other phrase, how many of its first ids are the last ones
 
     @classmethod
     def of(
@@ -50,10 +46,7 @@ def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
 
 @dataclass
 class ConstrainedSearch(SentenceSearch):
-    """Beam search for one sentence whose translation must contain phrases, in any order.
-
-    No phrase is empty. `progress` has the phrases in each running hypothesis.
-    """
+    """Beam search for one sentence whose translation must contain phrases, none empty."""
 
     needs_one_for_each: ClassVar[bool] = True
 
@@ -99,15 +92,8 @@ class ConstrainedSearch(SentenceSearch):
 
         Banks hold the ranks of their candidates, and so does the result.
         """
-        living: list[tuple[int, Progress]] = []
-        queues = [iter(banks[count]) for count in sorted(banks, reverse=True)]
-        while queues and len(living) < self.options.width:
-            for queue in list(queues):
-                best = next(queue, None)
-                if best is None:
-                    queues.remove(queue)
-                else:
-                    living.append(best)
+        rounds = zip_longest(*(banks[count] for count in sorted(banks, reverse=True)))
+        living = [entry for entries in rounds for entry in entries if entry is not None]
         return living[: self.options.width]
 
     def _count_tokens(self, progress: Progress) -> int:

@@ -1,8 +1,7 @@
 """Lexical shortlists: for each source id, the target ids that are likely translations of it.
 
-With a large vocabulary, the output layer is half of a decoding step. A shortlist names, for each
-source id, the target ids that the model's attention linked with it most often in training pairs,
-as Marian's does. The output layer then computes the ids of a batch's sources only.
+It names those that the model's attention linked with it most often in training pairs, as Marian's
+does. The output layer, half of a step with a large vocabulary, then computes only these.
 """
 
 import json
@@ -24,21 +23,13 @@ LANGUAGES = "languages"
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Target ids for each source id.
+    """Target ids for each source id."""
 
-    Args:
-        starts: Where the ids of each source id start, and where the last end, [V + 1].
-        ids: Target ids of source id 0, then those of 1, ...
-        always: Target ids that every batch may use.
-        vocabularies: `vocabulary_sha256` of the source's and the target's tokenizer.
-        languages: Source and target language of the model; None: unknown.
-    """
-
-    starts: Tensor
-    ids: Tensor
-    always: Tensor
-    vocabularies: Sequence[str]
-    languages: Languages | None = None
+    starts: Tensor  # where the ids of each of V source ids start, and where the last end
+    ids: Tensor  # target ids of source id 0, then those of 1, ...
+    always: Tensor  # target ids that every batch may use
+    vocabularies: Sequence[str]  # `vocabulary_sha256` of the source's and the target's tokenizer
+    languages: Languages | None = None  # of the model's source and target; None: unknown
 
     def for_batch(self, sentences: Sequence[SourceSentence], needed: Iterable[int]) -> Tensor:
         """The target ids of a batch, [C], sorted: also prefixes, phrases, and needed ones."""
@@ -56,21 +47,21 @@ class Shortlist:
     def save(self, path: Path) -> None:
         """Write the shortlist to a file."""
         tensors = {name: getattr(self, name).int() for name in ("starts", "ids", "always")}
-        facts = {VOCABULARIES: list(self.vocabularies), LANGUAGES: self.languages}
-        metadata = {name: json.dumps(value) for name, value in facts.items()}
+        metadata = {
+            VOCABULARIES: json.dumps(list(self.vocabularies)),
+            LANGUAGES: json.dumps(self.languages),
+        }
         save_file(tensors, path, metadata=metadata)
 
     @classmethod
     def read(cls, path: str | Path) -> "Shortlist":
         """Read a file that `save` wrote."""
         with safe_open(path, framework="pt") as file:
-            starts, ids, always = (
-                file.get_tensor(name).long() for name in ("starts", "ids", "always")
-            )
-            vocabularies, languages = (
-                json.loads(file.metadata()[name]) for name in (VOCABULARIES, LANGUAGES)
-            )
-        return cls(starts, ids, always, vocabularies, languages and tuple(languages))
+            starts, ids, always = map(file.get_tensor, ("starts", "ids", "always"))
+            metadata = file.metadata()
+        vocabularies, languages = (json.loads(metadata[x]) for x in (VOCABULARIES, LANGUAGES))
+        languages = languages and tuple(languages)
+        return cls(starts.long(), ids.long(), always.long(), vocabularies, languages)
 
     def check_model(
         self, vocabularies: Sequence[str], languages: Languages | None, path: str | Path
@@ -95,16 +86,10 @@ class Shortlist:
         is_shared: bool,
         languages: Languages | None = None,
     ) -> "Shortlist":
-        """Keep the target ids that were linked most with each source id.
+        """Keep the per_id target ids that were linked most with each source id.
 
-        Args:
-            counts: Links in training pairs.
-            vocabularies: See `Shortlist`.
-            per_id: Target ids of each source id, at most.
-            frequent: Number of the most frequent target ids, which every batch may use.
-            is_shared: Whether an id means the same in source and target. Each then offers itself:
-                names and bytes are copied.
-            languages: See `Shortlist`.
+        Every batch may use the `frequent` most frequent target ids. If source and target share the
+        vocabulary, each id also offers itself: names and bytes are copied.
         """
         keys, weights = counts.total()
         sources, targets = keys // counts.targets, keys % counts.targets

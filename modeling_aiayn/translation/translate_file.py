@@ -22,7 +22,8 @@ from ..data.parsing import read_json_object
 from ..saved.whole_files import new_file, write_file
 from ..tokenization import vocabulary_sha256
 from .options import SearchOptions
-from .progress import TranslationBar
+from .pools import POOL_SIZE, read_pools, source_texts
+from .progress import translation_bar
 from .translator import Translation, Translator
 
 logger = logging.getLogger(__name__)
@@ -45,13 +46,14 @@ def translate_file(
     resume: bool = False,
     prefixes: str | Path | None = None,
     phrases: str | Path | None = None,
-    stream: Callable[..., Iterator[list[Translation]]] | None = None,
+    translate_pools: Callable[..., Iterator[list[Translation]]] | None = None,
     format_lines: FormatLines = lambda _, translations: [translations[0].text],
     inputs: Iterable[str | Path | None] = (),
     settings: Mapping[str, Any] | None = None,
     is_resumable: bool = True,
     show_progress: bool = True,
-    **stream_options: int,
+    pool_size: int = POOL_SIZE,
+    **batch_sizes: int,
 ) -> None:
     """Translate a file of sentences, one on each line, into a file with as many lines.
 
@@ -69,13 +71,14 @@ def translate_file(
         prefixes: File with a line for each sentence: the words its translation starts with.
         phrases: File with a line for each sentence: phrases that its translation must contain,
             separated by tabs.
-        stream: Translates in place of `translator.stream`.
+        translate_pools: Translates pools of texts in place of the translator.
         format_lines: Returns the lines of a text. Default: its best translation.
         inputs: More files on whose content the lines depend.
         settings: More values that JSON can hold and on which the lines depend, by name.
         is_resumable: Whether each text has one line, so that lines tell which texts are translated.
         show_progress: Whether to show a bar on stderr.
-        **stream_options: As for `Translator.stream`: batch_size, ...
+        pool_size: As for `Translator.stream`.
+        **batch_sizes: As for `Translator.stream`: batch_size and max_tokens_per_batch.
 
     Raises:
         OSError: A file cannot be read or written, or another process writes this output.
@@ -87,27 +90,30 @@ def translate_file(
     files = [x for x in (source, prefixes, phrases, *inputs) if isinstance(x, (str, Path))]
     note = None
     if is_resumable and output is not None and not str(output).endswith(".gz"):
-        note = asdict(options) | _fingerprint(translator) | dict(settings or {}) | _hashes(files)
+        tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+        note = asdict(options) | dict(settings or {}) | _hashes(files)
+        note["the model"] = translator.engine.fingerprint
+        note["the vocabularies"] = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
     with (
         open_output(output, note, resume) as (file, first),
-        TranslationBar(is_shown=show_progress) as bar,
+        translation_bar(is_shown=show_progress) as report,
     ):
         texts = stream_lines(source) if isinstance(source, (str, Path)) else source
-        results = (stream or translator.stream)(
-            _skip(texts, first),
-            options,
-            prefixes=None if prefixes is None else _skip(stream_lines(prefixes), first),
-            phrases=None if phrases is None else _phrases(_skip(stream_lines(phrases), first)),
-            first_number=first,
-            report=bar.report,
-            **stream_options,
+        begun, rows = (
+            None if path is None else _skip(stream_lines(path), first)
+            for path in (prefixes, phrases)
         )
-        for number, translations in enumerate(results, start=first):
-            for line in format_lines(number, translations):
+        wanted = None if rows is None else (line.split("\t") for line in rows)
+        pools = read_pools(source_texts(_skip(texts, first), begun, wanted, first), pool_size)
+        translate_pools = translate_pools or translator.translate_pools
+        results = translate_pools(pools, options, report=report, **batch_sizes)
+        number = first
+        for number, translations in enumerate(results, start=first + 1):
+            for line in format_lines(number - 1, translations):
                 file.write(f"{line}\n".encode())
             if not isinstance(file, gzip.GzipFile):  # flushing would make compression useless
                 file.flush()
-        if not (bar.sentences or first):
+        if not number:
             logger.warning("There is nothing to translate.")
 
 
@@ -117,16 +123,9 @@ def translation_lines(
     with_scores: bool = False,
     alignment: Callable[[Translation], str] | None = None,
 ) -> list[str]:
-    """Format the translations of a sentence as lines; columns are separated by tabs.
+    """Format translations as lines without line ends; columns are separated by tabs.
 
-    Args:
-        translations: The translations, best first.
-        number: The first column. None: there is no such column.
-        with_scores: Whether to add a column with the score.
-        alignment: Returns the text of the last column. None: there is no such column.
-
-    Returns:
-        The lines, without line ends.
+    The columns are number, unless it is None, the text, the score, and what alignment returns.
     """
     lines = []
     for translation in translations:
@@ -144,25 +143,13 @@ def translation_lines(
 
 
 def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
-    """The hash of each file's content, by a name that says so; pipes are left out."""
+    """The hash of each file's content, without pipes."""
     hashes = {}
     for path in filter(Path.is_file, map(Path, files)):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         hashes[f"the content of {path}"] = digest[:16]
     return hashes
-
-
-def _fingerprint(translator: Translator) -> dict[str, Any]:
-    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
-    return {
-        "the model": translator.engine.fingerprint,
-        "the vocabularies": [vocabulary_sha256(each) for each in tokenizers],
-    }
-
-
-def _phrases(lines: Iterable[str]) -> Iterator[list[str]]:
-    return (line.split("\t") for line in lines)
 
 
 def _skip(lines: Iterable[str], count: int) -> Iterator[str]:
@@ -193,8 +180,13 @@ def open_output(
         opened: Any = gzip.open if str(path).endswith(".gz") else open
         with _locked(partial), _kept_note(partial, note, resume):
             lines = _keep_whole_lines(partial)
-            with _named_lines(partial), new_file(path, kept=PARTIAL), opened(partial, "ab") as file:
-                yield file, lines
+            try:
+                with new_file(path, kept=PARTIAL), opened(partial, "ab") as file:
+                    yield file, lines
+            except BaseException:
+                if partial.is_file() and partial.stat().st_size:
+                    logger.warning("The lines written so far are in %s.", partial)
+                raise
 
 
 @contextmanager
@@ -235,16 +227,6 @@ def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
         if before != now:
             return f"was written with {name}={before}, got {now}"
     return None
-
-
-@contextmanager
-def _named_lines(partial: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        if partial.is_file() and partial.stat().st_size:
-            logger.warning("The lines written so far are in %s.", partial)
-        raise
 
 
 @contextmanager

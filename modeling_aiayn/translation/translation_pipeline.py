@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    Pipeline,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
@@ -31,10 +26,7 @@ class SavedTranslationPipeline(Pipeline):
     _registered_impl: dict[str, Any]
 
     def __init__(
-        self,
-        *args: Any,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-        **kwargs: Any,
+        self, *args: Any, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         name = self.model.name_or_path

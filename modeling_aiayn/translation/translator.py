@@ -3,12 +3,12 @@
 import copy
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -39,9 +39,12 @@ from .pools import (
     read_pools,
     source_texts,
 )
-from .progress import TranslationBar
+from .progress import translation_bar
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
+
+if TYPE_CHECKING:
+    from .ctranslate2_engine import CTranslate2Engine
 
 # Names of dtypes: auto is that of the saved weights.
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -51,43 +54,6 @@ logger = logging.getLogger(__name__)
 MAX_SOURCE_TOKENS = 512
 # For prefixes, phrases and translations to score: memory grows with the square of their length.
 MAX_TARGET_TOKENS = 2048
-
-
-class Engine(Protocol):
-    """Translates and scores batches of ids, and owns the model or models that do it."""
-
-    @property
-    def models(self) -> Sequence[AiaynForConditionalGeneration]:
-        """The models; empty if the engine has a format of its own."""
-
-    @property
-    def source_positions(self) -> int | None:
-        """The most tokens that a source may have. None: any number."""
-
-    @property
-    def target_positions(self) -> int | None:
-        """The most tokens that a translation may have. None: any number."""
-
-    @property
-    def search_defaults(self) -> Mapping[str, Any]:
-        """Search options that the model has of its own; see `options.search_defaults`."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the weights, and of all else that decides translations."""
-
-    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check that the engine supports the options, and required phrases if there are any."""
-
-    def search(
-        self, sentences: Sequence[SourceSentence], options: SearchOptions
-    ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch, best first."""
-
-    def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[float]:
-        """The log-probability of each target of a batch, `</s>` last, in nats."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +82,8 @@ class Translator:
     Our own engine computes attention by its own code, whatever `attn_implementation` the model has.
 
     A translator works in processes that are forked from one in which it has translated, such as
-    those of `datasets.map(num_proc=2)`; there it computes in one thread. On a GPU, start processes
-    by "spawn" instead. Other code of torch, such as `model.generate()`, may wait for ever in a
-    forked process. An exported model (CTranslate2) raises an error there.
+    those of `datasets.map(num_proc=2)`; there it computes in one thread. On a GPU, or with an
+    exported model (CTranslate2), start processes by "spawn" instead.
 
     Args:
         model: A translation model, or several of one vocabulary that vote at each token. None: the
@@ -137,13 +102,19 @@ class Translator:
         source_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         *,
-        engine: Engine | None = None,
+        engine: "TorchEngine | CTranslate2Engine | None" = None,
     ) -> None:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         models: Any = model if isinstance(model, Sequence) else [model]
-        self.engine: Engine = engine or TorchEngine(models)
-        for loaded in self.engine.models:
+        self.engine = engine = engine or TorchEngine(models)
+        # The longest source, and the longest given target: a table of learned positions may end.
+        source_positions, target_positions = engine.source_positions, engine.target_positions
+        self.max_source_tokens = min(MAX_SOURCE_TOKENS, source_positions or MAX_SOURCE_TOKENS)
+        self.max_target_tokens = min(MAX_TARGET_TOKENS, target_positions or MAX_TARGET_TOKENS)
+        # Empty for an exported model.
+        self.models: Sequence[AiaynForConditionalGeneration] = engine.models
+        for loaded in self.models:
             self._check_tokenizers(loaded)
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
@@ -156,7 +127,6 @@ class Translator:
                     f"The tokenizer has {len(tokenizer)} entries and the model {size}. Load the "
                     "tokenizer that the model was trained with."
                 )
-        # Only models that this package trained have this field.
         trained_with = getattr(config, "vocabulary_sha256", None)
         if trained_with not in (None, [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]):
             logger.warning(
@@ -201,12 +171,9 @@ class Translator:
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         if engine == "torch":
             return cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
-        options = {"hub": hub or None, "dtype": dtype, "shortlist": shortlist, **model_options}
-        rejected = [name for name, value in options.items() if value is not None]
-        if rejected or len(paths) > 1:
+        if hub or dtype or shortlist or model_options or len(paths) > 1:
             raise ValueError(
-                "The engine ctranslate2 runs one exported folder and takes no other option "
-                f"than device, got {', '.join(rejected) or f'{len(paths)} folders'}."
+                "CTranslate2 runs one exported folder, and takes no other option than device."
             )
         return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
 
@@ -259,11 +226,6 @@ class Translator:
         return cls(None, source, target, engine=CTranslate2Engine(folder, source, target, device))
 
     @property
-    def models(self) -> Sequence[AiaynForConditionalGeneration]:
-        """The engine's models; empty for an exported model."""
-        return self.engine.models
-
-    @property
     def model(self) -> AiaynForConditionalGeneration:
         """The model, or the first of several; a ValueError if it is an exported one."""
         if not self.models:
@@ -303,17 +265,12 @@ class Translator:
         check_several(texts)
         options = self.search_options(**search_options)
         options.check_one_translation()
-        texts = list(texts)
-        with TranslationBar(len(texts), show_progress) as bar:
-            results = self.stream(
-                texts,
-                options,
-                batch_size=batch_size,
-                max_tokens_per_batch=max_tokens_per_batch,
-                pool_size=len(texts),
-                report=bar.report,
-            )
-            return [best.text for best, *_ in results]
+        self.engine.check_options(options, has_phrases=False)
+        pool = list(source_texts(texts))
+        limits = (batch_size, max_tokens_per_batch)
+        with translation_bar(len(pool), show_progress) as report:
+            results = self.translate_pool(pool, options, *limits, report)
+        return [best.text for best, *_ in results]
 
     def stream(
         self,
@@ -325,7 +282,6 @@ class Translator:
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         pool_size: int = POOL_SIZE,
-        first_number: int = 0,
         report: Callable[[int, int], object] | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate texts as they come; memory does not grow with their number.
@@ -338,7 +294,6 @@ class Translator:
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             pool_size: Sentences to read before the first translation; they are sorted by length.
-            first_number: Number of the first text; samples of equal texts differ by their numbers.
             report: Called after each batch with its sentences and target tokens.
 
         Returns:
@@ -352,13 +307,15 @@ class Translator:
         self.engine.check_options(options, phrases is not None)
         for column in (texts, prefixes, phrases):
             check_several(column)
-        given = source_texts(texts, prefixes, phrases, first_number)
-        limits = (batch_size, max_tokens_per_batch)
-        return (
-            translations
-            for pool in read_pools(given, max(1, pool_size))
-            for translations in self.translate_pool(pool, options, *limits, report)
-        )
+        pools = read_pools(source_texts(texts, prefixes, phrases), pool_size)
+        return self.translate_pools(pools, options, batch_size, max_tokens_per_batch, report)
+
+    def translate_pools(
+        self, pools: Iterable[Sequence[SourceText]], *arguments: Any, **named: Any
+    ) -> Iterator[list[Translation]]:
+        """Translate one pool after another; the arguments are those of `translate_pool`."""
+        for pool in pools:
+            yield from self.translate_pool(pool, *arguments, **named)
 
     def translate_pool(
         self,
@@ -422,9 +379,10 @@ class Translator:
         check_several(targets)
         options = options or self.search_options()
         given = list(zip(texts, targets, strict=True))
-        names = [f"Sentence {number}" for number in range(1, len(given) + 1)]
-        sources = [self.encode(text, name) for (text, _), name in zip(given, names, strict=True)]
-        ids = [self.encode_target(text, name) for (_, text), name in zip(given, names, strict=True)]
+        sources, ids = [], []
+        for number, (text, target) in enumerate(given, start=1):
+            sources.append(self.encode(text, f"Sentence {number}"))
+            ids.append(self.encode_target(target, f"Sentence {number}"))
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         scored: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
@@ -433,16 +391,6 @@ class Translator:
                 score = normalized_score(total, len(ids[i]), options)
                 scored[i] = Translation(*given[i], score, total, tuple(ids[i]))
         return [scored[index] for index in range(len(given))]
-
-    @cached_property
-    def max_source_tokens(self) -> int:
-        """The longest source: 512 tokens, or as many as a table of learned positions has."""
-        return min(MAX_SOURCE_TOKENS, self.engine.source_positions or MAX_SOURCE_TOKENS)
-
-    @cached_property
-    def max_target_tokens(self) -> int:
-        """The longest given target: 2,048 tokens, or as many as a learned table has positions."""
-        return min(MAX_TARGET_TOKENS, self.engine.target_positions or MAX_TARGET_TOKENS)
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
@@ -486,7 +434,6 @@ class Translator:
         return [*ids[: limit - 1], ids[-1]] if ids[-1] in ends else ids[:limit]
 
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
-        """Ids of texts, prefixes and phrases; one call of the tokenizer for all texts."""
         texts = [self.source_text(given.text) for given in pool]
         encoded = self.source_tokenizer(texts).input_ids if texts else []
         return [self._sentence(given, ids) for given, ids in zip(pool, encoded, strict=True)]
@@ -496,23 +443,12 @@ class Translator:
         room = self.max_target_tokens - 1  # leaves room for the end
         prefix = self._cut(self._part_ids(given.prefix), f"{name}, prefix", room)
         phrases = [part for part in map(self._part_ids, given.phrases) if part]
-        unknown = self.target_tokenizer.unk_token_id
-        if any(unknown in part for part in (prefix, *phrases)):
-            logger.warning(
-                "%s: a word of its prefix or phrases is not in the vocabulary. The translation "
-                "has %s in its place.",
-                *(name, self.target_tokenizer.unk_token),
-            )
         source = self._cut(ids, name, self.max_source_tokens)
         return SourceSentence(source, prefix, phrases, given.number)
 
     def _part_ids(self, text: str) -> list[int]:
-        """Ids of a prefix or a phrase."""
         part = clean_text(text)
-        if not part:
-            return []
-        ids: list[int] = self.target_tokenizer(part, add_special_tokens=False).input_ids
-        return ids
+        return self.target_tokenizer(part, add_special_tokens=False).input_ids if part else []
 
     def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = decode_lines(self.target_tokenizer, [found.token_ids for found in hypotheses])
@@ -525,9 +461,11 @@ class Translator:
 def _common_languages(
     paths: Sequence[str | Path], hub: bool, location: dict[str, Any]
 ) -> Languages | None:
-    """The languages of an ensemble's models, as far as they are known."""
-    known = {path: saved_languages(path, hub, **location) for path in paths}
-    directions = {path: languages for path, languages in known.items() if languages is not None}
+    directions = {
+        path: languages
+        for path in paths
+        if (languages := saved_languages(path, hub, **location)) is not None
+    }
     if len({*directions.values()}) > 1:
         saved = ", ".join(f"{path}: {' to '.join(names)}" for path, names in directions.items())
         raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")

@@ -13,24 +13,14 @@ OTHER_BLANKS = re.compile(r"[^\S\r\n]")
 
 @dataclass(frozen=True)
 class SplitText:
-    """A text as sentences, and the blanks between them.
-
-    Args:
-        sentences: The sentences, without blanks around them.
-        blanks: Blanks and line ends before each sentence, and those after the last.
-    """
+    """A text as sentences, and the blanks and line ends before each and after the last."""
 
     sentences: Sequence[str]
     blanks: Sequence[str]
 
     @classmethod
     def of(cls, text: str, language: str) -> Self:
-        """Split a text; a line end always ends a sentence.
-
-        Args:
-            text: The text.
-            language: Its language, an ISO 639 code; the splitter knows abbreviations of many.
-        """
+        """Split a text; a line end always ends a sentence. language is an ISO 639 code."""
         from sentencex import segment
 
         sentences, blanks = [], [""]
