@@ -15,8 +15,7 @@ from .decoding_rules import DecodingRules
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions, search_defaults
 
-# Fields of the exported config.json: positions of the encoder and of the decoder, and the
-# fingerprints of the vocabularies.
+# Fields of the exported config.json.
 POSITIONS_FIELD = "{half}_positions"
 VOCABULARIES_FIELD = "vocabulary_sha256"
 

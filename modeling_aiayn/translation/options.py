@@ -11,10 +11,7 @@ ENGINES = ("torch", "ctranslate2")
 
 
 def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
-    """The search that an imported model's own generate() makes; empty for a model of ours.
-
-    Importers set `length_normalization` in the generation config that they keep.
-    """
+    """An imported model's search by generate(), if its importer set `length_normalization`."""
     # The values of generate() where the configuration has none.
     library = {"num_beams": 1, "length_penalty": 1.0, "no_repeat_ngram_size": 0}
     names = ("length_normalization", *library)

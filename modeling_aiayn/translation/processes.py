@@ -81,7 +81,6 @@ def _start(load: Callable[[int], Translator], threads: int, started: Any) -> Non
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent, which may be killed."""
     parent: Any = multiprocessing.parent_process()
     parent.join()
     os._exit(1)

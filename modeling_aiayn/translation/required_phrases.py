@@ -24,10 +24,7 @@ class Progress(NamedTuple):
     def of(
         cls, token_ids: Sequence[int], phrases: Sequence[Sequence[int]], met: frozenset[int]
     ) -> Self:
-        """The progress of a hypothesis that contained the phrases `met` before its last id.
-
-        Phrases may overlap or contain each other.
-        """
+        """The progress of a hypothesis that contained the phrases `met` before its last id."""
         begun = {
             index: _overlap(token_ids, phrase)
             for index, phrase in enumerate(phrases)
@@ -88,10 +85,7 @@ class ConstrainedSearch(SentenceSearch):
     def _allocate_beams(
         self, banks: dict[int, list[tuple[int, Progress]]]
     ) -> list[tuple[int, Progress]]:
-        """Give the beams to the banks in turn, first to the bank with the most phrase tokens.
-
-        Banks hold the ranks of their candidates, and so does the result.
-        """
+        """Give the beams to the banks in turn, first to the bank with the most phrase tokens."""
         rounds = zip_longest(*(banks[count] for count in sorted(banks, reverse=True)))
         living = [entry for entries in rounds for entry in entries if entry is not None]
         return living[: self.options.width]

@@ -28,10 +28,8 @@ from .translator import Translation, Translator
 
 logger = logging.getLogger(__name__)
 
-# Ending of the name that an output has until it is complete.
-PARTIAL = ".partial"
-# Ending of the file beside it that says on which settings its lines depend.
-NOTE = ".json"
+# Endings of the names of an output that is not complete, and of the note about it.
+PARTIAL, NOTE = ".partial", ".json"
 
 # Returns the lines of a text, given its number and its translations, best first.
 FormatLines = Callable[[int, list[Translation]], Iterable[str]]
@@ -98,13 +96,9 @@ def translate_file(
         open_output(output, note, resume) as (file, first),
         translation_bar(is_shown=show_progress) as report,
     ):
-        texts = stream_lines(source) if isinstance(source, (str, Path)) else source
-        begun, rows = (
-            None if path is None else _skip(stream_lines(path), first)
-            for path in (prefixes, phrases)
-        )
-        wanted = None if rows is None else (line.split("\t") for line in rows)
-        pools = read_pools(source_texts(_skip(texts, first), begun, wanted, first), pool_size)
+        begun = None if prefixes is None else _rest(prefixes, first)
+        wanted = None if phrases is None else (row.split("\t") for row in _rest(phrases, first))
+        pools = read_pools(source_texts(_rest(source, first), begun, wanted, first), pool_size)
         translate_pools = translate_pools or translator.translate_pools
         results = translate_pools(pools, options, report=report, **batch_sizes)
         number = first
@@ -143,7 +137,6 @@ def translation_lines(
 
 
 def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
-    """The hash of each file's content, without pipes."""
     hashes = {}
     for path in filter(Path.is_file, map(Path, files)):
         with path.open("rb") as file:
@@ -152,8 +145,9 @@ def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
     return hashes
 
 
-def _skip(lines: Iterable[str], count: int) -> Iterator[str]:
-    lines = iter(lines)
+def _rest(source: str | Path | Iterable[str], count: int) -> Iterator[str]:
+    """The lines of a file, or the texts, after the first ones."""
+    lines = stream_lines(source) if isinstance(source, (str, Path)) else iter(source)
     if sum(1 for _ in islice(lines, count)) < count:
         raise ValueError(f"The unfinished output has {count} lines, more than there are texts.")
     return lines
@@ -191,7 +185,7 @@ def open_output(
 
 @contextmanager
 def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> Iterator[None]:
-    """Check and write the note of an unfinished output, and delete it if the block has no error."""
+    """Check and write the note of an unfinished output; delete it after a block without error."""
     path = Path(f"{partial}{NOTE}")
     if note is None:
         partial.write_bytes(b"")
@@ -223,9 +217,9 @@ def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
         return f"has no {path.name} beside it, which says on what its lines depend"
     earlier = read_json_object(path)
     for name in sorted({*earlier, *note}):
-        before, now = json.dumps(earlier.get(name)), json.dumps(note.get(name))
-        if before != now:
-            return f"was written with {name}={before}, got {now}"
+        found, expected = json.dumps(earlier.get(name)), json.dumps(note.get(name))
+        if found != expected:
+            return f"was written with {name}={found}, got {expected}"
     return None
 
 

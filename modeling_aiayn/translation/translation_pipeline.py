@@ -14,12 +14,9 @@ TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 
 
 class SavedTranslationPipeline(Pipeline):
-    """Translates a text or a list of texts with generate().
+    """Translates a text or a list of texts with generate(), whose arguments it takes.
 
-    Args:
-        *args: As for Pipeline.
-        target_tokenizer: Tokenizer of the target. None: the model folder's own, or the source's.
-        **kwargs: As for Pipeline. Arguments of generate() may be given here or at a call.
+    Without a target_tokenizer it uses the one in the model's folder, or the source's.
     """
 
     _load_tokenizer = True

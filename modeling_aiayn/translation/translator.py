@@ -108,7 +108,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer or source_tokenizer
         models: Any = model if isinstance(model, Sequence) else [model]
         self.engine = engine = engine or TorchEngine(models)
-        # The longest source, and the longest given target: a table of learned positions may end.
+        # A table of learned positions may be shorter than our limits.
         source_positions, target_positions = engine.source_positions, engine.target_positions
         self.max_source_tokens = min(MAX_SOURCE_TOKENS, source_positions or MAX_SOURCE_TOKENS)
         self.max_target_tokens = min(MAX_TARGET_TOKENS, target_positions or MAX_TARGET_TOKENS)
@@ -405,17 +405,13 @@ class Translator:
     def source_text(self, text: str) -> str:
         """A sentence as its tokenizer gets it: stripped, and with plain blanks.
 
-        A blank stays where it is a part of a longer token: models of French may know the one before
-        question marks.
+        A blank inside a longer token stays: models of French may know the one before a "?".
         """
         return self._blanks.sub(lambda found: found[1] or " ", clean_text(text))
 
     @cached_property
     def _blanks(self) -> re.Pattern[str]:
-        """Finds blanks, and as its group 1 tokens with a blank.
-
-        A blank that is a token alone, or is written as bytes, was too rare for a model to learn it.
-        """
+        # A blank that is a token alone, or is written as bytes, was too rare to be learned.
         blanks = f"[{''.join(BLANKS)}]"
         tokens = (token for token in self.source_tokenizer.get_vocab() if len(token) > 1)
         known = [re.escape(token) for token in tokens if re.search(blanks, token)]
