@@ -33,23 +33,13 @@ logger = logging.getLogger(__name__)
 BOUNDS: dict[str, Any] = {"port": 7860, "max_characters": 2000, "max_waiting": 100}
 # Example texts for the bundled models.
 EXAMPLES = {
-    "aiayn-en-de": [
-        "A man rides a bicycle.",
-        "Two children are playing football in the park.",
-        "Where is the station? I have never been here before.",
-    ],
-    "aiayn-de-en": [
-        "Ein Mann fährt Fahrrad.",
-        "Zwei Kinder spielen im Park Fußball.",
-        "Wo ist der Bahnhof? Ich war noch nie hier.",
-    ],
+    "aiayn-en-de": ["A man rides a bicycle.", "Where is the station? I have never been here."],
+    "aiayn-de-en": ["Ein Mann fährt Fahrrad.", "Wo ist der Bahnhof? Ich war noch nie hier."],
 }
 
 
 @dataclass
 class AppFlags:
-    """Examples on the page."""
-
     examples: list[str] = HfArg(default_factory=list, help="Texts that a visitor can choose.")
 
 
@@ -80,13 +70,11 @@ def make_page(
 
 
 def main() -> None:
-    """Read flags, and run the page."""
     flags = (ModelFlags, SourceFlags, ServerFlags, AppFlags)
     listen(*parse_arguments(__doc__, *flags, **BOUNDS))
 
 
 def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: AppFlags) -> None:
-    """Load the model, and run its page."""
     check_package("gradio", "app")
     FORMATS["text"].check_packages()
     open_port(server).close()  # gradio's own error names things that a user does not have

@@ -19,8 +19,6 @@ from .command_line import parse_arguments
 
 @dataclass
 class AverageFlags:
-    """The checkpoints to average, and the folder to write."""
-
     output: str = HfArg(help="Folder to write.")
     run: str | None = HfArg(default=None, help="Output folder of a training run.")
     last: int | None = HfArg(default=None, help="Average so many of the newest checkpoints.")
@@ -35,7 +33,6 @@ class AverageFlags:
 
 
 def choose_checkpoints(flags: AverageFlags) -> list[Path]:
-    """The folders of the checkpoints to average."""
     if [flags.last, flags.best, flags.checkpoints].count(None) != 2:
         raise ValueError("Give exactly one of --last, --best and --checkpoints.")
     if flags.checkpoints is not None:
@@ -48,7 +45,6 @@ def choose_checkpoints(flags: AverageFlags) -> list[Path]:
 
 
 def main() -> None:
-    """Choose, average, write."""
     (flags,) = parse_arguments(__doc__, AverageFlags)
     folders = choose_checkpoints(flags)
     write_average(folders, Path(flags.output), flags.dtype)

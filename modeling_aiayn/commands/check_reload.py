@@ -41,14 +41,11 @@ for text, translation in zip(texts, translations, strict=True):
 
 @dataclass
 class ReloadFlags:
-    """The model folder, and sentences to translate."""
-
     model: str = HfArg(help="Folder of a trained translation model.")
     text: list[str] = HfArg(help="Sentences to translate.")
 
 
 def main() -> None:
-    """Load and translate in a fresh process, and print what it prints."""
     (flags,) = parse_arguments(__doc__, ReloadFlags)
     config, head = load_config(flags.model), "AiaynForConditionalGeneration"
     saved_as = config.architectures or ["none"]

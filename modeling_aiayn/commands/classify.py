@@ -25,8 +25,6 @@ POOLED_BATCHES = 32
 
 @dataclass
 class ClassifyFlags:
-    """The classifier, and the texts."""
-
     model: str = HfArg(help="Folder of a trained classifier.")
     text: list[str] | None = HfArg(default=None, help="Texts to classify.")
     input: str | None = HfArg(default=None, help="File of texts, plain or .gz. Default: stdin.")
@@ -41,7 +39,6 @@ def pool_size(flags: ClassifyFlags) -> int:
 
 
 def main() -> None:
-    """Read, classify, write."""
     (flags,) = parse_arguments(__doc__, ClassifyFlags)
     if flags.text is not None and flags.input is not None:
         raise ValueError("Give either --text or --input, not both.")

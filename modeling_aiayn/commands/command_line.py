@@ -70,7 +70,6 @@ def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -
 
 
 def recipe_names() -> list[str]:
-    """File names of the package's recipes."""
     return sorted(path.name for path in RECIPES.glob("*.yaml"))
 
 

@@ -17,22 +17,17 @@ from .flags import DEVICE_HELP, default_device, load_with_tokenizer
 
 @dataclass
 class CompletionFlags:
-    """The language model, the start of the text, and how to sample."""
-
     model: str = HfArg(help="Folder of a trained language model.")
     text: str = HfArg(help="The start of the text.")
     new_tokens: int = HfArg(default=500, help="Number of tokens to add.")
     samples: int = HfArg(default=1, help="Number of texts to write.")
-    temperature: float = HfArg(
-        default=0.8, help="Sampling temperature. 0: always take the most likely token."
-    )
+    temperature: float = HfArg(default=0.8, help="0: always take the most likely token.")
     top_k: int = HfArg(default=0, help="Sample among the k most likely tokens; 0: among all.")
     device: str | None = HfArg(default=None, help=DEVICE_HELP)
     seed: int = HfArg(default=42, help="Seed of the sampling.")
 
 
 def main() -> None:
-    """Load, continue the text, write."""
     (flags,) = parse_arguments(__doc__, CompletionFlags)
     model, tokenizer = load_with_tokenizer("AiaynForCausalLM", flags.model)
     model.eval().to(default_device(flags.device))

@@ -24,15 +24,10 @@ SENTENCES = (
 
 @dataclass
 class DemoFlags:
-    """The folder of the demo."""
-
-    output_dir: str = HfArg(
-        default="runs/demo", help="New or empty folder for the model, its scores and pictures."
-    )
+    output_dir: str = HfArg(default="runs/demo", help="New or empty folder for all results.")
 
 
 def main() -> None:
-    """Run the demo's commands, one after the other, in this process."""
     (flags,) = parse_arguments(__doc__, DemoFlags)
     folder = flags.output_dir
     _run_step("train-translation", "demo.yaml", "--output_dir", folder)
@@ -44,7 +39,6 @@ def main() -> None:
 
 
 def _run_step(job: str, *arguments: str) -> None:
-    """Print a job's command, and run it."""
     sys.stdout.write(f"\n$ aiayn {job} {shlex.join(arguments)}\n")
     sys.stdout.flush()
     sys.argv = [f"aiayn {job}", *arguments]

@@ -38,8 +38,6 @@ from .flags import (
 
 @dataclass
 class DistillFlags:
-    """The pairs to translate."""
-
     file: list[str] = HfArg(help=f"{PAIRS_HELP} Several are concatenated.")
 
 
@@ -51,7 +49,6 @@ def nearest(translations: list[Translation], reference: str) -> str:
 
 
 def main() -> None:
-    """Read, translate, choose, write."""
     model, engine, batch, search, pair_flags, stream, flags = parse_arguments(
         __doc__,
         *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, PairFlags, StreamFlags),

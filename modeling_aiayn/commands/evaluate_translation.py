@@ -44,8 +44,6 @@ from .flags import (
 
 @dataclass
 class EvaluationFlags:
-    """The translations to score, the sentence pairs, and files for the results."""
-
     file: str = HfArg(help=PAIRS_HELP)
     hypotheses: str | None = HfArg(default=None, help="File of translations, instead of a model.")
     moses: bool = HfArg(default=False, help="Also compute BLEU on lower-cased Moses tokens.")
@@ -54,7 +52,6 @@ class EvaluationFlags:
 
 
 def main() -> None:
-    """Read, translate, score, report."""
     model, engine, batch, search, pair_flags, flags = parse_arguments(
         __doc__,
         *(ModelFlags, EngineFlags, BatchFlags, OneBestFlags, PairFlags, EvaluationFlags),

@@ -21,18 +21,13 @@ from .flags import ModelFlags, OneBestFlags, OutputFlags, given_options, load_tr
 
 @dataclass
 class CTranslate2Flags:
-    """How to write weights, and sentences to compare the exported model on."""
-
     quantization: str = HfArg(
         default="float32", help="float32, float16, bfloat16, int8, int8_float16 or int16."
     )
-    file: str | None = HfArg(
-        default=None, help="File of sentences. Default: 100 sentences of the built-in grammar."
-    )
+    file: str | None = HfArg(default=None, help="Sentences. Default: 100 of the built-in grammar.")
 
 
 def main() -> None:
-    """Export, compare, report."""
     model, output, search, flags = parse_arguments(
         __doc__, ModelFlags, OutputFlags, OneBestFlags, CTranslate2Flags
     )

@@ -16,13 +16,10 @@ from .flags import ModelFlags, OutputFlags, load_translator
 
 @dataclass
 class MarianFlags:
-    """The size of the comparison."""
-
     sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
 
 
 def main() -> None:
-    """Export, compare, report."""
     model, output, flags = parse_arguments(__doc__, ModelFlags, OutputFlags, MarianFlags)
     translator = load_translator(model)
     report = export_marian(translator, output.output, sources=flags.sources, show_progress=True)

@@ -14,8 +14,6 @@ from .flags import ModelFlags, OutputFlags, load_translator
 
 @dataclass
 class OnnxFlags:
-    """How to write weights."""
-
     dtypes: list[str] = HfArg(
         default_factory=lambda: ["float32", "int8"],
         help="Types of the written weights.",
@@ -24,7 +22,6 @@ class OnnxFlags:
 
 
 def main() -> None:
-    """Export."""
     model, output, flags = parse_arguments(__doc__, ModelFlags, OutputFlags, OnnxFlags)
     for package in ("onnx", "onnxscript", "onnxruntime"):
         check_package(package, "onnx")

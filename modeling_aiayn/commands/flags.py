@@ -30,6 +30,8 @@ from .streams import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
+SOURCE_LANG_HELP = "Source language. Default: the model's, or en."
+TARGET_LANG_HELP = "Target language. Default: the model's, or de."
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
 PAIRS_HELP = (
     "Sentence pairs: a .tsv or .jsonl file, or the prefix of two line-aligned files (data/test for "
@@ -39,8 +41,6 @@ PAIRS_HELP = (
 
 @dataclass
 class ModelFlags:
-    """Which model to load."""
-
     model: list[str] = HfArg(
         default_factory=lambda: [BUNDLED_MODEL],
         help="Folder of a model, or a bundled model: aiayn-en-de (the default) or aiayn-de-en. "
@@ -57,22 +57,16 @@ class ModelFlags:
 
 @dataclass
 class EngineFlags:
-    """What translates."""
-
     engine: str = HfArg(
         default="torch",
         help="ctranslate2: for a folder of export-ctranslate2, by default on the CPU.",
         metadata={"choices": ["torch", "ctranslate2"]},
     )
-    shortlist: str | None = HfArg(
-        default=None, help="File of make-shortlist: the words that a batch may be translated with."
-    )
+    shortlist: str | None = HfArg(default=None, help="File of make-shortlist, for speed.")
 
 
 @dataclass
 class BatchFlags:
-    """The size of batches."""
-
     batch_size: int = HfArg(default=BATCH_SIZE, help="Maximum number of sentences in a batch.")
     max_tokens_per_batch: int = HfArg(
         default=MAX_TOKENS_PER_BATCH, help="Maximum number of source tokens, padding included."
@@ -105,61 +99,37 @@ def given_options(search: Any) -> dict[str, Any]:
 
 @dataclass
 class SourceFlags:
-    """The language of the source, and its letters."""
-
-    source_lang: str = HfArg(
-        default=None, help="Source language, whose rules split texts. Default: the model's, or en."
-    )
-    restore_case: bool = HfArg(
-        default=False, help="Translate sentences IN CAPITALS or In Title Case as normal text."
-    )
+    source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
+    restore_case: bool = HfArg(default=False, help="Translate CAPITALS and Titles as normal text.")
 
 
 @dataclass
 class PairFlags:
-    """How to read files of sentence pairs."""
-
-    source_lang: str = HfArg(default=None, help="Source language. Default: the model's, or en.")
-    target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
-    columns: str | None = HfArg(
-        default=None, help="Languages of a .tsv file's columns (en,de). Default: source, target."
-    )
+    source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
+    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
+    columns: str | None = HfArg(default=None, help="Languages of a .tsv file's columns: en,de.")
 
 
 @dataclass
 class StreamFlags:
-    """The file to write translations to, and the processes that translate."""
-
-    output: str | None = HfArg(
-        default=None, help="File to write, plain or .gz; first as OUTPUT.partial. Default: stdout."
-    )
+    output: str | None = HfArg(default=None, help="File, plain or .gz. Default: stdout.")
     resume: str | None = HfArg(
         default=None,
         help="auto: keep the lines of OUTPUT.partial, and translate the rest.",
         metadata={"choices": ["auto"]},
     )
-    processes: int = HfArg(
-        default=1, help="Processes that translate, each with its own model, on the next GPU if any."
-    )
-    threads: int | None = HfArg(
-        default=None, help="Threads of each process. Default: all cores in equal parts."
-    )
+    processes: int = HfArg(default=1, help="Processes that translate, on GPUs in turn if any.")
+    threads: int | None = HfArg(default=None, help="Threads of each process. Default: all cores.")
 
 
 @dataclass
 class OutputFlags:
-    """The folder to write."""
-
     output: str = HfArg(help="Folder to write.")
 
 
 @dataclass
 class ServerFlags:
-    """The address and the bounds of a server."""
-
-    host: str = HfArg(
-        default="127.0.0.1", help="Address to listen on. 0.0.0.0: other machines can connect too."
-    )
+    host: str = HfArg(default="127.0.0.1", help="Address. 0.0.0.0: other machines can connect.")
     port: int = HfArg(default=5000, help="Port to listen on.")
     max_characters: int = HfArg(default=5000, help="Maximum number of characters in a request.")
     max_waiting: int = HfArg(default=2000, help="Maximum number of waiting sentences.")
@@ -173,10 +143,8 @@ def default_device(device: str | None, process: int = 0) -> str:
     try:
         return str(torch.empty(0, device=device).device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
-        raise ValueError(
-            "device must be a device of torch that this machine has, such as cpu or cuda:0, got "
-            f"{device!r}."
-        ) from error
+        message = f"device must be a device of torch that this machine has, got {device!r}."
+        raise ValueError(message) from error
 
 
 def load_translator(

@@ -27,8 +27,6 @@ from .command_line import parse_arguments
 
 @dataclass
 class ImportFlags:
-    """The foreign model, the folder to write, and the size of the comparison."""
-
     system: str = HfArg(help="System that wrote the model.", metadata={"choices": sorted(SYSTEMS)})
     source: str = HfArg(help="The model: the file, folder or repository that the system writes.")
     output: str = HfArg(help="Folder to write.")
@@ -46,7 +44,6 @@ class ImportFlags:
 
 
 def main() -> None:
-    """Read, convert, compare, write, report."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--system")
     chosen = SYSTEMS.get(parser.parse_known_args()[0].system)

@@ -35,18 +35,13 @@ from .flags import (
 
 @dataclass
 class ShortlistFlags:
-    """The sentence pairs, the file to write, and its size."""
-
     file: str = HfArg(help=f"{PAIRS_HELP} The pairs that the model was trained on serve best.")
     output: str = HfArg(help="File to write, .safetensors.")
     per_token: int = HfArg(default=100, help="Maximum number of target tokens per source token.")
-    frequent: int = HfArg(
-        default=100, help="Number of the most frequent target tokens, for every batch."
-    )
+    frequent: int = HfArg(default=100, help="Number of frequent target tokens, for every batch.")
 
 
 def main() -> None:
-    """Read, count, write."""
     model, batch, pair_flags, flags = parse_arguments(
         __doc__, ModelFlags, BatchFlags, PairFlags, ShortlistFlags
     )

@@ -26,8 +26,6 @@ SENTENCE = "The dog sees."
 
 @dataclass
 class PushFlags:
-    """The folder to upload, and the repository."""
-
     model: str = HfArg(help="Folder of a trained model.")
     repo_id: str = HfArg(help="Repository on the Hub, as in me/translator.")
     space: bool = HfArg(default=False, help="Make a Space. Needs the extra app.")
@@ -58,7 +56,6 @@ def check_works(folder: str) -> None:
 
 
 def main() -> None:
-    """Check the folder, upload it, and print the commit's address."""
     (flags,) = parse_arguments(__doc__, PushFlags)
     if flags.space:
         operations = space_operations(flags.model, flags.repo_id, flags.examples)

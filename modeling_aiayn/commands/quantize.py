@@ -37,8 +37,6 @@ from .flags import (
 
 @dataclass
 class QuantizeFlags:
-    """Sentence pairs to compare on."""
-
     file: str | None = HfArg(default=None, help=PAIRS_HELP)
 
 
@@ -55,7 +53,6 @@ def compare(pairs: Dataset, translators: dict[str, Translator], options: dict[st
 
 
 def main() -> None:
-    """Round, write, compare, report."""
     model, output, batch, search, pair_flags, flags = parse_arguments(
         __doc__,
         *(ModelFlags, OutputFlags, BatchFlags, OneBestFlags, PairFlags, QuantizeFlags),

@@ -29,13 +29,9 @@ from .flags import ModelFlags, check_outputs, load_translator
 
 @dataclass
 class AlignmentFlags:
-    """Sentence pairs with gold links, and a picture to draw."""
-
     source: str | None = HfArg(default=None, help="File of tokenized sentences.")
     target: str | None = HfArg(default=None, help="File of their translations.")
-    gold: str | None = HfArg(
-        default=None, help="File of links, as in 0-0 3p4: the second is possible, not sure."
-    )
+    gold: str | None = HfArg(default=None, help="File of links: 0-0 is sure, 3p4 possible.")
     reversed: bool = HfArg(default=False, help="The links in --gold are written target-source.")
     pairs: int = HfArg(default=500, help="Number of pairs of the built-in grammar.")
     picture: str | None = HfArg(default=None, help="Draw the last pair to this .png or .svg file.")
@@ -50,16 +46,12 @@ class AlignmentFlags:
 
 
 def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[GoldPair]:
-    """Read or generate the pairs, at least two."""
     if flags.source and flags.target and flags.gold:
         pairs = read_gold(flags.source, flags.target, flags.gold, flags.reversed)
     else:
         languages = saved_languages(model.model[0], model.hub) or DEFAULT_LANGUAGES
         if sorted(languages) != sorted(DEFAULT_LANGUAGES):
-            raise ValueError(
-                "The built-in grammar is English and German, and the model translates from "
-                f"{languages[0]} to {languages[1]}. Give --source, --target and --gold."
-            )
+            raise ValueError(f"The grammar has no {languages}. Give --source, --target and --gold.")
         pairs = embedded_gold(flags.pairs, is_reversed=languages != DEFAULT_LANGUAGES)
     if len(pairs) < 2:
         raise ValueError(f"score-alignment needs at least 2 pairs, got {len(pairs)}.")
@@ -67,7 +59,6 @@ def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[Gold
 
 
 def main() -> None:
-    """Read, align, report."""
     model, flags = parse_arguments(__doc__, ModelFlags, AlignmentFlags)
     pairs = read_pairs_with_links(flags, model)
     translator = load_translator(model)

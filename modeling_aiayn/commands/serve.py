@@ -19,6 +19,7 @@ from ..saved.languages import choose_languages
 from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
+    TARGET_LANG_HELP,
     BatchFlags,
     EngineFlags,
     ModelFlags,
@@ -35,25 +36,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ServeFlags:
-    """The language that is translated to."""
-
-    target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
+    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
 
 
 def address(server: ServerFlags) -> str:
-    """The address of a server."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"http://{host}:{server.port}"
 
 
 def open_port(server: ServerFlags) -> socket.socket:
-    """A socket that listens on the port."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     return socket.create_server((server.host, server.port), family=family)
 
 
 def main() -> None:
-    """Load, try, listen."""
     model, engine, batch, search, source, server, flags = parse_arguments(
         __doc__,
         *(ModelFlags, EngineFlags, BatchFlags, OneBestFlags, SourceFlags, ServerFlags, ServeFlags),

@@ -42,19 +42,11 @@ TEXT_MODELS = ("AiaynForSequenceClassification", "AiaynForCausalLM", "AiaynEncod
 
 @dataclass
 class PictureFlags:
-    """The text, the attention to show, and the file to write."""
-
     text: str = HfArg(help="Sentence to translate, or text to classify or read.")
-    target: str | None = HfArg(
-        default=None, help="Translation of the sentence. Default: the model's own."
-    )
-    output: str = HfArg(
-        default="attention.png", help="A .png or .svg picture, or an interactive .html page."
-    )
+    target: str | None = HfArg(default=None, help="Translation. Default: the model's own.")
+    output: str = HfArg(default="attention.png", help="A .png, a .svg, or an interactive .html.")
     kind: str | None = HfArg(
-        default=None,
-        help="For pictures: the attention. Default: cross if the model has it.",
-        metadata={"choices": KINDS},
+        default=None, help="Default: cross if the model has it.", metadata={"choices": KINDS}
     )
     attention: str = HfArg(
         default="layers",
@@ -68,7 +60,6 @@ class PictureFlags:
 
 
 def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
-    """Write the picture or page."""
     if Path(flags.output).suffix.lower() == PAGE_ENDING:
         return write_attention_page(maps, flags.output)
     view = (maps.merged() if flags.words else maps).view(flags.kind)
@@ -80,7 +71,6 @@ def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
 
 
 def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) -> AttentionMaps:
-    """Run the model on the text and record its attention."""
     name = flags.model[0]
     architecture = saved_architecture(name, flags.hub)
     if architecture not in TEXT_MODELS:
@@ -90,7 +80,6 @@ def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) 
 
 
 def main() -> None:
-    """Load, draw, and print the name of the file."""
     flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
     check_outputs({"--output": picture.output}, [])
     maps = load_maps(flags, given_options(search), picture)

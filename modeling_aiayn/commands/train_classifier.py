@@ -30,7 +30,6 @@ from .training_run import Report, corpus_name, finish_run, start_run, train_and_
 
 
 def main() -> None:
-    """Train, save the best model, score it."""
     data, model_arguments, args = parse_arguments(
         __doc__, TextDataArguments, ClassifierArguments, ClassifierTrainingArguments
     )
@@ -68,7 +67,6 @@ def classification_report(
     splits: DatasetDict,
     scores: ClassificationScores,
 ) -> Report:
-    """Report the scores of the held-out texts."""
     held_out = splits["test" if "test" in splits else "validation"]
     example = " ".join(held_out["text"][0].split())
     return Report(

@@ -26,7 +26,6 @@ from .training_run import Report, corpus_name, finish_run, start_run, train_and_
 
 
 def main() -> None:
-    """Train, save the best model, score it on adjacent and on sliding windows."""
     data, model_arguments, args = parse_arguments(
         __doc__, LanguageDataArguments, PresetArguments, LanguageModelTrainingArguments
     )

@@ -38,7 +38,6 @@ from .training_run import Report, corpus_name, finish_run, start_run, train_and_
 
 
 def main() -> None:
-    """Train, save the last or the best model, score it, and write its card."""
     data, model_arguments, fine_tuning, args = parse_arguments(
         __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
@@ -70,7 +69,6 @@ def main() -> None:
 def build_trainer(
     args: AiaynTrainingArguments, start: NewModel | SavedModel, prepared: PreparedData
 ) -> AiaynTrainer:
-    """Build the model and its trainer."""
     splits = prepared.splits
     source, target = prepared.source_tokenizer, prepared.target_tokenizer
     metrics = translation_metrics(target, list(splits["validation"]["target"]))
@@ -130,7 +128,6 @@ def translation_report(
     splits: DatasetDict,
     scores: dict[str, Any],
 ) -> Report:
-    """Report the scores of `score_run`."""
     dataset = data.dataset_name or "the built-in English-German grammar"
     if data.train_file is not None:
         dataset = " and ".join(corpus_name(file) for file in data.train_file)

@@ -54,7 +54,6 @@ def start_run(args: Any, *flags: Any) -> Run | None:
 
 
 def train_and_save(trainer: AiaynTrainer, run: Run) -> None:
-    """Train, from the run's checkpoint if it has one, and save the model."""
     trainer.train(run.checkpoint)
     trainer.save_model()
     trainer.save_state()
@@ -99,7 +98,6 @@ def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) 
 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:
-    """Fill the card of a task with facts, and write it as README.md."""
     data = {"dataset_type": facts["dataset"], "dataset_name": facts["dataset"]}
     results = [
         EvalResult(task_type=facts["task"], metric_type=name, metric_value=round(value, 2), **data)

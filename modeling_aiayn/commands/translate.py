@@ -54,16 +54,11 @@ FILES = "; ".join(f"{x.name}: {' '.join(x.endings)}" for x in FORMATS.values() i
 
 @dataclass
 class TranslateFlags:
-    """Input and columns of a translation."""
-
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
     input: str | None = HfArg(default=None, help="File to translate, plain or .gz. Default: stdin.")
-    prefixes: str | None = HfArg(
-        default=None, help="File with a line per sentence: the words its translation starts with."
-    )
+    prefixes: str | None = HfArg(default=None, help="File of beginnings, a line per sentence.")
     phrases: str | None = HfArg(
-        default=None,
-        help="File with a line per sentence: phrases of its translation, separated by tabs.",
+        default=None, help="File of phrases to use, a line per sentence, with tabs between phrases."
     )
     scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
     format: str = HfArg(
@@ -74,8 +69,7 @@ class TranslateFlags:
     )
     alignment: str | None = HfArg(
         default=None,
-        help="Add a column of word links (source-target), from the cross-attention of a layer (2), "
-        "of a layer and head (2,3), or from the mean of all (mean).",
+        help="Add a column of word links, by the attention of a LAYER, LAYER,HEAD or the mean.",
     )
 
     def __post_init__(self) -> None:
@@ -116,7 +110,6 @@ def split_texts(
 
 
 def main() -> None:
-    """Read, translate, write."""
     model, engine, batch, search, source, stream, flags = parse_arguments(
         __doc__,
         *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, SourceFlags, StreamFlags),
