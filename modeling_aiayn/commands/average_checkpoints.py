@@ -3,8 +3,6 @@
 aiayn average-checkpoints --run runs/wmt14 --last 5 --output runs/average
 aiayn average-checkpoints --run runs/mine --best 5 --metric loss --output mean
 aiayn average-checkpoints --checkpoints runs/a runs/b --output average
-
-The output is a model folder with the tokenizers and the configuration of the last checkpoint.
 """
 
 import sys

@@ -38,8 +38,7 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -> tuple[Any, ...]:
     """Fill dataclasses from a recipe, if the first argument is one, and from flags.
 
-    The fields of the dataclasses are the flags; description is the text of --help. defaults replace
-    default values of flags.
+    description is the text of --help; defaults replace default values of flags.
     """
     usage = None
     if any(issubclass(dataclass_type, TrainingArguments) for dataclass_type in dataclass_types):
@@ -80,9 +79,8 @@ def find_recipe(path: str) -> Path:
         return recipe
     if recipe.parent in (Path(), Path("recipes")) and recipe.name in recipe_names():
         return RECIPES / recipe.name
-    raise FileNotFoundError(
-        f"No such recipe: {path}. Pass a YAML file or one of {', '.join(recipe_names())}."
-    )
+    names = ", ".join(recipe_names())
+    raise FileNotFoundError(f"No such recipe: {path}. Pass a YAML file or one of {names}.")
 
 
 def recipe_flags(recipe: dict[str, Any]) -> list[str]:
@@ -106,11 +104,7 @@ def typed_command() -> list[str]:
 
 
 def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> None:
-    """Run a job; write errors that a user can correct as one line to stderr, with exit code 1.
-
-    If the reader of stdout goes away, as in `translate | head`, the job ends without an error; with
-    is_stdout_log, it continues.
-    """
+    """Run a job; write errors that a user can correct as one line to stderr, with exit code 1."""
     protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     # Clients log whole addresses, with signatures, and datasets the frameworks that it finds.
@@ -131,7 +125,7 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
         sys.exit(128 + signal.SIGINT)
     except BaseException as error:
         if isinstance(error, BrokenPipeError) and error.filename == STREAMS[1]:
-            return
+            return  # as in `translate | head`
         message = None if is_debugging else _explanation(error)
         if message is None:
             raise

@@ -1,9 +1,6 @@
 """Train a small English-German model on a built-in grammar, and try it. Takes a few minutes.
 
 aiayn demo
-
-The demo shows each command that it runs. It trains, translates three sentences, draws an attention
-map, and loads the model with transformers alone in a fresh process.
 """
 
 import importlib

@@ -4,8 +4,8 @@ aiayn distill --model runs/teacher --file data/train --output data/distilled.jso
 aiayn train-translation student.yaml --train_file data/distilled.jsonl data/train \
     --validation_file data/valid --output_dir runs/student
 
-Of the hypotheses of each beam search, the one nearest to the reference is written. These are all
-beams, or with --nbest N the best N; with --do_sample, N samples.
+Of the hypotheses of each search (all beams, or --nbest N), the one nearest to the reference is
+written.
 """
 
 import json

@@ -3,8 +3,7 @@
 aiayn evaluate-translation --model runs/multi30k --file data/test_2016_flickr
 aiayn evaluate-translation --hypotheses out.de --file data/test_2016_flickr
 
-Each score is printed with its signature. For a model, the perplexity is printed too. A file of
-hypotheses has one line per source sentence, as `aiayn translate` writes it.
+A file of hypotheses has one line per source sentence, as `aiayn translate` writes it.
 """
 
 import json

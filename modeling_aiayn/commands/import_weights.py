@@ -7,8 +7,6 @@ aiayn import-weights --system fairseq --source model.pt --output models/wmt16 \
 aiayn import-weights --system annotated --source weights.pt --output models/annotated \
     --config '{encoder_attention_heads: 8, decoder_attention_heads: 8}'
 
-Then: aiayn translate --model models/opus-en-de
-
 Each system has further flags: --system SYSTEM --help shows them.
 """
 

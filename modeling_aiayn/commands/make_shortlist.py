@@ -2,8 +2,7 @@
 
 aiayn make-shortlist --model runs/wmt14 --file data/train --output runs/wmt14/shortlist.safetensors
 
-Then: aiayn translate --model runs/wmt14 --shortlist runs/wmt14/shortlist.safetensors. The model's
-attention tells which words translate which.
+Then: aiayn translate --model runs/wmt14 --shortlist runs/wmt14/shortlist.safetensors
 """
 
 import sys

@@ -3,9 +3,8 @@
 aiayn push-to-hub --model runs/multi30k --repo_id me/translator
 aiayn push-to-hub --model runs/multi30k --repo_id me/try-translator --space true
 
-With --space, the repository is a Space: the Hub runs the page of `aiayn app` there. The model is
-loaded and tried first. Only the card, weights, tokenizers, model code, scores and pictures are
-uploaded, and for a Space this package. The token is the one of `hf auth login` or of HF_TOKEN.
+With --space, the repository is a Space: the Hub runs the page of `aiayn app` there. The token is
+the one of `hf auth login` or of HF_TOKEN.
 """
 
 import sys

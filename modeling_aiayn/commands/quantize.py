@@ -2,8 +2,7 @@
 
 aiayn quantize --model runs/multi30k --output runs/multi30k-int8 --file data/test_2016_flickr
 
-Then: aiayn translate --model runs/multi30k-int8. With --file, the model translates the sentence
-pairs before and after, and the scores of both are printed.
+With --file, both models translate the sentence pairs, and the scores of both are printed.
 """
 
 import sys

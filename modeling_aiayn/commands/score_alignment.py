@@ -3,8 +3,7 @@
 aiayn score-alignment --model runs/demo
 aiayn score-alignment --model runs/wmt14 --source a.en --target a.de --gold a.pharaoh
 
-Without files, pairs and links come from the built-in grammar. The best layer and head are chosen
-on the first half of the pairs and scored on the second half.
+The best layer and head are chosen on the first half of the pairs and scored on the second half.
 """
 
 import sys

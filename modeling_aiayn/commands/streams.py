@@ -17,11 +17,7 @@ OLD_LARGEST_MMAP_THRESHOLD = 2**25  # older releases of glibc refuse more
 
 
 class StandardStream(io.FileIO):
-    """The descriptor of stdout or stderr.
-
-    If it cannot be written, because its reader has gone or its disk is full, a log is dropped with
-    one warning on the other stream; for results, the error is raised.
-    """
+    """stdout or stderr. A log that cannot be written is dropped with a warning on the other one."""
 
     def __init__(self, number: int, is_log: bool) -> None:
         super().__init__(number, "wb", closefd=False)

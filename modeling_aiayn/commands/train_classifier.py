@@ -3,8 +3,7 @@ r"""Train a text classifier: an encoder, pooling and one linear layer.
 aiayn train-classifier --train_file data/train.jsonl.gz --output_dir runs/imdb \
     --test_file data/test.jsonl.gz --config_overrides 'encoder_layers: 6'
 
-The output folder holds the best model, its card, scores.json, curves.png and confusion.png. Use
-the model with `aiayn classify`.
+Then: aiayn classify --model runs/imdb --text "A wonderful film."
 """
 
 from pathlib import Path

@@ -3,8 +3,7 @@ r"""Train a language model of characters or bytes: a decoder alone.
 aiayn train-language-model tiny_shakespeare.yaml \
     --train_file data/tinyshakespeare.txt.gz --output_dir runs/shakespeare
 
-Training reads random windows of one text. The output folder holds the best model, its card,
-scores.json and curves.png. Use the model with `aiayn complete`.
+Then: aiayn complete --model runs/shakespeare --text "ROMEO:"
 """
 
 from transformers import default_data_collator

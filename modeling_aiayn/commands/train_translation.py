@@ -5,8 +5,7 @@ aiayn train-translation multi30k_tiny.yaml --output_dir runs/multi30k \
 aiayn train-translation finetune.yaml --start_from aiayn-en-de --output_dir runs/captions \
     --train_file data/train --validation_file data/val --test_file data/test_2016_flickr
 
-Without files or a dataset name, it trains on the built-in English-German grammar. The output
-folder holds the model, its card, scores.json and curves.png.
+Without files or a dataset name, it trains on the built-in English-German grammar.
 """
 
 from typing import Any

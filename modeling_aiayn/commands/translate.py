@@ -1,9 +1,7 @@
 """Translate text, one sentence per line.
 
 aiayn translate --text "A dog runs across the grass."
-aiayn translate --model runs/multi30k --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
-aiayn translate --format text < letter.en > letter.de
 aiayn translate --format markdown --input README.md --output LIESMICH.md
 aiayn translate --input large.en --output large.de --processes 8 --resume auto
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
