@@ -33,11 +33,13 @@ def prefix(tmp_path):
     return str(tmp_path / "data")
 
 
+def sides(pairs):
+    return list(pairs["source"]), list(pairs["target"])
+
+
 def test_line_aligned_files_are_read_in_either_direction(prefix):
-    pairs = read_pairs(prefix, "en", "de")
-    assert (list(pairs["source"]), list(pairs["target"])) == (ENGLISH, GERMAN)
-    swapped = read_pairs(prefix, "de", "en")
-    assert (list(swapped["source"]), list(swapped["target"])) == (GERMAN, ENGLISH)
+    assert sides(read_pairs(prefix, "en", "de")) == (ENGLISH, GERMAN)
+    assert sides(read_pairs(prefix, "de", "en")) == (GERMAN, ENGLISH)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -45,10 +47,9 @@ def test_tsv_keeps_cells_as_text(tmp_path, zipped):
     text = "".join(f"{a}\t{b}\n" for a, b in zip(ENGLISH, GERMAN, strict=True)).encode()
     path = tmp_path / ("pairs.tsv.gz" if zipped else "pairs.tsv")
     path.write_bytes(gzip.compress(text) if zipped else text)
-    pairs = read_pairs(str(path), "en", "de")
-    assert (list(pairs["source"]), list(pairs["target"])) == (ENGLISH, GERMAN)
+    assert sides(read_pairs(str(path), "en", "de")) == (ENGLISH, GERMAN)
     swapped = read_pairs(str(path), "de", "en", columns=("en", "de"))
-    assert (list(swapped["source"]), list(swapped["target"])) == (GERMAN, ENGLISH)
+    assert sides(swapped) == (GERMAN, ENGLISH)
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -56,8 +57,7 @@ def test_jsonl_is_read_flat_or_under_translation(tmp_path, nested):
     records = [{"en": a, "de": b} for a, b in zip(ENGLISH, GERMAN, strict=True)]
     lines = [json.dumps({"translation": record} if nested else record) for record in records]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
-    pairs = read_pairs(str(tmp_path / "pairs.jsonl"), "de", "en")
-    assert (list(pairs["source"]), list(pairs["target"])) == (GERMAN, ENGLISH)
+    assert sides(read_pairs(str(tmp_path / "pairs.jsonl"), "de", "en")) == (GERMAN, ENGLISH)
 
 
 def test_a_dataset_is_read_by_its_name(tmp_path, caplog):
@@ -67,8 +67,7 @@ def test_a_dataset_is_read_by_its_name(tmp_path, caplog):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)))
     with caplog.at_level(logging.WARNING):
         pairs = read_hub(str(tmp_path), None, "test", "de", "en")
-    assert list(pairs["source"]) == ["Ein Hund.", "d"]
-    assert list(pairs["target"]) == ["A dog.", "c"]
+    assert sides(pairs) == (["Ein Hund.", "d"], ["A dog.", "c"])
     assert "[test]: skipped 1 of 3 pairs with an empty side" in caplog.text
     with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got "):
         read_hub(str(tmp_path), None, "test", "fr", "en")
@@ -113,26 +112,15 @@ def test_pairs_with_an_empty_side_are_skipped_and_counted(tmp_path, caplog):
 
 def test_files_without_pairs_are_rejected(tmp_path):
     (tmp_path / "pairs.tsv").write_text("\tc\n")
-    with pytest.raises(
-        ValueError, match=r"pairs\.tsv: no pair with text on both sides, in 1 lines"
-    ):
+    with pytest.raises(ValueError, match=r"pairs\.tsv: no pair with text on both sides"):
         read_pairs(str(tmp_path / "pairs.tsv"), "en", "de")
     with pytest.raises(ValueError, match="in 0 lines"):
         skip_empty(Dataset.from_dict({"source": [], "target": []}), "nothing")
 
 
-def test_the_error_names_a_line_that_is_not_utf8(tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes(b"fine\ncaf\xe9\n")
-    with pytest.raises(ValueError, match=r"text:2: not UTF-8 \(byte 0xe9 at position 3"):
-        read_lines(path)
-
-
 def test_the_error_names_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.en \(or none\.en\.gz\)"):
         read_pairs(str(tmp_path / "none"), "en", "de")
-    with pytest.raises(FileNotFoundError, match=r"none\.tsv"):
-        read_pairs(str(tmp_path / "none.tsv"), "en", "de")
 
 
 @pytest.mark.parametrize(
@@ -141,33 +129,25 @@ def test_the_error_names_a_missing_file(tmp_path):
         ("pairs.tsv", "a\tb\nc\td\te\n", r"pairs\.tsv:2: a line must have 2 columns, got 3"),
         ("pairs.jsonl", '{"en": "a", "de": "b"}\n{"en": \n', r"pairs\.jsonl:2: not valid JSON"),
         ("pairs.jsonl", '{"en": "a"}\n', r"jsonl:1: .* text under 'de', got \{'en': 'a'\}"),
-        ("pairs.jsonl", '{"en": "a", "de": null}\n', r'text under .de., got .* Write "" to'),
-        ("pairs.tsv", "a\0\tb\0\n", r"pairs\.tsv:1: not UTF-8: .* NUL bytes, as UTF-16 has"),
+        ("pairs.tsv", "a\0\tb\0\n", r"pairs\.tsv:1: not UTF-8: NUL bytes, as UTF-16 has"),
+        ("pairs.tsv", "a\tb\ncaf\xe9\tb\n", r"pairs\.tsv:2: not UTF-8 \(byte 0xe9 at position 3"),
         ("pairs.jsonl", "[1]\n", r"jsonl:1: .* text under 'en', got \[1\]"),
     ],
 )
 def test_the_error_names_a_malformed_line(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=message):
         read_pairs(str(tmp_path / name), "en", "de")
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.tsv", "a\tb\n\nc\td\n \n"),
-        ("a.jsonl", '{"en": "a", "de": "b"}\n\n{"en": "c", "de": "d"}\n\n'),
-    ],
-)
-def test_blank_lines_are_skipped(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    pairs = read_pairs(str(tmp_path / name), "en", "de")
-    assert (list(pairs["source"]), list(pairs["target"])) == (["a", "c"], ["b", "d"])
-    (tmp_path / name).write_text("a\tb\n\nc\td\n" if name == "a.tsv" else text)
-    columns = ("en", "de")
-    assert [row[0] for row in read_labelled(tmp_path / name, *columns)] == (
-        ["a", "c"] if name == "a.tsv" else ["b", "d"]
-    )
+def test_blank_lines_are_skipped(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tb\n\nc\td\n \n")
+    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n\n{"en": "c", "de": "d"}\n\n')
+    for name in ("a.tsv", "a.jsonl"):
+        assert sides(read_pairs(str(tmp_path / name), "en", "de")) == (["a", "c"], ["b", "d"])
+    (tmp_path / "a.tsv").write_text("a\tb\n\nc\td\n")
+    for name, texts in (("a.tsv", ["a", "c"]), ("a.jsonl", ["b", "d"])):
+        assert [row[0] for row in read_labelled(tmp_path / name, "en", "de")] == texts
 
 
 def test_the_columns_must_be_the_two_languages(tmp_path):

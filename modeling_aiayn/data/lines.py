@@ -21,7 +21,7 @@ def open_binary(path: str | Path) -> BinaryIO:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read the lines of a text file, plain or .gz."""
+    """The lines of a text file, plain or .gz."""
     return [_decode_line(line, where) for where, line in _raw_lines(open_binary(path), str(path))]
 
 
@@ -58,9 +58,7 @@ def _raw_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
 
 def _decode_line(line: bytes, where: str) -> str:
     if b"\0" in line:
-        raise ValueError(
-            f"{where}: not UTF-8: the line has NUL bytes, as UTF-16 has. Convert it to UTF-8."
-        )
+        raise ValueError(f"{where}: not UTF-8: NUL bytes, as UTF-16 has. Convert it to UTF-8.")
     try:
         return line.decode("utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:

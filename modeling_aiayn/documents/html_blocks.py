@@ -100,7 +100,7 @@ def is_fixed_tag(raw: str) -> bool:
 
 
 class _Fixed:
-    """An element whose content stays as it is, and the elements that are open in it."""
+    """An element whose content stays as it is."""
 
     def __init__(self, name: str, begin: int) -> None:
         self.name, self.begin = name, begin

@@ -86,8 +86,7 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
 
 
 def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
-    """The rule for reference definitions; CommonMark's also takes footnotes of one word."""
-
+    # CommonMark's rule for reference definitions also takes footnotes of one word.
     def reference(state: Any, first: int, last: int, silent: bool) -> bool:
         is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])
         return not is_footnote and rule(state, first, last, silent)
@@ -153,10 +152,9 @@ class _Segments:
     """Divides the text of a block at hard line breaks, and collects the marks of each part."""
 
     def __init__(self, content: str, escape: Escape) -> None:
-        self.content, self.escape = content, escape
+        self.content, self.escape, self._builder = content, escape, BlockBuilder()
         label = LABEL.match(content)
         self._begin = label.end() if label else 0
-        self._builder = BlockBuilder()
         self._fixed: tuple[str, int] | None = None  # an element in HTML, and its begin
 
     def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, Block]]:
@@ -211,7 +209,7 @@ class _Segments:
             self._builder.add_atom(raw)
 
     def _written(self, fixed: str) -> str:
-        """An address or a reference to a footnote, from a text with escapes, as it is written."""
+        # An address or a reference to a footnote, from a text with escapes.
         return fixed if fixed.startswith("[^") else self.escape(fixed, "")
 
     def _take_html(self, token: Any, span: tuple[int, int] | None) -> None:

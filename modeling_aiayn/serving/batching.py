@@ -8,10 +8,10 @@ from typing import Any
 
 
 class ModelThread(ThreadPoolExecutor):
-    """Runs functions one after another in a thread of its own.
+    """Runs functions one after another in one thread.
 
     torch keeps workers for each thread that computes, and is several times slower if there are more
-    of them than cores. Web servers answer each request in another thread.
+    of them than cores.
     """
 
     def __init__(self) -> None:

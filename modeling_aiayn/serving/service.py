@@ -23,24 +23,19 @@ from ..documents.placement import Attention
 from ..tokenization import replace_surrogates
 from .batching import Batcher, QueueFullError
 
-# A body has at most so many bytes for each character of its texts, and for its other fields.
-BYTES_PER_CHARACTER = 12
-OTHER_BYTES = 10_000
+# Bytes of a body for each character of its texts, and for its other fields, at most.
+BYTES_PER_CHARACTER, OTHER_BYTES = 12, 10_000
+BODY_SECONDS = 30  # until a body has arrived
 FORM = "application/x-www-form-urlencoded"
-# A body that takes longer to arrive is given up.
-BODY_SECONDS = 30
 CLOSED = "The connection was closed."
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that translates in one direction.
+    """A model that translates in one direction, and the names of the formats that it can translate.
 
-    Args:
-        batcher: Translates sentences.
-        is_too_long: Whether a sentence has more tokens than the model takes.
-        attention: Returns the attention of a translation to its source, which places markup.
-        formats: The names of the formats that the model can translate.
+    is_too_long tells whether a sentence has more tokens than the model takes; attention returns the
+    attention of a translation to its source, which places markup.
     """
 
     batcher: Batcher
