@@ -136,6 +136,9 @@ def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "model.int8.safetensors")
     with pytest.raises(ValueError, match=r"a holds weights in 8 bits\. Average the models"):
         write_average([tmp_path / "a"], tmp_path / "mean")
+    (tmp_path / "b" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"b holds an adapter\. Merge it: --merge_lora true"):
+        write_average([tmp_path / "b"], tmp_path / "mean")
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(

@@ -154,7 +154,7 @@ def test_the_loss_does_not_depend_on_the_division_into_batches(
         if not options:
             options["per_device_train_batch_size"] = 16
         trainer = make_trainer(
-            tmp_path / name, some, tokenizer, dropout=0.0, held_out=2, max_steps=3,
+            tmp_path / name, some, tokenizer, dropout=0.0, held_out=2, max_steps=2,
             label_smoothing_factor=smoothing, optim="sgd", **options,
         )  # fmt: skip
         trainer.train()

@@ -12,11 +12,7 @@ from conftest import run_examples, small_model
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from huggingface_hub import ModelCard
 from tokenizers import Tokenizer
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerFast,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast, pipeline
 
 from modeling_aiayn import AiaynForSequenceClassification
 from modeling_aiayn.classification import labelled_texts
@@ -81,7 +77,6 @@ def test_all_formats_give_the_same_texts(tmp_path):
     [
         ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line .* must be a label, a tab and a text"),
         ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: .* neither may be empty"),
-        ("a.tsv", "\tyes\n", r"a\.tsv:1: .* neither may be empty"),
         ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
         ("a.jsonl", '{"text": "a", "label": 0.5}\n', r"'label', a string or an integer; got \{"),
         ("a.csv", "1,a\n", r"labelled texts must be \.jsonl or \.tsv"),
@@ -422,16 +417,9 @@ def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
         load_labelled_splits(data, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens_per_batch": 100}, "unexpected keyword argument 'max_tokens_per_batch'"),
-        ({"metric_for_best_model": "bleu"}, "must be accuracy, macro_f1, loss, got 'bleu'"),
-    ],
-)
-def test_options_of_translation_are_rejected(tmp_path, options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+def test_a_score_of_translation_is_rejected(tmp_path):
+    with pytest.raises(ValueError, match="must be accuracy, macro_f1, loss, got 'bleu'"):
+        ClassifierTrainingArguments(str(tmp_path), use_cpu=True, metric_for_best_model="bleu")
 
 
 def test_labels_of_equal_numbers_have_an_order(tmp_path):
@@ -503,11 +491,8 @@ def test_a_person_who_types_gets_each_answer_at_once(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--batch_size", 0), "error: batch_size must be at least 1, got 0."),
-        (("--model", "none"), "error: No such directory: none."),
         (("--model", "empty"), "error: empty holds no model: there is no config.json in it."),
         (("--model", "translator"), "error: translator must hold a model saved as AiaynForSeq"),
-        (("--input", "a"), "error: Give either --text or --input, not both."),
     ],
 )
 def test_invalid_flags_of_classify_give_an_error_of_one_line(

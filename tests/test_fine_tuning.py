@@ -35,7 +35,7 @@ SHORT = (
 def tune(run, tmp_path, model_folder, monkeypatch):
     """Fine-tune a copy of the model in runs/base, and return the folder of the run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
+    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 4)
     shutil.copytree(model_folder, "runs/base")
 
     def tuned(*flags, output="runs/tuned", base="runs/base"):
@@ -68,7 +68,7 @@ def test_a_saved_model_is_trained_further_with_its_own_vocabulary(tune, tmp_path
     assert before.keys() == after.keys()
     assert all(not torch.equal(before[name], after[name]) for name in before)
     scores = json.loads((folder / "scores.json").read_text())
-    pairs = embedded_pairs("test", 12, "en", "de")
+    pairs = embedded_pairs("test", 4, "en", "de")
     expected, _ = evaluate_translation(Translator.from_pretrained("runs/base"), pairs)
     assert scores["before"] == pytest.approx(expected)
     assert scores["perplexity"] < 0.9 * expected["perplexity"]
@@ -128,6 +128,7 @@ def test_lora_saves_a_small_adapter_that_is_merged_on_request(tune, tmp_path):
     for name, weight in whole.state_dict().items():
         torch.testing.assert_close(weight, expected[name])
     assert card_of(merged)["library_name"] == "transformers"
+    check_that_an_adapter_of_a_local_base_is_not_published(folder)
 
 
 def test_an_adapter_is_merged_in_the_precision_in_which_it_was_trained(tune):
@@ -152,7 +153,7 @@ def test_an_adapter_is_no_base_of_another_but_may_be_trained_as_a_whole(tune, ru
     assert scores["before"]["perplexity"] == pytest.approx(before["perplexity"], rel=1e-5)
 
 
-def test_a_run_resumes_only_with_the_same_trained_parameters(tune, run):
+def test_a_run_resumes_only_with_the_same_trained_parameters_and_base(tune, run):
     lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
     folder, _ = tune(*lora)
     whole = load_file(folder / "adapter_model.safetensors")
@@ -168,6 +169,13 @@ def test_a_run_resumes_only_with_the_same_trained_parameters(tune, run):
     assert code == 0, err
     for name, matrix in load_file(folder / "adapter_model.safetensors").items():
         assert torch.equal(matrix, whole[name]), name
+    model = AutoModelForSeq2SeqLM.from_pretrained("runs/base")
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight.add_(1)
+    model.save_pretrained("runs/base")
+    longer = ("--lora_rank", 3, "--max_steps", 6, "--resume", "auto")
+    code, _, err = run(*command, *flags, *longer)
+    assert code == 1 and "frozen weights changed" in err
 
 
 @pytest.mark.parametrize(
@@ -314,21 +322,7 @@ def test_a_merged_run_can_be_made_longer(tune, tmp_path):
     assert f"It has {number:,} parameters" in (folder / "README.md").read_text()
 
 
-def test_a_run_does_not_resume_on_another_base(tune, run, tmp_path):
-    lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
-    folder, _ = tune(*lora)
-    model = AutoModelForSeq2SeqLM.from_pretrained("runs/base")
-    with torch.no_grad():
-        model.model.encoder.layers[0].fc1.weight.add_(1)
-    model.save_pretrained("runs/base")
-    command = ("train_translation.py", "--start_from", "runs/base", "--output_dir", folder)
-    longer = ("--max_steps", 6, "--resume", "auto")
-    code, _, err = run(*command, *SCHEDULE, *SHORT, *lora, *longer)
-    assert code == 1 and "frozen weights changed" in err
-
-
-def test_an_adapter_of_a_local_base_is_not_published(tune):
-    folder, _ = tune("--lora_rank", 3)
+def check_that_an_adapter_of_a_local_base_is_not_published(folder):
     with pytest.raises(ValueError, match=r"holds an adapter of the folder runs/base"):
         files_to_publish(folder)
     settings = json.loads((folder / "adapter_config.json").read_text())

@@ -37,20 +37,14 @@ from modeling_aiayn.training.resume import checkpoints, interruption
 from modeling_aiayn.training.resume.checkpoints import check_checkpoint, choose_checkpoint
 from modeling_aiayn.training.resume.interruption import InterruptionCallback
 from modeling_aiayn.training.resume.run import Run, claim_folder
-from modeling_aiayn.training.resume.settings import (
-    check_model_settings,
-    model_settings,
-)
+from modeling_aiayn.training.resume.settings import check_model_settings, model_settings
 from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.training.trainer import WEIGHTS
 
-STEPS = {
-    "max_steps": 14,
-    "save_strategy": "steps",
-    "save_steps": 4,
-    "predict_with_generate": False,
-}
+STEPS = {"max_steps": 14, "save_strategy": "steps", "save_steps": 4, "predict_with_generate": False}
 
+# 4 updates are an epoch of 200 pairs.
+EPOCHS = {"eval_strategy": "epoch", "per_device_train_batch_size": 50}
 # A rate that rises until it spoils what has been learnt.
 WORSE_AND_WORSE = {"learning_rate": 300.0, "warmup_steps": 100}
 
@@ -128,32 +122,18 @@ def assert_same_run(trainer, expected):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"max_tokens_per_batch": 200, "logging_steps": 3},
-        {
-            "max_tokens_per_batch": 200,
-            "gradient_accumulation_steps": 2,
-            "dataloader_num_workers": 2,
-        },
+        {"max_tokens_per_batch": 200, "logging_steps": 3}
+        | {"gradient_accumulation_steps": 2, "dataloader_num_workers": 2},
         {"max_tokens_per_batch": 2000, "max_steps": -1, "num_train_epochs": 4, "save_steps": 2},
-        {
-            "ema_decay": 0.9,
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-            "label_smoothing_factor": 0.0,
-        },
-        {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0},
-        {"optim": "muon"},
-        {
-            "dataloader_num_workers": 1,
-            "dataloader_persistent_workers": True,
-            "train_sampling_strategy": "random",
-            "max_steps": -1,
-            "num_train_epochs": 3,
-            "save_strategy": "epoch",
-        },
+        {"ema_decay": 0.9, "eval_strategy": "steps", "eval_steps": 4}
+        | {"label_smoothing_factor": 0.0},
+        {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0}
+        | {"optim": "muon"},
+        # 8 updates are an epoch of 200 pairs: update 9, a checkpoint, is inside the second one.
+        {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "save_steps": 3}
+        | {"train_sampling_strategy": "random", "per_device_train_batch_size": 25},
     ],
-    ids=str,
+    ids=["accumulation", "epochs", "average", "muon", "persistent workers"],
 )
 def test_a_killed_run_resumes_exactly(run, options):
     whole = run("whole", **options)
@@ -164,11 +144,7 @@ def test_a_killed_run_resumes_exactly(run, options):
     assert summary["seconds_of_all_starts"] > summary["train_runtime"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"max_tokens_per_batch": 400}, {"train_sampling_strategy": "random"}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"max_tokens_per_batch": 400}], ids=str)
 def test_a_run_resumes_exactly_in_the_middle_of_a_later_epoch(run, encoded, options):
     few = encoded.select(range(40))
     whole = run("whole", data=few, **options)
@@ -179,11 +155,21 @@ def test_a_run_resumes_exactly_in_the_middle_of_a_later_epoch(run, encoded, opti
     assert_same_run(resumed, whole)
 
 
+@pytest.fixture(scope="module")
+def killed_run(tmp_path_factory, encoded, tokenizer):
+    trainer = make_trainer(tmp_path_factory.mktemp("killed"), encoded, tokenizer, **STEPS)
+    trainer.add_callback(Do("on_step_end", 10, kill))
+    with pytest.raises(Killed):
+        trainer.train()
+    return Path(trainer.args.output_dir)
+
+
 @pytest.fixture
-def cut(run, tmp_path):
+def cut(killed_run, tmp_path):
     """A run that was killed at update 10, and its checkpoints 4 and 8."""
-    run("cut", at=10)
-    return tmp_path / "cut"
+    # This process holds the lock of the copied run.
+    ignored = shutil.ignore_patterns(".lock")
+    return Path(shutil.copytree(killed_run, tmp_path / "cut", ignore=ignored))
 
 
 def flip_a_byte(path):
@@ -223,13 +209,15 @@ def test_a_damaged_checkpoint_is_skipped_and_named(run, cut, damage, caplog, mon
     monkeypatch.chdir(cut)
     harm, message = DAMAGE[damage]
     harm(cut / "checkpoint-8")
-    resumed = run("cut")
+    chosen = choose_checkpoint(arguments(cut, resume="auto"))
+    assert chosen.folder == cut / "checkpoint-4"
     warning = next(text for text in caplog.messages if "Skipped a damaged" in text)
     assert str(cut / "checkpoint-8") in warning
     assert re.search(message, warning)
-    assert_same_run(resumed, run("whole"))
-    check_checkpoint(cut / "checkpoint-8")
-    assert not (cut / "PWNED").exists()
+    if damage == "payload":
+        assert_same_run(run("cut"), run("whole"))
+        check_checkpoint(cut / "checkpoint-8")
+        assert not (cut / "PWNED").exists()
 
 
 def test_a_stray_folder_is_neither_resumed_nor_counted(run, tmp_path):
@@ -301,10 +289,7 @@ def test_resuming_from_an_older_checkpoint_is_rejected_while_newer_ones_exist(ru
     """Otherwise the next resume would pick an abandoned checkpoint."""
     older = cut / "checkpoint-4"
     message = r"Cannot resume from .*checkpoint-4: the newer .*checkpoint-8 lies in.*delete"
-    for use in (
-        lambda: run("cut", path=older),
-        lambda: Run(arguments(cut, resume=str(older))),
-    ):
+    for use in (lambda: run("cut", path=older), lambda: Run(arguments(cut, resume=str(older)))):
         with pytest.raises(ValueError, match=message):
             use()
     assert {path.name for path in cut.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-8"}
@@ -441,18 +426,19 @@ def test_a_caller_s_own_early_stopping_is_unchanged(run):
     ],
 )
 def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
-    options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 5}
-    action = Do(event, 9, lambda: os.kill(os.getpid(), number))
+    options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"max_steps": 7}
+    action = Do(event, 5, lambda: os.kill(os.getpid(), number))
     before = signal.getsignal(number)
     with pytest.raises(error) as caught:
         run("cut", callback=action, **options)
     assert signal.getsignal(number) is before
     if error is SystemExit:
         assert caught.value.code == 128 + number
-    folder = tmp_path / "cut" / "checkpoint-10"
+    folder = tmp_path / "cut" / "checkpoint-6"
     state = json.loads((folder / "trainer_state.json").read_text())
     evaluated = [entry["step"] for entry in state["log_history"] if "eval_loss" in entry]
-    assert evaluated == [5]
+    assert evaluated == [3]
     assert not (tmp_path / "cut" / "model.safetensors").exists()
     assert f"{signal.Signals(number).name}: saving at the end of this update" in caplog.text
     if number in (signal.SIGTERM, signal.SIGINT):
@@ -460,17 +446,16 @@ def test_a_signal_saves_and_stops(run, tmp_path, caplog, event, number, error):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("update", "options"),
     [
-        {"eval_strategy": "steps", "eval_steps": 5},
-        {"eval_strategy": "steps", "eval_steps": 7, "metric_for_best_model": "loss"},
-        {"eval_strategy": "epoch", "max_steps": 50, "save_strategy": "best"}
-        | {"load_best_model_at_end": True},
+        (6, {"eval_strategy": "steps", "eval_steps": 3, "max_steps": 8}),
+        (14, {"eval_strategy": "steps", "eval_steps": 7, "metric_for_best_model": "loss"}),
+        (8, EPOCHS | {"max_steps": 8, "save_strategy": "best", "load_best_model_at_end": True}),
     ],
     ids=["steps", "last", "epoch"],
 )
 def test_a_signal_stops_an_evaluation_and_the_resumed_run_repeats_it(
-    run, tmp_path, options, caplog
+    run, tmp_path, update, options, caplog
 ):
     """The second of two batches of the second evaluation never comes."""
     options = {"per_device_eval_batch_size": 10} | options
@@ -494,7 +479,6 @@ def test_a_signal_stops_an_evaluation_and_the_resumed_run_repeats_it(
     with pytest.raises(SystemExit) as caught:
         run("cut", callback=stopped, **options)
     assert (caught.value.code, stopped.batches) == (143, 3)
-    update = max(options.get("eval_steps", 25), 5) * 2
     assert f"Saved at update {update}. Resume" in caplog.text
     state = json.loads((tmp_path / f"cut/checkpoint-{update}/trainer_state.json").read_text())
     assert sum("eval_loss" in entry for entry in state["log_history"]) == 1
@@ -542,35 +526,27 @@ def test_training_in_a_thread_does_not_touch_signal_handlers(run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("update", [24, 26])
+@pytest.mark.parametrize("update", [3, 5])
 def test_a_signal_at_the_end_of_an_epoch_loses_nothing(run, update):
-    """25 updates are an epoch of 200 pairs, which is logged, evaluated and saved.
-
-    The last update, the 27th, ends the second epoch.
-    """
-    options = {
-        "max_steps": 27,
-        "save_strategy": "epoch",
-        "eval_strategy": "epoch",
-        "logging_strategy": "epoch",
-    }
+    """An epoch is logged, evaluated and saved. The last update, the 6th, ends the second epoch."""
+    options = EPOCHS | {"max_steps": 6, "save_strategy": "epoch", "logging_strategy": "epoch"}
     with pytest.raises(SystemExit):
         run("cut", callback=Do("on_step_begin", update, terminate), **options)
     whole = run("whole", **options)
-    assert [entry["step"] for entry in whole.state.log_history if "eval_loss" in entry] == [25, 27]
+    assert [entry["step"] for entry in whole.state.log_history if "eval_loss" in entry] == [4, 6]
     assert_same_run(run("cut", **options), whole)
 
 
 def test_a_finished_run_is_not_trained_further(run, tmp_path):
-    run("run", lr_scheduler_type="constant", learning_rate=0.1)
-    before = (tmp_path / "run" / "checkpoint-14" / "model.safetensors").read_bytes()
-    again = run("run", lr_scheduler_type="constant", learning_rate=0.1)
-    assert again.state.global_step == 14
+    options = {"lr_scheduler_type": "constant", "learning_rate": 0.1, "max_steps": 5}
+    run("run", **options)
+    before = (tmp_path / "run" / "checkpoint-5" / "model.safetensors").read_bytes()
+    again = run("run", **options)
+    assert again.state.global_step == 5
     again.save_model()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
-    assert not (tmp_path / "run" / "checkpoint-15").exists()
-    longer = run("run", lr_scheduler_type="constant", learning_rate=0.1, max_steps=16)
-    assert longer.state.global_step == 16
+    assert not (tmp_path / "run" / "checkpoint-6").exists()
+    assert run("run", **options | {"max_steps": 7}).state.global_step == 7
 
 
 def test_an_evaluation_that_was_postponed_may_end_a_run(run):
@@ -591,8 +567,8 @@ def test_an_evaluation_that_was_postponed_may_end_a_run(run):
 def test_a_checkpoint_of_the_same_update_replaces_the_earlier_one_once_it_is_whole(
     run, tmp_path, monkeypatch
 ):
-    """Update 25 is saved as the 25th, and again when a signal stops the epoch's evaluation."""
-    options = {"eval_strategy": "epoch", "save_steps": 25, "max_steps": 27}
+    """Update 4 is saved as the 4th, and again when a signal stops the epoch's evaluation."""
+    options = EPOCHS | {"max_steps": 6}
     written = []
 
     def killed_at_the_second(folder):
@@ -604,9 +580,9 @@ def test_a_checkpoint_of_the_same_update_replaces_the_earlier_one_once_it_is_who
     write_manifest = checkpoints.write_manifest
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_manifest", killed_at_the_second)
-        assert run("cut", callback=Do("on_prediction_step", 25, terminate), **options) is None
-    assert written == ["checkpoint-25"] * 2
-    assert check_checkpoint(tmp_path / "cut" / "checkpoint-25")
+        assert run("cut", callback=Do("on_prediction_step", 4, terminate), **options) is None
+    assert written == ["checkpoint-4"] * 2
+    assert check_checkpoint(tmp_path / "cut" / "checkpoint-4")
     assert_same_run(run("cut", **options), run("whole", **options))
 
 
@@ -639,15 +615,6 @@ def test_early_stopping_can_be_added_when_a_run_resumes(run):
     run("run", at=6, **options)
     patience = {"early_stopping_patience": 5, "metric_for_best_model": "loss"}
     assert run("run", **options, **patience).state.global_step == 14
-
-
-def test_a_run_that_a_callback_paused_resumes(run, tmp_path):
-    class Pause(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            control.should_save = control.should_training_stop = state.global_step == 5
-
-    assert run("run", callback=Pause()).state.global_step == 5
-    assert run("run").state.global_step == 14
 
 
 def test_a_failed_run_leaves_no_average(tmp_path, encoded, tokenizer):
@@ -823,12 +790,13 @@ def test_a_schedule_with_another_kind_of_state_is_rejected(run, names):
 
 def test_another_metric_is_rejected_once_scores_were_compared(run, tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 2, "predict_with_generate": True}
-    run("run", at=5, metric_for_best_model="loss", **options)
+    options |= {"generation_max_length": 5, "held_out": 3, "max_steps": 4}
+    run("run", at=3, metric_for_best_model="loss", save_steps=2, **options)
     with pytest.raises(ValueError, match=r"metric_for_best_model was 'loss' .* is 'chrf' now"):
         run("run", metric_for_best_model="chrf", greater_is_better=True, **options)
     with pytest.raises(ValueError, match=r"greater_is_better was False .* is True now"):
         run("run", metric_for_best_model="loss", greater_is_better=True, **options)
-    run("new", at=5, **options)
+    run("new", at=3, save_steps=2, **options)
     best = {"load_best_model_at_end": True, "metric_for_best_model": "chrf", "save_steps": 2}
     assert run("new", **options, **best).state.best_metric is not None
 
@@ -924,10 +892,9 @@ def test_out_of_memory_names_the_batch(run):
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
-        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1664 vs 1558"),
         Exception("No space left on device (os error 28)"),  # as tokenizers have it
     ],
-    ids=["OSError", "RuntimeError", "Exception"],
+    ids=["OSError", "Exception"],
 )
 def test_a_full_disk_destroys_no_earlier_checkpoint(run, tmp_path, monkeypatch, error):
     saves = []
@@ -958,7 +925,7 @@ def files_in(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("error", [Killed, OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [Killed, OSError])
 def test_a_final_save_that_fails_leaves_the_earlier_model(run, tmp_path, monkeypatch, error):
     trainer = run("run", max_steps=1, save_strategy="no")
     trainer.save_model()
@@ -1041,14 +1008,15 @@ def test_files_are_readable_by_others_and_on_disk_before_the_rename(run, tmp_pat
 
 
 def test_the_average_is_evaluated_and_saved(run, tmp_path, encoded):
-    trainer = run("ema", ema_decay=0.9, eval_strategy="steps", eval_steps=14)
-    averaged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-14" / "ema")
-    raw = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-14")
+    options = {"max_steps": 6}
+    trainer = run("ema", ema_decay=0.9, eval_strategy="steps", eval_steps=6, **options)
+    averaged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-6" / "ema")
+    raw = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ema" / "checkpoint-6")
     for model, is_same in ((averaged, True), (raw, False)):
         pairs = zip(model.parameters(), trainer.model.parameters(), strict=True)
         assert all(torch.equal(first, second) for first, second in pairs) == is_same
     # By hand: the weights after each update, of which the average keeps a share.
-    plain = make_trainer(tmp_path / "hand", encoded, trainer.processing_class, **STEPS)
+    plain = make_trainer(tmp_path / "hand", encoded, trainer.processing_class, **STEPS | options)
     average = [p.detach().clone() for p in plain.model.parameters()]
 
     class Average(TrainerCallback):
@@ -1118,8 +1086,8 @@ def test_a_run_finds_the_checkpoint_to_resume_from(cut, tmp_path):
 
 def test_evaluations_do_not_change_what_a_model_learns(run):
     often, once = (
-        run(str(steps), eval_strategy="steps", eval_steps=steps).model.parameters()
-        for steps in (3, 14)
+        run(str(steps), eval_strategy="steps", eval_steps=steps, max_steps=5).model.parameters()
+        for steps in (2, 5)
     )
     for first, second in zip(often, once, strict=True):
         assert torch.equal(first, second)
@@ -1151,39 +1119,30 @@ def test_resuming_by_true_takes_the_newest_whole_one(run, cut, encoded, tokenize
 
 
 HOLD = """
-import sys, time
+import os, sys, time
 from modeling_aiayn.training.resume.run import claim_folder
 claim_folder(sys.argv[1])
-print("held", flush=True)
+if os.fork():
+    print("held", flush=True)
 time.sleep(60)
 """
 
 
-def test_a_folder_has_one_run_at_a_time(tmp_path):
+def test_a_folder_has_one_run_and_no_worker_of_a_killed_one_holds_its_lock(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipe) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(OSError, match=rf"output_dir is in use by pid {other.pid}: "):
             claim_folder(tmp_path)
         other.kill()
-    (tmp_path / ".unfinished" / "checkpoint-3").mkdir(parents=True)
-    claim_folder(tmp_path)
-    claim_folder(tmp_path)
+        other.wait()
+        (tmp_path / ".unfinished" / "checkpoint-3").mkdir(parents=True)
+        claim_folder(tmp_path)
+        claim_folder(tmp_path)
+        os.killpg(other.pid, signal.SIGKILL)  # the forked worker
     assert (tmp_path / ".pid").read_text() == f"{os.getpid()}\n"
     assert not any((tmp_path / ".unfinished").iterdir())
-
-
-def test_a_forked_worker_does_not_hold_the_lock_of_its_killed_trainer(tmp_path):
-    forked = HOLD.replace("print(", "import os\nif not os.fork():\n    time.sleep(60)\nprint(", 1)
-    command = [sys.executable, "-c", forked, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as other:
-        assert other.stdout.readline() == "held\n"
-        other.kill()
-        other.wait()
-        claim_folder(tmp_path)
-        os.killpg(other.pid, signal.SIGKILL)
 
 
 def test_curves_that_cannot_be_drawn_do_not_end_training(run, tmp_path, monkeypatch, caplog):
@@ -1198,6 +1157,7 @@ def test_curves_that_cannot_be_drawn_do_not_end_training(run, tmp_path, monkeypa
 def test_dropping_the_last_batch_is_for_training_alone(run):
     options = {"dataloader_drop_last": True, "eval_strategy": "steps", "eval_steps": 2}
     options |= {"predict_with_generate": True, "per_device_train_batch_size": 16, "max_steps": 2}
+    options |= {"generation_max_length": 5}
     trainer = run("run", **options)
     assert len(logged(trainer, "eval_bleu")) == 1
     assert len(trainer.get_train_dataloader()) == 12  # 200 pairs

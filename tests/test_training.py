@@ -63,6 +63,13 @@ def test_noam_is_equation_3():
     assert noam_rate(16000, 512, 4000) == pytest.approx(noam_rate(4000, 512, 4000) / 2)
 
 
+def test_the_first_update_has_the_formula_s_first_rate(tmp_path, encoded, tokenizer):
+    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer.train()
+    expected = [0.5 * noam_rate(update, 12, 3) for update in (1, 2, 3, 4)]
+    assert logged(trainer, "learning_rate") == pytest.approx(expected)
+
+
 def test_the_schedule_counts_updates_and_not_batches(tmp_path, encoded, tokenizer):
     trainer = make_trainer(tmp_path, encoded, tokenizer, gradient_accumulation_steps=3)
     trainer.train()
@@ -154,6 +161,11 @@ def test_library_schedules_are_there_too(tmp_path, encoded, tokenizer, name, war
 def test_a_missing_rate_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'linear' needs a learning_rate"):
         AiaynTrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear")
+
+
+def test_an_average_that_keeps_the_initial_weights_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"ema_decay must be below 1, got 1\.0"):
+        arguments(tmp_path, ema_decay=1.0)
 
 
 def test_the_library_s_flag_to_resume_is_refused(tmp_path):
@@ -267,7 +279,7 @@ def test_a_hyperparameter_search_builds_each_trial_s_model(tmp_path, encoded, to
 
 
 def test_sources_without_labels_are_translated(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer = make_trainer(tmp_path, encoded, tokenizer, generation_max_length=8)
     trainer.compute_metrics = None
     sources = encoded.select(range(3)).select_columns(["input_ids"])
     output = trainer.predict(sources)
@@ -315,11 +327,11 @@ def test_the_library_s_own_smoother_agrees(encoded, tokenizer):
 
 def test_the_evaluation_loss_is_per_token_for_any_batches(tmp_path, encoded, tokenizer):
     metrics = []
-    for size in (1, 7, 20):
-        trainer = make_trainer(tmp_path, encoded, tokenizer, per_device_eval_batch_size=size)
-        metrics.append(trainer.evaluate())
-    model, total, tokens = trainer.model.eval(), 0.0, 0
-    for row in encoded.select(range(20)):
+    for size in (1, 3, 8):
+        options = {"per_device_eval_batch_size": size, "generation_max_length": 8, "held_out": 8}
+        metrics.append(make_trainer(tmp_path, encoded, tokenizer, **options).evaluate())
+    model, total, tokens = make_trainer(tmp_path, encoded, tokenizer).model.eval(), 0.0, 0
+    for row in encoded.select(range(8)):
         labels = torch.tensor([row["labels"]])
         logits = model(torch.tensor([row["input_ids"]]), labels=labels).logits
         total += torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
@@ -360,7 +372,7 @@ def test_workers_start_as_the_flag_says(tmp_path, encoded, tokenizer, more):
 
 
 def test_evaluation_does_not_change_the_generation_config(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer)
+    trainer = make_trainer(tmp_path, encoded, tokenizer, held_out=2)
     before = trainer.model.generation_config.to_dict()
     trainer.evaluate()
     assert trainer.model.generation_config.to_dict() == before
@@ -450,6 +462,7 @@ def test_the_best_model_comes_back_and_nothing_is_missing(tmp_path, encoded, tok
         load_best_model_at_end=True,
         metric_for_best_model="loss",
         learning_rate=9.0,
+        predict_with_generate=False,
     )
     with caplog.at_level("WARNING"):
         trainer.train()
@@ -506,10 +519,7 @@ def test_splits_that_do_not_fit_are_refused():
         load_splits(DataArguments(dataset_name="x", train_file=["y"]))
     with pytest.raises(ValueError, match="train_file needs validation_file"):
         load_splits(DataArguments(train_file=["y"]))
-    for name, needs in (
-        ("validation_file", "train_file"),
-        ("test_file", "train_file"),
-    ):
+    for name, needs in (("validation_file", "train_file"), ("test_file", "train_file")):
         with pytest.raises(ValueError, match=f"{name} needs {needs}"):
             load_splits(DataArguments(**{name: "x"}))
 

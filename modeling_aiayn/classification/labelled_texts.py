@@ -49,8 +49,7 @@ class TextDataArguments:
             raise ValueError("A dataset has its own splits. Give no files with dataset_name.")
 
 
-# A label and a text.
-Row = tuple[str, str]
+Row = tuple[str, str]  # a label and a text
 
 
 def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
@@ -112,7 +111,6 @@ def _row(label: str, text: str, where: str) -> Row:
 
 
 def _by_number(label: str) -> tuple[int, str]:
-    """Sort key: numbers by value, then other labels by name."""
     return (int(label) if label.isdecimal() else 2**31, label)
 
 
@@ -135,7 +133,7 @@ def _read_hub(data: TextDataArguments, name: str) -> dict[str, list[Row]]:
 
 
 def _is_unlabelled(dataset: Dataset, column: str) -> bool:
-    """Whether all labels are -1, as in test sets whose labels are not published."""
+    # As in test sets whose labels are not published.
     is_numbered = isinstance(dataset.features.get(column), ClassLabel)
     return is_numbered and set(dataset[column]) == {-1}
 
@@ -163,10 +161,7 @@ def _dataset(split: str, rows: list[Row], names: list[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Add the ids of "text" as "input_ids", and rename "label" to "labels".
-
-    A text of more than max_length tokens is cut, and still ends in `</s>` if it did before.
-    """
+    """Add "input_ids" of at most max_length tokens, cut before `</s>`, and rename "label"."""
     eos = tokenizer.eos_token_id
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -38,10 +38,7 @@ class ClassificationScores:
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 of the classes that occur, each with equal weight.
-
-        As in scikit-learn, a class occurs if it is the true or the predicted class of a text.
-        """
+        """Mean F1 of the classes that some text has or is given, as in scikit-learn."""
         occurs = (self.confusion.sum(0) + self.confusion.sum(1) > 0).tolist()
         return statistics.mean(compress(self.f1, occurs))
 
@@ -78,11 +75,7 @@ def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
-    """Draw the confusion matrix to a .png or .svg file.
-
-    The cells show counts; their colours show the share of the true class. With more than
-    MAX_NAMED_CLASSES classes there are colours alone, and the numbers of the classes.
-    """
+    """Draw counts, and as colours their shares of the true class, to a .png or .svg file."""
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     size = len(scores.names)

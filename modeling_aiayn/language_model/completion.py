@@ -20,7 +20,7 @@ def complete(
 ) -> list[str]:
     """Generate continuations of a text, also beyond the model's context window.
 
-    Whenever the window is full, its older half is dropped.
+    Whenever the window is full, its older half is dropped. The returned texts begin with the text.
 
     Args:
         model: A language model.
@@ -29,12 +29,6 @@ def complete(
         new_tokens: Number of tokens to add, at least 0.
         samples: Number of continuations, at least 1.
         **sampling: Arguments of generate(): do_sample, temperature, top_k, top_p.
-
-    Returns:
-        The texts, each with its beginning.
-
-    Raises:
-        ValueError: The text is empty, or it has a character that the model does not know.
     """
     ids = torch.tensor([encode_prompt(tokenizer, text)] * samples, device=model.device)
     window = model.config.max_position_embeddings

@@ -46,10 +46,9 @@ class LossMeter:
 
 
 def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
-    """This process's labels, [B] or [B, T], with -100 for repeated rows.
+    """This process's labels, [B] or [B, T], with -100 for rows that accelerate repeats.
 
-    accelerate repeats rows to fill up the processes' last batches. Numbers, the labels of a
-    regression, are returned as they are.
+    Numbers, the labels of a regression, are returned as they are.
     """
     state = accelerator.gradient_state
     has_repeats = state.end_of_dataloader and state.remainder > 0
@@ -76,10 +75,7 @@ def kept_generation_config(model: Any) -> Iterator[None]:
 def translation_metrics(
     tokenizer: PreTrainedTokenizerBase, references: list[str]
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Build compute_metrics for AiaynTrainer: BLEU and chrF.
-
-    The tokenizer is the target's; references are in the order of the evaluation data.
-    """
+    """Build compute_metrics for AiaynTrainer, BLEU and chrF, with the target's tokenizer."""
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         ids = prediction.predictions

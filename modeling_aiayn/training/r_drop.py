@@ -29,10 +29,7 @@ LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**20, 2**24
 
 
 def repeated(inputs: dict[str, Any], shifts_labels: bool = False) -> dict[str, Any]:
-    """The inputs of a batch twice, one after the other: [2B, ...].
-
-    With shifts_labels, as for a language model, labels become the next position's target.
-    """
+    """A batch's inputs twice, [2B, ...]; shifts_labels makes labels the next position's."""
     twice = {
         name: value.repeat(2, *[1] * (value.dim() - 1)) if isinstance(value, Tensor) else value
         for name, value in inputs.items()

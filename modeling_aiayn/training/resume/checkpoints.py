@@ -119,10 +119,7 @@ def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
 
 
 def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
-    """Check that output_dir has no intact checkpoint newer than resumed.
-
-    If resumed is None or lies elsewhere, check that the folder has no checkpoint.
-    """
+    """Check that output_dir has no intact checkpoint newer than resumed, or no other at all."""
     for folder in reversed(list_checkpoints(output_dir)):
         if resumed is not None and folder.samefile(resumed):
             return

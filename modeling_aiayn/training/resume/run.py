@@ -193,8 +193,3 @@ def _lock(path: Path) -> Any:
         file.close()
         raise
     return file
-
-
-def forget_finish(args: TrainingArguments) -> None:
-    """Delete the record that the run is finished."""
-    (Path(args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)

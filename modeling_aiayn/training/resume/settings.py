@@ -128,7 +128,7 @@ def check_model_settings(before: dict[str, Any], model: dict[str, Any]) -> None:
 
 def flag_values(flags: Iterable[Any]) -> dict[str, Any]:
     """The values of a command's dataclasses by name. Files and folders count by their content."""
-    values = {name: value for each in flags for name, value in asdict(each).items()}
+    values = {name: value for group in flags for name, value in asdict(group).items()}
     languages = [values.get("source_lang"), values.get("target_lang")]
     for name, value in values.items():
         is_folder = name == "start_from" and Path(value or "").is_dir()

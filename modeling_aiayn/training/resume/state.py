@@ -26,7 +26,7 @@ from .checkpoints import (
     new_checkpoint,
 )
 from .interruption import EvaluationInterrupted, InterruptionCallback
-from .run import claim_folder, forget_finish
+from .run import FINISHED_FILE, claim_folder
 from .settings import check_settings, run_fingerprints, run_settings
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class RunState(TrainerCallback):
             self._folder = checkpoint.folder
             self._read(checkpoint)
         if trainer.args.should_save:
-            forget_finish(trainer.args)
+            (Path(trainer.args.output_dir) / FINISHED_FILE).unlink(missing_ok=True)
         return self._folder
 
     def _read(self, checkpoint: Checkpoint) -> None:
@@ -151,7 +151,7 @@ class RunState(TrainerCallback):
     def _has_stopped_early(self) -> bool:
         """Whether early stopping ended the run, and would end it with the patience of now too."""
         callbacks = self.trainer.callback_handler.callbacks
-        stoppers = [each for each in callbacks if isinstance(each, EarlyStoppingCallback)]
+        stoppers = [one for one in callbacks if isinstance(one, EarlyStoppingCallback)]
         saved = self._saved.stateful_callbacks.get(EarlyStoppingCallback.__name__, [])
         saved = saved if isinstance(saved, list) else [saved]
         for stopper, state in zip(stoppers, saved, strict=False):
@@ -222,7 +222,10 @@ class RunState(TrainerCallback):
             state.best_model_checkpoint = str(beside)
         self._apply_arguments(state, kwargs["optimizer"], kwargs["lr_scheduler"])
         if self.interruption.is_evaluation_due:
-            self._evaluate(str(self._folder))
+            trainer = self.trainer
+            trainer._load_rng_state(str(self._folder))
+            trainer._determine_best_metric(metrics=trainer._evaluate(None, None), trial=None)
+            note_best_checkpoint(state, Path(args.output_dir))
 
     def _apply_arguments(self, state: TrainerState, optimizer: Any, scheduler: Any) -> None:
         """Apply arguments of which the library has restored the checkpoint's values."""
@@ -235,13 +238,6 @@ class RunState(TrainerCallback):
             change_learning_rate(optimizer, scheduler, args.learning_rate)
         elif isinstance(scheduler, LambdaLR):
             follow_schedule(optimizer, scheduler)
-
-    def _evaluate(self, checkpoint: str) -> None:
-        """Evaluate from the random state of a checkpoint."""
-        trainer = self.trainer
-        trainer._load_rng_state(checkpoint)
-        trainer._determine_best_metric(metrics=trainer._evaluate(None, None), trial=None)
-        note_best_checkpoint(trainer.state, Path(trainer.args.output_dir))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tell the samplers their epoch."""
