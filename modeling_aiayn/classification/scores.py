@@ -61,9 +61,8 @@ def score_classes(
     """Compare the predicted class of each text with its label."""
     size = len(names)
     places = torch.as_tensor(labels) * size + torch.as_tensor(predicted)
-    return ClassificationScores(
-        torch.bincount(places, minlength=size * size).view(size, size), names
-    )
+    confusion = torch.bincount(places, minlength=size * size).view(size, size)
+    return ClassificationScores(confusion, names)
 
 
 def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
