@@ -4,9 +4,11 @@ import ast
 import errno
 import gc
 import gzip
+import io
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,8 @@ from conftest import (
     arguments_of_recipe,
     small_model,
 )
+from huggingface_hub import HfApi
+from safetensors import deserialize
 from torch import distributed
 from transformers import AutoConfig, AutoTokenizer
 
@@ -107,16 +111,12 @@ def test_the_console_command_runs_a_job(monkeypatch, capsysbinary, run, tmp_path
     assert code == 2 and err.startswith("usage: aiayn translate ")
 
 
-def test_the_package_runs_a_job():
-    done = subprocess.run(
-        [sys.executable, "-m", "modeling_aiayn", "translate", "--model", "/none", "--text", "a"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: No such directory: /none")
+def test_the_package_runs_a_job(monkeypatch, capsysbinary):
+    words = ["-m", "translate", "--model", "/none", "--text", "a"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_module("modeling_aiayn", run_name="__main__")
+    assert b"error: No such directory: /none" in capsysbinary.readouterr().err
 
 
 @pytest.mark.long
@@ -447,14 +447,6 @@ def test_scores_go_to_the_table_and_to_files(run, model_folder, tmp_path, monkey
     assert code == 1 and "Give either --model or --hypotheses" in err
 
 
-@pytest.mark.parametrize(
-    "script", ["evaluate_translation", "export_ctranslate2", "quantize", "serve", "show_attention"]
-)
-def test_jobs_that_use_the_best_translation_have_no_flag_for_more(run, script):
-    code, out, _ = run(f"{script}.py", "--help")
-    assert code == 0 and "--num_beams" in out and "--nbest" not in out
-
-
 def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
     """The second run with the same folder is rejected."""
     splits = ("train", "validation", "test")
@@ -488,13 +480,8 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
     assert code == 0, err
     assert "bleu " in out
     written = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {
-        "README.md",
-        "scores.json",
-        "curves.png",
-        "model.safetensors",
-        "checkpoint-2",
-    } <= written
+    assert {*("README.md", "scores.json", "curves.png", "model.safetensors")} <= written
+    assert "checkpoint-2" in written
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
     code, _, err = run("train_translation.py", *arguments)
     assert (code, err.count("\n")) == (1, 1)
@@ -511,20 +498,7 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             "tests holds no model: there is no config.json in it.",
         ),
         ("translate.py", ["--num_beams", "0"], "num_beams must be at least 1, got 0"),
-        ("translate.py", ["--input", "/none.txt"], "No such file or directory: '/none.txt'"),
-        ("evaluate_translation.py", ["--model", "x", "--file", "/none"], "No such file: /none.en"),
         ("train_translation.py", ["/none.yaml"], "/none.yaml"),
-        (
-            "train_translation.py",
-            ["--preset", "huge", "--embedded_train_size", "9"],
-            "preset must be",
-        ),
-        ("train_translation.py", ["--train_file", "/none"], "train_file needs validation_file"),
-        (
-            "train_translation.py",
-            ["--config_overrides", "d_model: 130", "--embedded_train_size", "9"],
-            "d_model must be a multiple of",
-        ),
         (
             "train_translation.py",
             ["--config_overrides", "{position_type: learned, max_position_embeddings: 40}"],
@@ -534,11 +508,6 @@ def test_training_leaves_model_scores_card_and_curves(run, tmp_path):
             "train_translation.py",
             ["--metric_for_best_model", "bleu", "--predict_with_generate", "false"],
             "metric_for_best_model=bleu needs translations. Pass --predict_with_generate",
-        ),
-        (
-            "train_translation.py",
-            ["--metric_for_best_model", "blue"],
-            "must be one of loss, perplexity, bleu, bleu_lowercase, bleu_lowercase_intl, chrf, got",
         ),
         (
             "train_language_model.py",
@@ -557,9 +526,9 @@ def test_user_errors_are_one_line(run, tmp_path, monkeypatch, name, arguments, m
 
 
 def test_debug_with_a_value_is_a_training_argument(run, tmp_path):
-    out = ("--output_dir", tmp_path / "run", "--embedded_train_size", 0)
+    out = ("--output_dir", tmp_path / "run", "--nope")
     code, _, err = run("train_translation.py", *out, "--debug", "underflow_overflow")
-    assert code == 1 and "unrecognized" not in err
+    assert code == 2 and "unrecognized arguments: --nope\n" in err
 
 
 def test_debug_shows_the_traceback(run):
@@ -667,6 +636,27 @@ def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path
     assert (code, out) == (0, f"Already finished: {folder}\n")
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
     assert after == before
+
+
+def damaged_weights():
+    deserialize(b"not safetensors")
+
+
+def closed_network():
+    HfApi(endpoint="http://127.0.0.1:1").model_info("me/model")
+
+
+def truncated_text():
+    with gzip.open(io.BytesIO(gzip.compress(b"We see.")[:-9])) as file:
+        file.read()
+
+
+@pytest.mark.parametrize("job", [damaged_weights, closed_network, truncated_text])
+def test_damaged_files_and_a_closed_network_are_one_line(capsys, job):
+    with pytest.raises(SystemExit):
+        run_command(job)
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and message.count("\n") == 1
 
 
 def test_an_interrupt_exits_with_130_and_no_message(capsys):

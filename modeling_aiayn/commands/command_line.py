@@ -26,7 +26,7 @@ override it, and its entry `required` lists flags that must follow it. If the pa
 NAME.yaml and recipes/NAME.yaml mean a recipe of the package:
 """
 # Modules whose errors tell of damaged files and of a network that fails.
-LIBRARIES = {"safetensors_rust", "zlib", "httpx", "httpx2"}
+LIBRARIES = {"safetensors", "safetensors_rust", "zlib", "httpx", "httpx2"}
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
