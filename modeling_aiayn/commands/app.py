@@ -46,7 +46,6 @@ class AppFlags:
 def make_page(
     model_flags: ModelFlags, source: SourceFlags, max_characters: int, examples: list[str]
 ) -> Any:
-    """Load the model, and make the page for its kind."""
     from ..pages.text_pages import ClassificationPage, CompletionPage
     from ..pages.translation_page import TranslationPage
     from ..serving.batching import ModelThread

@@ -8,6 +8,7 @@ aiayn average-checkpoints --checkpoints runs/a runs/b --output average
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
@@ -23,10 +24,8 @@ class AverageFlags:
     best: int | None = HfArg(default=None, help="Average so many, those with the best --metric.")
     metric: str = HfArg(default="loss", help="With --best, the metric: loss, bleu, chrf, ...")
     checkpoints: list[str] | None = HfArg(default=None, help="Folders to average.")
-    dtype: str | None = HfArg(
-        default=None,
-        help="Type of the written weights; float16 halves the file. Default: unchanged.",
-        metadata={"choices": ["float32", "bfloat16", "float16"]},
+    dtype: Literal["float32", "bfloat16", "float16"] | None = HfArg(
+        default=None, help="Type of the written weights. Default: unchanged."
     )
 
 
@@ -46,5 +45,4 @@ def main() -> None:
     (flags,) = parse_arguments(__doc__, AverageFlags)
     folders = choose_checkpoints(flags)
     write_average(folders, Path(flags.output), flags.dtype)
-    names = ", ".join(str(folder) for folder in folders)
-    sys.stdout.write(f"{flags.output}: the mean of {names}\n")
+    sys.stdout.write(f"{flags.output}: the mean of {', '.join(map(str, folders))}\n")

@@ -47,11 +47,8 @@ def main() -> None:
     model, tokenizer = load_with_tokenizer("AiaynForSequenceClassification", flags.model)
     device = default_device(flags.device)
     classifier = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
-    texts = flags.text
-    if texts is None:
-        texts = stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
-    stream = (clean_text(text) for text in texts)
-    predictions = classify(classifier, stream, flags.batch_size, pool_size(flags))
+    texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
+    predictions = classify(classifier, map(clean_text, texts), flags.batch_size, pool_size(flags))
     # A bar would break up results on the same screen. A bar that is shown passes no value for
     # `disable`, so that TQDM_DISABLE can hide it.
     hidden: dict[str, Any] = {"disable": True} if flags.text or sys.stdout.isatty() else {}

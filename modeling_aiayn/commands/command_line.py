@@ -84,7 +84,6 @@ def find_recipe(path: str) -> Path:
 
 
 def recipe_flags(recipe: dict[str, Any]) -> list[str]:
-    """The command-line words of the flags that a recipe sets."""
     flags = []
     for name, value in recipe.items():
         # A mapping as JSON, which is YAML too: transformers reads its own flags as JSON.

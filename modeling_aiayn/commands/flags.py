@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -57,10 +57,8 @@ class ModelFlags:
 
 @dataclass
 class EngineFlags:
-    engine: str = HfArg(
-        default="torch",
-        help="ctranslate2: for a folder of export-ctranslate2, by default on the CPU.",
-        metadata={"choices": ["torch", "ctranslate2"]},
+    engine: Literal["torch", "ctranslate2"] = HfArg(
+        default="torch", help="ctranslate2: for a folder of export-ctranslate2."
     )
     shortlist: str | None = HfArg(default=None, help="File of make-shortlist, for speed.")
 
@@ -113,10 +111,8 @@ class PairFlags:
 @dataclass
 class StreamFlags:
     output: str | None = HfArg(default=None, help="File, plain or .gz. Default: stdout.")
-    resume: str | None = HfArg(
-        default=None,
-        help="auto: keep the lines of OUTPUT.partial, and translate the rest.",
-        metadata={"choices": ["auto"]},
+    resume: Literal["auto"] | None = HfArg(
+        default=None, help="auto: keep the lines of OUTPUT.partial, and translate the rest."
     )
     processes: int = HfArg(default=1, help="Processes that translate, on GPUs in turn if any.")
     threads: int | None = HfArg(default=None, help="Threads of each process. Default: all cores.")
@@ -222,14 +218,12 @@ def complete_languages(pairs: PairFlags, model: ModelFlags) -> PairFlags:
 
 
 def files_of_pairs(pairs: PairFlags, *paths: str) -> list[Path]:
-    """The files of paths with sentence pairs."""
     from ..data.corpus import files_of  # imports datasets, which takes half a second
 
     return [file for path in paths for file in files_of(path, pairs.source_lang, pairs.target_lang)]
 
 
 def read_pairs_of(pairs: PairFlags, path: str) -> Any:
-    """Read the sentence pairs of a path."""
     from ..data.corpus import parse_columns, read_pairs
 
     return read_pairs(path, pairs.source_lang, pairs.target_lang, parse_columns(pairs.columns))

@@ -13,6 +13,7 @@ Each system has further flags: --system SYSTEM --help shows them.
 import sys
 from argparse import ArgumentParser
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from transformers.hf_argparser import HfArg
@@ -29,14 +30,11 @@ class ImportFlags:
     source: str = HfArg(help="The model: the file, folder or repository that the system writes.")
     output: str = HfArg(help="Folder to write.")
     sources: int = HfArg(default=SOURCES, help="Number of random sources to compare on.")
-    dtype: str | None = HfArg(
-        default=None,
-        help="Type of the written weights. Default: unchanged.",
-        metadata={"choices": ["float32", "bfloat16", "float16"]},
+    dtype: Literal["float32", "bfloat16", "float16"] | None = HfArg(
+        default=None, help="Type of the written weights. Default: unchanged."
     )
     check: str | None = HfArg(
-        default=None,
-        help="File of torch.save: input_ids, decoder_input_ids, and the logits to reproduce.",
+        default=None, help="File of input_ids, decoder_input_ids, and the logits to reproduce."
     )
     license: str = HfArg(default="other", help="Licence of the weights, for the model card.")
 

@@ -55,9 +55,6 @@ class PictureFlags:
     )
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
-    def __post_init__(self) -> None:
-        check_ending(self.output, (*PICTURE_ENDINGS, PAGE_ENDING))
-
 
 def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
     if Path(flags.output).suffix.lower() == PAGE_ENDING:
@@ -81,6 +78,7 @@ def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) 
 
 def main() -> None:
     flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
+    check_ending(picture.output, (*PICTURE_ENDINGS, PAGE_ENDING))
     check_outputs({"--output": picture.output}, [])
     maps = load_maps(flags, given_options(search), picture)
     draw(maps, picture)

@@ -87,14 +87,11 @@ def check_evaluation(args: AiaynTrainingArguments) -> None:
     """Check that the evaluations can give the scores that the run needs."""
     metric, names = (args.metric_for_best_model or "loss").removeprefix("eval_"), (*LOSSES, *SCORES)
     if metric not in names:
-        raise ValueError(
-            f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}."
-        )
+        choices = ", ".join(names)
+        raise ValueError(f"metric_for_best_model must be one of {choices}, got {metric!r}.")
     if metric in SCORES and (args.prediction_loss_only or not args.predict_with_generate):
-        raise ValueError(
-            f"metric_for_best_model={metric} needs translations. Pass --predict_with_generate "
-            "true and no prediction_loss_only, or --metric_for_best_model loss."
-        )
+        flags = "--predict_with_generate true and no prediction_loss_only"
+        raise ValueError(f"metric_for_best_model={metric} needs translations. Pass {flags}.")
 
 
 def score_run(
@@ -132,7 +129,6 @@ def translation_report(
         dataset = " and ".join(corpus_name(file) for file in data.train_file)
     held_out = splits["test" if "test" in splits else "validation"]
     search = SearchOptions(**search_defaults(trainer.model.generation_config))
-    languages = data.languages()
     return Report(
         task="translation",
         dataset=dataset,
@@ -149,9 +145,7 @@ def translation_report(
         start_from=fine_tuning.start_from,
         hub=fine_tuning.hub,
         facts={
-            "language": list(languages),
-            "source_lang": languages[0],
-            "target_lang": languages[1],
+            "language": list(data.languages()),
             "has_target_tokenizer": trainer.target_tokenizer is not None,
             "is_adapter": fine_tuning.lora_rank is not None and not fine_tuning.merge_lora,
             "is_merged": fine_tuning.merge_lora,

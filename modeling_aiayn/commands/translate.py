@@ -125,7 +125,7 @@ def main() -> None:
     is_resumable = flags.format == "lines" and options.nbest == 1
     if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
-    texts = flags.text or stream_lines(sys.stdin.buffer if flags.input is None else flags.input)
+    texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     is_dialogue = is_stdin and sys.stdin.isatty()
     whole = split_texts(texts, flags.format, language, translator, prepare)
 
