@@ -60,4 +60,4 @@ def main() -> None:
     for name in foreign.taken.absent_biases:
         sys.stdout.write(f"set to 0                {name}: {foreign.system} has no such bias\n")
     if foreign.source_tokenizer is None:
-        sys.stdout.write("tokenizer               none: save one into the folder\n")
+        sys.stdout.write("tokenizer               none was given: save one into the folder\n")

@@ -62,6 +62,5 @@ def main() -> None:
     with new_file(Path(flags.output)) as unfinished:
         shortlist.save(unfinished)
     size, linked = Path(flags.output).stat().st_size / 1e6, len(shortlist.ids) / counts.sources
-    sys.stdout.write(
-        f"{flags.output}: {linked:.1f} target tokens per source token, {size:.1f} MB\n"
-    )
+    tokens = f"{linked:.1f} target tokens for each source token"
+    sys.stdout.write(f"{flags.output}: {tokens}, {size:.1f} MB\n")

@@ -50,7 +50,8 @@ def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[Gold
     else:
         languages = saved_languages(model.model[0], model.hub) or DEFAULT_LANGUAGES
         if sorted(languages) != sorted(DEFAULT_LANGUAGES):
-            raise ValueError(f"The grammar has no {languages}. Give --source, --target and --gold.")
+            direction = f"from {languages[0]} to {languages[1]}"
+            raise ValueError(f"No grammar {direction}. Give --source, --target and --gold.")
         pairs = embedded_gold(flags.pairs, is_reversed=languages != DEFAULT_LANGUAGES)
     if len(pairs) < 2:
         raise ValueError(f"score-alignment needs at least 2 pairs, got {len(pairs)}.")
