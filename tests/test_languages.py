@@ -9,7 +9,7 @@ from modeling_aiayn.commands.flags import (
     ModelFlags,
     PairFlags,
     SourceFlags,
-    complete_languages,
+    find_pairs,
     sentence_preparation,
 )
 from modeling_aiayn.saved.languages import choose_languages, saved_languages, set_languages
@@ -99,11 +99,11 @@ def test_one_flag_must_not_make_both_languages_the_same(french_folder, given, mo
 
 def test_commands_take_the_languages_of_the_model():
     model = ModelFlags(model=["aiayn-de-en"])
-    pairs = complete_languages(PairFlags(), model)
+    pairs = find_pairs(PairFlags(), model)[0]
     assert (pairs.source_lang, pairs.target_lang) == ("de", "en")
     assert sentence_preparation(SourceFlags(), model)[0] == "de"
     assert sentence_preparation(SourceFlags(source_lang="nl"), model)[0] == "nl"
-    pairs = complete_languages(PairFlags(), ModelFlags(model=[]))
+    pairs = find_pairs(PairFlags(), ModelFlags(model=[]))[0]
     assert (pairs.source_lang, pairs.target_lang) == ("en", "de")
 
 

@@ -27,8 +27,7 @@ from .flags import (
     SearchFlags,
     StreamFlags,
     check_outputs,
-    complete_languages,
-    files_of_pairs,
+    find_pairs,
     given_options,
     load_translator,
     read_pairs_of,
@@ -56,10 +55,9 @@ def main() -> None:
     )
     if not (stream.output or "").removesuffix(".gz").endswith(".jsonl"):
         raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {stream.output}.")
-    columns = complete_languages(pair_flags, model)
+    columns, files = find_pairs(pair_flags, model, *flags.file)
     if columns.source_lang == columns.target_lang:  # they are the keys of a pair
         raise ValueError(f"source_lang and target_lang must differ, got {columns.source_lang!r}.")
-    files = files_of_pairs(columns, *flags.file)
     check_outputs({"--output": stream.output}, [*files, engine.shortlist])
     pairs = concatenate_datasets([read_pairs_of(columns, file) for file in flags.file])
     references = list(pairs["target"])

@@ -34,8 +34,7 @@ from .flags import (
     OneBestFlags,
     PairFlags,
     check_outputs,
-    complete_languages,
-    files_of_pairs,
+    find_pairs,
     given_options,
     load_translator,
 )
@@ -60,9 +59,9 @@ def main() -> None:
         raise ValueError("Give either --model or --hypotheses.")
     if flags.moses:
         check_package("sacremoses", "interop")
-    columns = complete_languages(pair_flags, model)
+    columns, files = find_pairs(pair_flags, model, flags.file)
     outputs = {"--scores_file": flags.scores_file, "--translations": flags.translations}
-    check_outputs(outputs, [*files_of_pairs(columns, flags.file), flags.hypotheses])
+    check_outputs(outputs, [*files, flags.hypotheses])
     languages = (columns.source_lang, columns.target_lang)
     rows = read_rows(flags.file, *languages, parse_columns(columns.columns))
     if flags.hypotheses is not None:

@@ -139,8 +139,8 @@ def default_device(device: str | None, process: int = 0) -> str:
     try:
         return str(torch.empty(0, device=device).device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
-        message = f"device must be a device of torch that this machine has, got {device!r}."
-        raise ValueError(message) from error
+        message = "device must be a device of torch that this machine has, such as cpu"
+        raise ValueError(f"{message}, got {device!r}.") from error
 
 
 def load_translator(
@@ -210,17 +210,14 @@ def load_with_tokenizer(
     return model, load_tokenizer(path, trust_remote_code=False, local_files_only=not hub)
 
 
-def complete_languages(pairs: PairFlags, model: ModelFlags) -> PairFlags:
-    """Add the languages that flags do not give: those of the model, or English and German."""
-    name = next(iter(model.model or []), None)
-    languages = choose_languages(pairs.source_lang, pairs.target_lang, name, model.hub)
-    return replace(pairs, source_lang=languages[0], target_lang=languages[1])
-
-
-def files_of_pairs(pairs: PairFlags, *paths: str) -> list[Path]:
+def find_pairs(pairs: PairFlags, model: ModelFlags, *paths: str) -> tuple[PairFlags, list[Path]]:
+    """Add languages that flags do not give, by the model; also return the files of paths."""
     from ..data.corpus import files_of  # imports datasets, which takes half a second
 
-    return [file for path in paths for file in files_of(path, pairs.source_lang, pairs.target_lang)]
+    name = next(iter(model.model or []), None)
+    languages = choose_languages(pairs.source_lang, pairs.target_lang, name, model.hub)
+    files = [file for path in paths for file in files_of(path, *languages)]
+    return replace(pairs, source_lang=languages[0], target_lang=languages[1]), files
 
 
 def read_pairs_of(pairs: PairFlags, path: str) -> Any:

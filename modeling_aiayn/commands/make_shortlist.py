@@ -25,8 +25,7 @@ from .flags import (
     ModelFlags,
     PairFlags,
     check_outputs,
-    complete_languages,
-    files_of_pairs,
+    find_pairs,
     load_translator,
     read_pairs_of,
 )
@@ -44,9 +43,9 @@ def main() -> None:
     model, batch, pair_flags, flags = parse_arguments(
         __doc__, ModelFlags, BatchFlags, PairFlags, ShortlistFlags
     )
-    columns = complete_languages(pair_flags, model)
-    read = [*files_of_pairs(columns, flags.file), *model_files(find_model(model.model[0]))]
-    check_outputs({"--output": flags.output}, read)
+    columns, files = find_pairs(pair_flags, model, flags.file)
+    files += model_files(find_model(model.model[0]))
+    check_outputs({"--output": flags.output}, files)
     pairs = read_pairs_of(columns, flags.file)
     translator = load_translator(model)
     counts = count_links(translator, list(pairs["source"]), list(pairs["target"]), **asdict(batch))

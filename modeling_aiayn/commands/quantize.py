@@ -27,7 +27,7 @@ from .flags import (
     OneBestFlags,
     OutputFlags,
     PairFlags,
-    complete_languages,
+    find_pairs,
     given_options,
     load_translator,
     read_pairs_of,
@@ -59,7 +59,7 @@ def main() -> None:
     check_unused(Path(output.output))
     pairs = None
     if flags.file is not None:
-        pairs = read_pairs_of(complete_languages(pair_flags, model), flags.file)
+        pairs = read_pairs_of(find_pairs(pair_flags, model)[0], flags.file)
     before = load_translator(model)
     name, card = model.model[0], "README.md"
     path = find_file(name, card, {}) if model.hub else Path(find_model(name), card)
