@@ -75,8 +75,6 @@ class Run:
         if self.args.resume != "auto" or not path.is_file():
             return False
         before = read_json_object(path)
-        if not self._settings.keys() <= before.keys():
-            raise ValueError(f"{path} is damaged. Restore it, or delete it and resume the run.")
         if is_longer(before["arguments"], self._settings["arguments"]):
             return False
         check_same_run(before, self._settings)
