@@ -47,6 +47,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, allowed: Tenso
     return (weights @ value).transpose(1, 2).flatten(-2)
 
 
+def attention(
+    state: dict[str, Tensor],
+    names: list[str],
+    query: Tensor,
+    memory: Tensor,
+    heads: int,
+    allowed: Tensor,
+) -> Tensor:
+    """Attend by the projections of query, key, value and output, in this order of names."""
+    inputs = (query, memory, memory)
+    projected = [linear(state, *pair) for pair in zip(names[:3], inputs, strict=True)]
+    return linear(state, names[3], attend(*projected, heads, allowed))
+
+
 def masks(source: Tensor, target: Tensor, pad: int) -> tuple[Tensor, Tensor]:
     is_real = (source != pad)[:, None, None, :]
     causal = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()
@@ -100,14 +114,9 @@ def annotated_state(
     target_vocab: int = VOCAB + 7,
 ) -> dict[str, Tensor]:
     shapes = annotated_shapes(depths, width, inner)
-    shapes |= {
-        "src_embed.0.lut.weight": (VOCAB, width),
-        "tgt_embed.0.lut.weight": (target_vocab, width),
-    }
-    shapes |= {
-        "generator.proj.weight": (target_vocab, width),
-        "generator.proj.bias": (target_vocab,),
-    }
+    shapes |= affine("src_embed.0.lut", VOCAB, width, bias=False)
+    shapes |= affine("tgt_embed.0.lut", target_vocab, width, bias=False)
+    shapes |= affine("generator.proj", target_vocab, width)
     state = random_state(shapes)
     table = paper_positions(5000, width)[None]
     return state | {"src_embed.1.pe": table, "tgt_embed.1.pe": table.clone()}
@@ -129,36 +138,27 @@ def run_annotated(
         rows = state[f"{side}.0.lut.weight"][ids] * math.sqrt(width)
         return rows + state[f"{side}.1.pe"][:, : ids.size(1)]
 
-    def attention(name: str, query: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        projected = [
-            linear(state, f"{name}.linears.{index}", states)
-            for index, states in enumerate((query, memory, memory))
-        ]
-        return linear(state, f"{name}.linears.3", attend(*projected, heads, mask))
+    def attended(name: str, states: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
+        names = [f"{name}.linears.{index}" for index in range(4)]
+        return attention(state, names, states, states if memory is None else memory, heads, mask)
 
-    def feed(layer: str, states: Tensor) -> Tensor:
-        inner = linear(state, f"{layer}.feed_forward.w_1", states).relu()
-        return linear(state, f"{layer}.feed_forward.w_2", inner)
+    def run_half(half: str, states: Tensor, mask: Tensor, memory: Tensor | None) -> Tensor:
+        for n in range(1 + max(int(n.split(".")[2]) for n in state if f"{half}.layers" in n)):
+            layer = f"{half}.layers.{n}"
+            norms = iter(f"{layer}.sublayer.{index}.norm" for index in range(3))
+            normed = deviation_norm(state, next(norms), states)
+            states = states + attended(f"{layer}.self_attn", normed, None, mask)
+            if memory is not None:
+                normed = deviation_norm(state, next(norms), states)
+                states = states + attended(f"{layer}.src_attn", normed, memory, source_mask)
+            normed = deviation_norm(state, next(norms), states)
+            inner = linear(state, f"{layer}.feed_forward.w_1", normed).relu()
+            states = states + linear(state, f"{layer}.feed_forward.w_2", inner)
+        return deviation_norm(state, f"{half}.norm", states)
 
-    def depth(half: str) -> int:
-        return 1 + max(int(n.split(".")[2]) for n in state if n.startswith(f"{half}.layers"))
-
-    states = embed("src_embed", source)
-    for n in range(depth("encoder")):
-        layer = f"encoder.layers.{n}"
-        normed = deviation_norm(state, f"{layer}.sublayer.0.norm", states)
-        states = states + attention(f"{layer}.self_attn", normed, normed, source_mask)
-        states = states + feed(layer, deviation_norm(state, f"{layer}.sublayer.1.norm", states))
-    memory = deviation_norm(state, "encoder.norm", states)
-    states = embed("tgt_embed", target)
-    for n in range(depth("decoder")):
-        layer = f"decoder.layers.{n}"
-        normed = deviation_norm(state, f"{layer}.sublayer.0.norm", states)
-        states = states + attention(f"{layer}.self_attn", normed, normed, causal)
-        normed = deviation_norm(state, f"{layer}.sublayer.1.norm", states)
-        states = states + attention(f"{layer}.src_attn", normed, memory, source_mask)
-        states = states + feed(layer, deviation_norm(state, f"{layer}.sublayer.2.norm", states))
-    return linear(state, "generator.proj", deviation_norm(state, "decoder.norm", states))
+    memory = run_half("encoder", embed("src_embed", source), source_mask, None)
+    states = run_half("decoder", embed("tgt_embed", target), causal, memory)
+    return linear(state, "generator.proj", states)
 
 
 # OpenNMT-py
@@ -261,13 +261,11 @@ def run_opennmt(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
         rows = state[f"{name}.emb_luts.0.weight"][ids] * math.sqrt(width)
         return rows + state[f"{name}.pe.pe"][: ids.size(1), 0]
 
-    def attention(name: str, query: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        projected = (
-            linear(state, f"{name}.linear_query", query),
-            linear(state, f"{name}.linear_keys", memory),
-            linear(state, f"{name}.linear_values", memory),
-        )
-        return linear(state, f"{name}.final_linear", attend(*projected, options.heads, mask))
+    def attended(name: str, states: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
+        parts = ("linear_query", "linear_keys", "linear_values", "final_linear")
+        names = [f"{name}.{part}" for part in parts]
+        memory = states if memory is None else memory
+        return attention(state, names, states, memory, options.heads, mask)
 
     def feed(layer: str, states: Tensor) -> Tensor:
         normed = norm(f"{layer}.feed_forward.layer_norm", states)
@@ -278,17 +276,16 @@ def run_opennmt(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
     for n in range(options.enc_layers):
         layer = f"encoder.transformer.{n}"
         normed = norm(f"{layer}.layer_norm", states)
-        states = feed(layer, states + attention(f"{layer}.self_attn", normed, normed, source_mask))
+        states = feed(layer, states + attended(f"{layer}.self_attn", normed, None, source_mask))
     memory = norm("encoder.layer_norm", states)
     states = embed("decoder", target)
     for n in range(options.dec_layers):
         layer = f"decoder.transformer_layers.{n}"
         normed = norm(f"{layer}.layer_norm_1", states)
-        states = states + attention(f"{layer}.self_attn", normed, normed, causal)
+        states = states + attended(f"{layer}.self_attn", normed, None, causal)
         normed = norm(f"{layer}.layer_norm_2", states)
-        states = feed(
-            layer, states + attention(f"{layer}.context_attn", normed, memory, source_mask)
-        )
+        states = states + attended(f"{layer}.context_attn", normed, memory, source_mask)
+        states = feed(layer, states)
     states, generator = norm("decoder.layer_norm", states), checkpoint["generator"]
     return functional.linear(states, generator["weight"], generator["bias"])
 
@@ -378,9 +375,7 @@ def in_old_style(checkpoint: dict) -> dict:
     """Convert a checkpoint to the format of fairseq's first years."""
     state, old = checkpoint["model"], {}
     for name, tensor in state.items():
-        if ".k_proj." in name or ".v_proj." in name:
-            continue
-        if name.endswith("version") or "output_projection" in name:
+        if any(part in name for part in (".k_proj.", ".v_proj.", "version", "output_projection")):
             continue
         if ".q_proj." in name:
             parts = [state[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
@@ -413,52 +408,36 @@ def fairseq_norm(state: dict[str, Tensor], name: str, states: Tensor) -> Tensor:
     return functional.layer_norm(states, weight.shape, weight, bias, 1e-5)
 
 
-def fairseq_sublayer(checkpoint: dict, norm: str, states: Tensor, function) -> Tensor:
-    state = checkpoint["model"]
-    if checkpoint["cfg"]["model"].encoder_normalize_before:
-        return states + function(fairseq_norm(state, norm, states))
-    return fairseq_norm(state, norm, states + function(states))
-
-
 def fairseq_block(checkpoint: dict, half: str, states: Tensor, mask: Tensor, memory=None) -> Tensor:
     """Run the layers of one half and its final norm; memory is the source's states and mask."""
     state, options = checkpoint["model"], checkpoint["cfg"]["model"]
-    heads = getattr(options, f"{half}_attention_heads")
+    is_pre_norm = options.encoder_normalize_before
 
-    def attention(name: str, states: Tensor, kept: Tensor, allowed: Tensor) -> Tensor:
-        projected = (
-            linear(state, f"{name}.q_proj", states),
-            linear(state, f"{name}.k_proj", kept),
-            linear(state, f"{name}.v_proj", kept),
-        )
-        return linear(state, f"{name}.out_proj", attend(*projected, heads, allowed))
+    def sublayer(name: str, states: Tensor, function) -> Tensor:
+        if is_pre_norm:
+            return states + function(fairseq_norm(state, name, states))
+        return fairseq_norm(state, name, states + function(states))
 
-    for n in range(getattr(options, f"{half}_layers")):
-        layer = f"{half}.layers.{n}"
-        states = fairseq_sublayer(
-            checkpoint,
-            f"{layer}.self_attn_layer_norm",
-            states,
-            lambda x: attention(f"{layer}.self_attn", x, x, mask),  # noqa: B023
-        )
+    def attended(name: str, states: Tensor, kept: Tensor, allowed: Tensor) -> Tensor:
+        names = [f"{name}.{part}_proj" for part in ("q", "k", "v", "out")]
+        heads = getattr(options, f"{half}_attention_heads")
+        return attention(state, names, states, kept, heads, allowed)
+
+    def run_layer(layer: str, states: Tensor) -> Tensor:
+        name = f"{layer}.self_attn"
+        states = sublayer(f"{name}_layer_norm", states, lambda x: attended(name, x, x, mask))
         if memory is not None:
-            states = fairseq_sublayer(
-                checkpoint,
-                f"{layer}.encoder_attn_layer_norm",
-                states,
-                lambda x: attention(f"{layer}.encoder_attn", x, *memory),  # noqa: B023
-            )
-        states = fairseq_sublayer(
-            checkpoint,
+            cross = f"{layer}.encoder_attn"
+            states = sublayer(f"{cross}_layer_norm", states, lambda x: attended(cross, x, *memory))
+        return sublayer(
             f"{layer}.final_layer_norm",
             states,
-            lambda x: linear(state, f"{layer}.fc2", linear(state, f"{layer}.fc1", x).relu()),  # noqa: B023
+            lambda x: linear(state, f"{layer}.fc2", linear(state, f"{layer}.fc1", x).relu()),
         )
-    return (
-        fairseq_norm(state, f"{half}.layer_norm", states)
-        if options.encoder_normalize_before
-        else states
-    )
+
+    for n in range(getattr(options, f"{half}_layers")):
+        states = run_layer(f"{half}.layers.{n}", states)
+    return fairseq_norm(state, f"{half}.layer_norm", states) if is_pre_norm else states
 
 
 def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
@@ -520,13 +499,10 @@ def marian_tokenizer(folder: Path, is_separate: bool) -> MarianTokenizer:
 def opus_folder(folder: Path) -> Path:
     """Write a folder like OPUS-MT's, with random weights."""
     tokenizer = marian_tokenizer(folder / "parts", is_separate=False)
-    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 20}
+    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 20}
+    sizes |= {name.replace("encoder", "decoder"): size for name, size in sizes.items()}
     config = MarianConfig(
-        **{
-            f"{half}_{name}": size
-            for half in ("encoder", "decoder")
-            for name, size in sizes.items()
-        },
+        **sizes,
         vocab_size=len(tokenizer),
         d_model=16,
         scale_embedding=True,

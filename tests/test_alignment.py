@@ -94,12 +94,6 @@ def test_alignment_does_not_depend_on_the_attention_implementation(translator):
     assert {target for _, target in links} <= set(range(5))
 
 
-def test_alignment_truncates_a_long_source_as_translation_does(translator, caplog):
-    (links,) = align(translator, "dog " * 5000, "Der Hund.", [AttentionChoice()])
-    assert "cut from 5001 to 512 tokens" in caplog.text
-    assert all(source < 511 for source, _ in links)
-
-
 def test_empty_translations_have_no_links(translator):
     found = list(translator.stream(["The dog sees.", ""]))
     links = aligner(translator, AttentionChoice())

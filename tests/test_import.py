@@ -235,7 +235,7 @@ def test_imported_fsmt_model_gives_the_same_logits(fields):
         {"target_vocab": VOCAB + 5, "share_output": False},
         {"share_output": False},
     ],
-    ids=["post-norm", "pre-norm", "learned", "separate", "own output"],
+    ids=str,
 )
 def test_imported_fairseq_model_gives_the_same_logits(options, tmp_path):
     checkpoint = fairseq_checkpoint(**options)
@@ -252,12 +252,9 @@ def test_reference_code_for_fairseq_agrees_with_transformers_fsmt(tmp_path):
     names = {name.removeprefix("model."): tensor for name, tensor in peer.state_dict().items()}
     checkpoint["model"] |= {name: names[name] for name in checkpoint["model"] if name in names}
     source, mask, target = padded_batch(1)
-    torch.testing.assert_close(
-        run_fairseq(checkpoint, source, target),
-        library_logits(peer)(source, mask, target),
-        atol=1e-5,
-        rtol=0,
-    )
+    found = run_fairseq(checkpoint, source, target)
+    expected = library_logits(peer)(source, mask, target)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_imported_old_fairseq_model_gives_the_same_logits(tmp_path):
@@ -272,22 +269,13 @@ def test_imported_old_fairseq_model_gives_the_same_logits(tmp_path):
     assert (foreign.config.dropout, foreign.config.activation_dropout) == (0.3, 0.15)
 
 
-@pytest.mark.parametrize(
-    ("options", "fields"),
-    [
-        ({}, {}),
-        ({"norm_first": True}, {"norm_first": True}),
-        ({"learned": True}, {}),
-        ({"halves": True}, {}),
-    ],
-    ids=["post-norm", "pre-norm", "learned", "halves"],
-)
-def test_imported_torch_transformer_gives_the_same_logits(options, fields):
+@pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"learned": True}, {"halves": True}])
+def test_imported_torch_transformer_gives_the_same_logits(options):
     peer = randomised(TorchTranslator(**options))
-    foreign = read_torch(peer.state_dict(), **fields)
-    ours = convert(foreign)
+    foreign = read_torch(peer.state_dict(), norm_first="norm_first" in options)
     assert_same_logits(
-        ours, lambda source, _, target: peer(source, target, ours.config.pad_token_id)
+        convert(foreign),
+        lambda source, _, target: peer(source, target, foreign.config.pad_token_id),
     )
     assert foreign.config.final_norm is True
     assert foreign.config.position_type == ("learned" if "learned" in options else "sinusoidal")
@@ -297,10 +285,8 @@ def test_imported_torch_transformer_may_lack_biases_and_positions():
     peer = randomised(TorchTranslator(bias=False))
     tensors = {name: tensor for name, tensor in peer.state_dict().items() if name != "places"}
     foreign = read_torch(tensors, NO_POSITIONS)
-    ours = convert(foreign)
-    assert_same_logits(
-        ours, lambda source, _, target: peer(source, target, ours.config.pad_token_id)
-    )
+    pad = foreign.config.pad_token_id
+    assert_same_logits(convert(foreign), lambda source, _, target: peer(source, target, pad))
     assert not foreign.config.attention_bias
     assert "model.encoder.layers.1.fc1.bias" in foreign.taken.absent_biases
 
@@ -349,6 +335,7 @@ def test_imported_folders_match_the_original_and_load_by_auto_class(system, tmp_
     foreign = SYSTEMS[system](tmp_path)
     report = import_model(foreign, tmp_path / "imported", license="cc-by-4.0")
     assert report.greedy == report.beam == report.sources == 50
+    assert bool(report.assumed) == (system in ("torch", "annotated"))
     assert max(report.right_padded, report.left_padded) <= 1e-5 * max(1, report.largest_logit)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "imported")
     assert isinstance(loaded, AiaynForConditionalGeneration)
@@ -365,33 +352,19 @@ def halved(state):
     return {name: tensor.half() for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_weights_in_half_precision_are_compared_with_exact_positions(tmp_path, halves):
+def test_weights_in_half_precision_are_compared_with_exact_positions(tmp_path):
     """A rounded table of positions differs from the formula by up to 5e-4."""
-    state = halved(randomised(TorchTranslator(halves=halves)).state_dict())
     checkpoint = opennmt_checkpoint()
     checkpoint |= {name: halved(checkpoint[name]) for name in ("model", "generator")}
     for number, foreign in enumerate(
         (
-            read_torch(state),
-            annotated(halved(annotated_state((2, 3), 12, 20))),
+            read_torch(halved(randomised(TorchTranslator(halves=True)).state_dict())),
+            annotated(halved(annotated_state())),
             read_opennmt(saved(tmp_path, checkpoint)),
         )
     ):
-        report = import_model(foreign, tmp_path / str(number), sources=10)
+        report = import_model(foreign, tmp_path / str(number), sources=5)
         assert report.right_padded < 1e-5
-
-
-def examples_of(module, pad=1):
-    source, mask, target = padded_batch(pad)
-    with torch.no_grad():
-        logits = module(source, target, pad)
-    return {
-        "input_ids": source,
-        "attention_mask": mask,
-        "decoder_input_ids": target,
-        "logits": logits,
-    }
 
 
 def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
@@ -400,9 +373,10 @@ def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
     wrong = read_torch(module.state_dict())
     report = import_model(wrong, tmp_path / "unproven", sources=10)
     assert "assumed                 norm_first=False, activation_function='gelu'" in str(report)
-    assert "original's own outputs  not given. The assumed values are not proven" in str(report)
     assert "are not proven: pass --check" in (tmp_path / "unproven" / "README.md").read_text()
-    given = examples_of(module)
+    source, mask, target = padded_batch(1)
+    given = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+    given["logits"] = module(source, target, 1).detach()
     examples = Examples.read(saved(tmp_path, given))
     with pytest.raises(ValueError, match=r"One of these assumptions must be wrong: norm_first=Fal"):
         import_model(wrong, tmp_path / "wrong", sources=10, examples=examples)
@@ -411,14 +385,9 @@ def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
     proven = import_model(right, tmp_path / "right", sources=10, examples=examples)
     assert "original's own outputs  4 examples, difference " in str(proven)
     assert float(str(proven).rpartition(" ")[2]) < 1e-5
-    for logits in (given["logits"][..., :-1], torch.full_like(given["logits"], torch.nan)):
-        with pytest.raises(ValueError, match=r"logits have shape|differ by nan"):
-            Examples(**given | {"logits": logits}).check(convert(right), "")
-
-
-def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
-    report = import_model(read_marian(marian_peer()), tmp_path / "marian", sources=2)
-    assert not report.assumed and "assumed" not in str(report)
+    nothing = torch.full_like(given["logits"], torch.nan)
+    with pytest.raises(ValueError, match="differ by nan"):
+        Examples(**given | {"logits": nothing}).check(convert(right), "")
 
 
 @pytest.mark.parametrize(
@@ -426,10 +395,9 @@ def test_what_the_system_itself_computes_is_not_assumed(tmp_path):
     [
         lambda state: {"model_state_dict": state, "epoch": 3},
         lambda state: {"state_dict": {f"model.{name}": each for name, each in state.items()}},
-        lambda state: {f"module.{name}": each for name, each in state.items()},
         lambda state: {f"module._orig_mod.{name}": each for name, each in state.items()},
     ],
-    ids=["training script", "Lightning", "DataParallel", "compiled"],
+    ids=["training script", "Lightning", "DataParallel and compiled"],
 )
 def test_wrapped_state_dicts_are_read(tmp_path, wrap):
     """By the names of the module, and by those in the file."""
@@ -454,10 +422,6 @@ def test_source_and_target_may_have_learned_positions_of_their_own(tmp_path):
     assert torch.equal(weights["model.encoder.embed_positions.weight"], state["places"])
     assert torch.equal(weights["model.decoder.embed_positions.weight"], state["other"])
     import_model(foreign, tmp_path / "model", sources=10)
-    with pytest.raises(ValueError, match="must have shape"):
-        read_torch(state | {"other": torch.randn(30, 12)}, names)
-    with pytest.raises(ValueError, match="The tensor other has no place"):
-        read_torch(state, NO_POSITIONS | {"target_positions": "other"})
 
 
 def test_opennmt_weights_may_lie_beside_the_checkpoint(tmp_path):
@@ -467,7 +431,5 @@ def test_opennmt_weights_may_lie_beside_the_checkpoint(tmp_path):
     generator = {f"generator.{name}": each for name, each in checkpoint.pop("generator").items()}
     tensors = {name: each.clone() for name, each in (checkpoint.pop("model") | generator).items()}
     path = saved(tmp_path, checkpoint, "run_step_5.pt")
-    with pytest.raises(FileNotFoundError, match=r"step_5\.safetensors"):
-        read_opennmt(path)
     save_file(tensors, tmp_path / "run_step_5.safetensors")
     torch.testing.assert_close(read_opennmt(path).taken.weights, expected, rtol=0, atol=0)

@@ -6,13 +6,11 @@ import itertools
 import json
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +30,6 @@ from test_import import (
     HEADS_OF_ANNOTATED,
     NO_POSITIONS,
     SIZES,
-    TORCH_NAMES,
     TorchTranslator,
     annotated,
     fsmt_peer,
@@ -74,7 +71,6 @@ from modeling_aiayn.interop.vocabularies import (
     tokenizer_of_pieces,
 )
 from modeling_aiayn.saved.languages import saved_languages
-from modeling_aiayn.saved.publishing import files_to_publish
 from modeling_aiayn.saved.whole_files import unfinished_path
 from modeling_aiayn.tokenization import decode_lines
 from modeling_aiayn.translation import Translator
@@ -113,6 +109,10 @@ def trained_a_little(config: MarianConfig, tokenizer: MarianTokenizer) -> Marian
         peer(**batch).loss.backward()
         optimizer.step()
     return peer.eval()
+
+
+# For tests that do not depend on the kind of the vocabularies.
+ONE_KIND = pytest.mark.parametrize("opus", ["separate"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
@@ -172,31 +172,25 @@ def test_opus_folder_translates_as_generate_does(opus, imported, padding_bias):
         assert pad not in best.token_ids
 
 
-def test_an_imported_model_searches_as_its_generation_config_says(opus, run, tmp_path):
+@ONE_KIND
+def test_an_imported_model_searches_as_its_generation_config_says(opus, tmp_path):
     """Beams and penalty of its own, where the user gives none."""
     source = shutil.copytree(opus, tmp_path / "opus")
     config = json.loads((source / "generation_config.json").read_text())
-    config |= {"num_beams": 3, "length_penalty": 2.5, "no_repeat_ngram_size": 4}
-    (source / "generation_config.json").write_text(json.dumps(config))
+    own = {"num_beams": 3, "length_penalty": 2.5, "no_repeat_ngram_size": 4}
+    (source / "generation_config.json").write_text(json.dumps(config | own))
     folder = tmp_path / "imported"
     import_model(read_marian(source), folder, sources=4)
     translator = Translator.from_pretrained(folder)
-    own = {"num_beams": 3, "length_penalty": 2.5, "no_repeat_ngram_size": 4}
     assert translator.search_options() == SearchOptions(length_normalization="power", **own)
     assert translator.search_options(num_beams=1).num_beams == 1
-    limit = {"max_length_factor": 0, "max_length_offset": 30}
     tokenizer = MarianTokenizer.from_pretrained(source)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     ids = MarianMTModel.from_pretrained(source).eval().generate(**batch, max_new_tokens=30)
     has_ended = (ids == translator.model.config.eos_token_id).any(1).tolist()
     assert sum(has_ended) > 8
     expected = decode_lines(tokenizer, ids.tolist())
-    found = translator(TEXTS, **limit)
-    (tmp_path / "texts").write_text("\n".join([*TEXTS, ""]))
-    flags = ("--max_length_factor", 0, "--max_length_offset", 30)
-    code, out, err = run("translate.py", "--model", folder, "--input", tmp_path / "texts", *flags)
-    assert code == 0, err
-    assert out.splitlines() == found
+    found = translator(TEXTS, max_length_factor=0, max_length_offset=30)
     for ended, mine, theirs in zip(has_ended, found, expected, strict=True):
         assert not ended or mine == theirs
     # generate() searches with one beam and the exponent 1 where it is given neither.
@@ -219,11 +213,6 @@ def test_opus_tokenizers_give_the_same_ids(opus, imported):
         expected = whole(text_target=text).input_ids
         assert translator.target_tokenizer(text).input_ids == expected
     assert isinstance(AutoTokenizer.from_pretrained(imported), MarianTokenizer)
-
-
-def test_opus_folder_is_complete(imported):
-    names = {path.relative_to(imported).as_posix() for path in files_to_publish(imported)}
-    assert {"source.spm", "vocab.json", "target_tokenizer/target.spm", "README.md"} <= names
 
 
 def test_imported_opus_model_works_in_the_pipeline(imported):
@@ -249,26 +238,6 @@ def test_imported_opus_model_can_be_exported_to_ctranslate2(imported, tmp_path):
         assert pad not in best.token_ids
 
 
-@pytest.mark.parametrize("system", ["fairseq", "opennmt"])
-def test_models_imported_from_files_can_be_exported_to_ctranslate2(system, tmp_path):
-    if system == "opennmt":
-        foreign = read_opennmt(saved(tmp_path, opennmt_checkpoint()))
-        words = [f"s{n}" for n in range(20)]
-    else:
-        words = [f"x{n}" for n in range(VOCAB - 4)]
-        (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
-        path = saved(tmp_path, fairseq_checkpoint())
-        foreign = read_fairseq(path, FairseqOptions(tmp_path / "dict.txt"))
-    import_model(foreign, tmp_path / "imported", sources=3)
-    translator = Translator.from_pretrained(tmp_path / "imported")
-    export_ctranslate2(translator, tmp_path / "ct2", "float32")
-    exported = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
-    texts = [" ".join(words[n : n + 5]) for n in range(12)]
-    # Random weights never end a sentence and the engines' limits differ, so only scores are compared.
-    report = compare_engines(translator, exported, texts, SearchOptions(num_beams=1))
-    assert report.score_difference < 1e-5
-
-
 def fine_tune(run, folder, output):
     """Train an imported folder for 8 updates by the command; return the scores of the run."""
     code, _, err = run(
@@ -281,6 +250,7 @@ def fine_tune(run, folder, output):
     return json.loads((output / "scores.json").read_text())
 
 
+@ONE_KIND
 def test_imported_model_is_fine_tuned_with_both_tokenizers(imported, tmp_path, run, monkeypatch):
     monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 12)
     scores = fine_tune(run, imported, tmp_path / "tuned")
@@ -315,13 +285,7 @@ def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path
     assert again.target_tokenizer.get_vocab() == before.target_tokenizer.get_vocab()
 
 
-def test_damaged_weights_of_marian_are_named(opus, tmp_path):
-    folder = shutil.copytree(opus, tmp_path / "damaged")
-    (folder / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(OSError, match=re.escape(str(folder))):
-        read_marian(folder)
-
-
+@ONE_KIND
 def test_pickled_weights_of_marian_run_no_code(opus, tmp_path):
     folder = shutil.copytree(opus, tmp_path / "pickled")
     weights = load_file(folder / "model.safetensors")
@@ -334,6 +298,7 @@ def test_pickled_weights_of_marian_run_no_code(opus, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@ONE_KIND
 def test_a_vocabulary_of_another_model_is_rejected(opus, tmp_path):
     folder = shutil.copytree(opus, tmp_path / "larger")
     vocabulary = json.loads((folder / "vocab.json").read_text())
@@ -349,6 +314,7 @@ def test_a_vocabulary_of_another_model_is_rejected(opus, tmp_path):
         read_marian(folder)
 
 
+@ONE_KIND
 def test_the_card_names_languages_and_original(opus, tmp_path):
     foreign = dataclasses.replace(read_marian(opus), repo_id="me/opus")
     import_model(foreign, tmp_path / "imported", sources=2, license="a: b")
@@ -356,6 +322,7 @@ def test_the_card_names_languages_and_original(opus, tmp_path):
     assert (card.license, card.language, card.base_model) == ("a: b", ["en", "de"], "me/opus")
 
 
+@ONE_KIND
 def test_import_script_downloads_a_hub_repository(opus, hub, tmp_path, run):
     files = {path.name: path.read_bytes() for path in opus.iterdir()}
     files["pytorch_model.bin"] = b"the same weights in a second format"
@@ -497,11 +464,9 @@ def test_annotated_sources_get_start_and_end_tokens(tmp_path):
 
 
 def test_rejects_vocabularies_with_a_repeated_or_missing_token(tmp_path):
-    specials = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokens = [*OPENNMT_SPECIALS.values(), "a", "a"]
     with pytest.raises(ValueError, match="must occur in the vocabulary once, got 'a' twice"):
-        tokenizer_of_pieces(["<s>", "<pad>", "</s>", "<unk>", "a", "a"], specials)
-    with pytest.raises(ValueError, match="'<unk>' is not in list"):
-        tokenizer_of_pieces(["<s>", "<pad>", "</s>", "a"], specials)
+        tokenizer_of_pieces(tokens, OPENNMT_SPECIALS)
     (tmp_path / "dict.txt").write_text("the 10\n")
     path = saved(tmp_path, fairseq_checkpoint())
     with pytest.raises(ValueError, match=rf"of the model's {VOCAB} embeddings, got 5 tokens"):
@@ -523,33 +488,17 @@ def without(state: dict, name: str) -> dict:
             r"decoder\.layers\.1\.src_attn\.linears\.2\.weight, our model\.decoder\.layers\.1\."
             r"encoder_attn\.v_proj\.weight, is missing",
         ),
-        (
-            {"encoder.layers.1.self_attn.linears.0.bias": None},
-            r"encoder\.layers\.1\.self_attn\.linears\.0\.bias, .* is missing",
-        ),
-        (
-            {"encoder.norm.b_2": None},
-            r"encoder\.norm\.bias or encoder\.norm\.b_2, our .* is missing",
-        ),
-        ({"generator.proj.bias": None}, r"generator\.proj\.bias, our lm_head\.bias, is missing"),
-        ({"src_embed.1.pe": None}, r"src_embed\.1\.pe and tgt_embed\.1\.pe must be there"),
-        (
-            {"tgt_embed.1.pe": torch.zeros(1, 5000, 12)},
-            r"tgt_embed\.1\.pe must be there and be equal",
-        ),
         ({"encoder.gate": torch.zeros(3)}, r"The tensor encoder\.gate has no place"),
         (
             {"encoder.norm.b_2": torch.zeros(13)},
             r"The tensor encoder\.norm\.b_2, our .* must have shape \(12,\), got \(13,\)",
         ),
+        ({"encoder.norm.a_2": torch.full((12,), torch.nan)}, r"weight, is not finite"),
         (
-            {"encoder.norm.a_2": torch.full((12,), torch.nan)},
-            r"our model\.encoder\.layer_norm\.weight, is not finite",
+            {"tgt_embed.1.pe": torch.zeros(1, 5000, 12)},
+            r"tgt_embed\.1\.pe must be there and be equal",
         ),
-        *(
-            (dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), table), "the table of positions")
-            for table in (torch.rand(1, 50, 12), torch.zeros(5000), paper_positions(50, 8))
-        ),
+        (dict.fromkeys(("src_embed.1.pe", "tgt_embed.1.pe"), torch.rand(1, 50, 12)), "positions"),
     ],
 )
 def test_errors_name_tensors_that_are_missing_left_over_or_wrong(changes, message):
@@ -604,14 +553,6 @@ def test_opennmt_attention_type_and_epsilon_are_read(tmp_path):
         read_opennmt(saved(tmp_path, checkpoint))
 
 
-def test_opennmt_source_vocabulary_needs_no_end_token(tmp_path):
-    checkpoint = opennmt_checkpoint()
-    tokens = checkpoint["vocab"]["src"]
-    checkpoint["vocab"]["src"] = ["<unk>", "<blank>", "extra", "more", *tokens[4:]]
-    foreign = read_opennmt(saved(tmp_path, checkpoint))
-    assert foreign.source_tokenizer("s3 more").input_ids == [7, 3]
-
-
 KILLED_IMPORT = """
 import os, signal, sys
 from test_import import marian_peer
@@ -619,7 +560,7 @@ from modeling_aiayn.interop import importing
 from modeling_aiayn.interop.marian import read_marian
 
 # The card is written after the weights and before the folder gets its name.
-importing.imported_model_card = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+importing.write_imported_card = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 importing.import_model(read_marian(marian_peer()), sys.argv[1], sources=2)
 """
 
@@ -638,44 +579,11 @@ def test_killed_import_does_not_block_its_retry(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_prefix_may_contain_suppressed_tokens(model_folder):
-    translator = Translator.from_pretrained(model_folder)
-    ids = translator.target_tokenizer("Der Hund", add_special_tokens=False).input_ids
-    translator.model.generation_config.suppress_tokens = ids
-    (best, *_), (free, *_) = translator.stream(
-        ["The dog sees.", "We see."], prefixes=["Der Hund", ""]
-    )
-    assert best.token_ids[: len(ids)] == tuple(ids)
-    assert not set(ids) & set(best.token_ids[len(ids) :])
-    assert not set(ids) & set(free.token_ids)
-
-
-def test_marian_export_rejects_ensembles(model_folder, tmp_path):
-    translator = Translator.from_pretrained([model_folder, model_folder])
-    with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):
-        export_marian(translator, tmp_path / "m")
-
-
-def test_errors_name_missing_torch_modules():
-    state = randomised(TorchTranslator()).state_dict()
-    with pytest.raises(ValueError, match=r"sauce\.weight, our .* is missing"):
-        read_torch(state, TORCH_NAMES | {"source_embedding": "sauce"})
-    state["core.encoder.layers.0.self_attn.in_proj_weight"] = torch.zeros(35, 12)
-    with pytest.raises(ValueError, match=r"in_proj_weight, our .*v_proj.* must have shape"):
-        read_torch(state)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"layernorm_embedding": True},
-            "This model does not support layernorm_embedding, got True",
-        ),
-        (
-            {"decoder_normalize_before": True},
-            "encoder_normalize_before and decoder_normalize_before",
-        ),
+        ({"layernorm_embedding": True}, "does not support layernorm_embedding, got True"),
+        ({"decoder_normalize_before": True}, "encoder_normalize_before and decoder_norm"),
         ({"encoder_layers": 1}, r"encoder\.layers\.1\.\S+ has no place"),
         ({"encoder_layers": 3}, r"encoder\.layers\.2\.\S+, our \S+, is missing"),
     ],
@@ -692,30 +600,6 @@ def test_rejects_files_that_are_not_fairseq_checkpoints(tmp_path):
     for content in ({"weights": {}}, {"model": {"a": torch.zeros(1)}, "args": options}):
         with pytest.raises(ValueError, match="must be a checkpoint of a transformer that fairseq"):
             read_fairseq(saved(tmp_path, content))
-    lopsided = fairseq_checkpoint(pre_norm=True)
-    lopsided["model"]["decoder.version"] = torch.tensor([2.0])
-    with pytest.raises(ValueError, match=r"decoder\.layer_norm\.\S+ has no place"):
-        read_fairseq(saved(tmp_path, lopsided))
-    lengths = fairseq_checkpoint(learned=True)
-    lengths["model"]["decoder.embed_positions.weight"] = torch.zeros(30, 12)
-    with pytest.raises(ValueError, match=r"decoder\.embed_positions.* must have shape \(34, 12\)"):
-        read_fairseq(saved(tmp_path, lengths))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_relative_positions": 20}, "max_relative_positions must be 0, got 20"),
-        ({"layer_norm": "rms"}, "layer_norm must be 'standard', got 'rms'"),
-        ({"pos_ffn_activation_fn": "silu"}, "pos_ffn_activation_fn must be 'relu' or 'gelu'"),
-        ({"decoder_type": "rnn"}, "decoder_type must be 'transformer', got 'rnn'"),
-    ],
-)
-def test_rejects_unsupported_opennmt_options(options, message, tmp_path):
-    checkpoint = opennmt_checkpoint()
-    vars(checkpoint["opt"]).update(options)
-    with pytest.raises(ValueError, match=message):
-        read_opennmt(saved(tmp_path, checkpoint))
 
 
 def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
@@ -724,43 +608,27 @@ def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
         read_opennmt(saved(tmp_path, without(whole, "vocab")))
     with pytest.raises(ValueError, match=r"generator\.weight .*is missing"):
         read_opennmt(saved(tmp_path, without(whole, "generator")))
-    vocabulary = whole["vocab"] | {"tgt": whole["vocab"]["tgt"][:-1]}
-    message = "the target's vocabulary must have one token for each of the model's 45 embeddings"
-    with pytest.raises(ValueError, match=message):
-        read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
     vocabulary = whole["vocab"] | {"src": ["<blank>", "<unk>", *whole["vocab"]["src"][2:]]}
-    with pytest.raises(
-        ValueError,
-        match="<blank> must have the same id in both vocabularies, got 0 in the source's and 1",
-    ):
+    with pytest.raises(ValueError, match="<blank> must have the same id in both vocabularies"):
         read_opennmt(saved(tmp_path, whole | {"vocab": vocabulary}))
 
 
+@ONE_KIND
 def test_rejects_folders_of_other_or_damaged_models(opus, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no model: there is no config\.json"):
         read_marian(tmp_path)
     with pytest.raises(ValueError, match="weight"):
         read_fsmt(opus)
-    shutil.copytree(opus, tmp_path / "copy")
-    weights = tmp_path / "copy" / "model.safetensors"
-    tensors = MarianMTModel.from_pretrained(opus).state_dict()
-    kept = {
-        name: tensor.clone()
-        for name, tensor in tensors.items()
-        if not re.search(r"embed|lm_head|layers\.1\.fc1", name)
-    }
-    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
-        if f"model.{name}.weight" in tensors:
-            kept[f"model.{name}.weight"] = tensors[f"model.{name}.weight"].clone()
-    save_file(kept, weights, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"layers\.1\.fc1\.bias is missing"):
-        read_marian(tmp_path / "copy")
-    kept = {name: tensor for name, tensor in tensors.items() if "embed_positions" not in name}
-    kept = {name: tensor.clone() for name, tensor in kept.items()}
-    kept["model.encoder.layers.0.fc1.weight"] = torch.zeros(7, 12)
-    save_file(kept, weights, metadata={"format": "pt"})
+    folder = shutil.copytree(opus, tmp_path / "copy")
+    weights = load_file(folder / "model.safetensors")
+    changed = {"model.encoder.layers.0.fc1.weight": torch.zeros(7, 12)}
+    save_file(weights | changed, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"layers\.0\.fc1\.weight has another shape"):
-        read_marian(tmp_path / "copy")
+        read_marian(folder)
+    kept = without(weights, "model.decoder.layers.1.fc1.bias")
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"layers\.1\.fc1\.bias is missing"):
+        read_marian(folder)
 
 
 class Harmful:
@@ -780,19 +648,6 @@ def test_rejects_pickles_that_run_code(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_of_opennmt_2_is_to_be_converted(tmp_path, monkeypatch):
-    """Its vocabulary is made of objects."""
-    fields = types.ModuleType("onmt.inputters.text_dataset")
-    fields.TextMultiField = type("TextMultiField", (), {"__module__": fields.__name__})
-    parents = ("onmt", "onmt.inputters")
-    for module in (*map(types.ModuleType, parents), fields):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    path = saved(tmp_path, opennmt_checkpoint() | {"vocab": {"src": fields.TextMultiField()}})
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"holds onmt\..*convert it with tools/convertv2"):
-        read_opennmt(path)
-
-
 def test_training_statistics_of_fairseq_are_ignored(tmp_path, monkeypatch):
     meters = types.ModuleType("fairseq.meters")
     meters.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
@@ -807,34 +662,21 @@ def test_training_statistics_of_fairseq_are_ignored(tmp_path, monkeypatch):
     assert read_fairseq(path).config.encoder_layers == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps([1, 2])])
-def test_rejects_files_that_are_not_checkpoints(content, tmp_path):
-    for name in ("model.pt", "model.safetensors"):
+def test_rejects_files_that_are_not_checkpoints(tmp_path):
+    half = saved(tmp_path, fairseq_checkpoint()).read_bytes()[:20000]
+    for content, name in itertools.product((b"", half), ("model.pt", "model.safetensors")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(OSError, match="is damaged, or not a checkpoint"):
             read_checkpoint_file(tmp_path / name)
-        with pytest.raises(FileNotFoundError, match=r"none"):
-            read_checkpoint_file((tmp_path / "none").with_suffix(Path(name).suffix))
-
-
-def test_truncated_checkpoint_is_reported_as_damaged(tmp_path):
-    for options in ({}, {"_use_new_zipfile_serialization": False}):
-        torch.save(fairseq_checkpoint(), tmp_path / "model.pt", **options)
-        whole = (tmp_path / "model.pt").read_bytes()
-        (tmp_path / "model.pt").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(OSError, match="is damaged, or not a checkpoint"):
-            read_fairseq(tmp_path / "model.pt")
+    with pytest.raises(FileNotFoundError, match="none"):
+        read_checkpoint_file(tmp_path / "none.pt")
 
 
 def test_import_and_export_reject_a_folder_with_files(model_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(
-        FileExistsError, match=r"exists and is not empty\. Give the name of a new folder"
-    ):
+    with pytest.raises(FileExistsError, match="exists and is not empty"):
         import_model(read_marian(marian_peer()), tmp_path)
-    with pytest.raises(
-        FileExistsError, match=r"exists and is not empty\. Give the name of a new folder"
-    ):
+    with pytest.raises(FileExistsError, match="exists and is not empty"):
         export_marian(Translator.from_pretrained(model_folder), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -863,11 +705,7 @@ def test_weights_keep_their_dtype_unless_another_is_asked_for(tmp_path):
     ("fields", "message"),
     [
         ({"norm_first": True}, "MarianMTModel needs norm_first=False, got True"),
-        ({"position_type": "learned"}, "position_type='sinusoidal', got 'learned'"),
-        (
-            {"head_dim": 3},
-            "MarianMTModel needs head_dim = d_model / encoder_attention_heads, got head_dim=3",
-        ),
+        ({"head_dim": 3}, "needs head_dim = d_model / encoder_attention_heads, got head_dim=3"),
         ({"layer_norm_eps": 1e-3}, "layer_norm_eps of at most 1e-05, got 0.001"),
     ],
 )
@@ -894,7 +732,7 @@ def test_model_exported_to_marian_and_imported_again_is_equal(fields, model_fold
     assert back.config.layer_norm_eps == 1e-5
 
 
-def test_marian_export_script_writes_a_folder_or_one_error_line(run, model_folder, tmp_path):
+def test_marian_export_script_writes_a_folder_that_can_be_imported(run, model_folder, tmp_path):
     code, out, err = run(
         "export_marian.py", "--model", model_folder, "--output", tmp_path / "m", "--sources", 4
     )
@@ -902,15 +740,11 @@ def test_marian_export_script_writes_a_folder_or_one_error_line(run, model_folde
     assert "same beam-4 output      4 of 4" in out
     assert AutoTokenizer.from_pretrained(tmp_path / "m")("The dog sees.").input_ids[-1] == 2
     import_model(read_marian(tmp_path / "m"), tmp_path / "back", sources=2)
-    back, model = (Translator.from_pretrained(path) for path in (tmp_path / "back", model_folder))
-    assert (
-        back.source_tokenizer("The dog.").input_ids == model.source_tokenizer("The dog.").input_ids
-    )
-    code, _, err = run("export_marian.py", "--model", "aiayn-en-de", "--output", tmp_path / "n")
-    assert (code, err.splitlines()[-1]) == (
-        1,
-        "error: MarianMTModel needs norm_first=False, got True.",
-    )
+    ids = [
+        Translator.from_pretrained(path).source_tokenizer("The dog.").input_ids
+        for path in (tmp_path / "back", model_folder)
+    ]
+    assert ids[0] == ids[1]
 
 
 @pytest.mark.parametrize(
@@ -954,13 +788,6 @@ def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
     )
     assert code == 0, err
     assert "model.encoder.layers.0.fc1.bias: torch.nn.Transformer has no such bias" in out
-    torch.save(opennmt_checkpoint(), tmp_path / "opennmt.pt")
-    code, out, err = run(
-        *("import_weights.py", "--system", "opennmt", "--source", tmp_path / "opennmt.pt"),
-        *("--output", tmp_path / "o", "--sources", 3),
-    )
-    assert code == 0, err
-    assert len(Translator.from_pretrained(tmp_path / "o")(["s1 s2", "s4"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -978,8 +805,6 @@ def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag):
     )
     code, out, _ = run("import_weights.py", "--system", owner, "--help")
     assert code == 0 and flag in out
-    code, out, _ = run("import_weights.py", "--help")
-    assert code == 0 and flag not in out.partition("options:")[2]
 
 
 @pytest.mark.parametrize(

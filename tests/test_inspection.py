@@ -1,12 +1,10 @@
 """Attention maps: correct weights, correct labels, and pictures of any token."""
 
-import copy
 import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,11 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tokenizers import decoders
 
-from modeling_aiayn import (
-    AiaynEncoderModel,
-    AiaynForCausalLM,
-    AiaynForSequenceClassification,
-)
+from modeling_aiayn import AiaynEncoderModel, AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.inspection.alignment import maps_with_words
 from modeling_aiayn.inspection.alignment_scores import GoldPair
 from modeling_aiayn.inspection.attention_page import UNIT, write_attention_page
@@ -35,14 +29,7 @@ from modeling_aiayn.inspection.heat_maps import (
     draw_heat_map,
     draw_layers,
 )
-from modeling_aiayn.inspection.pictures import (
-    DOTS_PER_INCH,
-    MAX_PIXELS,
-    check_ending,
-    labels_for,
-    visible,
-    write_figure,
-)
+from modeling_aiayn.inspection.pictures import MAX_PIXELS, labels_for, visible, write_figure
 from modeling_aiayn.inspection.position_maps import (
     draw_positions,
     products_by_distance,
@@ -55,22 +42,10 @@ from modeling_aiayn.translation.options import SearchOptions
 
 SOURCE, TARGET = "The dog sees the old cat.", "Der Hund sieht die Katze."
 HOSTILE = [
-    "漢字",
-    "שלום",
-    "😀",
-    "👩\u200d👧",
-    r"$\frac{1}{2}$",
-    r"$\badcmd$",
-    "<script>alert(1)</script>",
-    "]]>",
-    "</script><script>document.title='hurt'</script>",
+    *("漢字", "שלום", "😀", "👩\u200d👧", "\x07\x1b", "a\u202eb", "\u2028"),
+    *(r"$\frac{1}{2}$", r"$\badcmd$", "]]>", "&amp;", "\"'`", "{{DATA}}"),
+    *("<script>alert(1)</script>", "</script><script>document.title='hurt'</script>"),
     "<img/src=x/onerror=alert(2)>",
-    "&amp;",
-    "\"'`",
-    "{{DATA}}",
-    "\x07\x1b",
-    "a\u202eb",
-    "\u2028",
 ]
 
 
@@ -136,20 +111,18 @@ def test_weights_equal_softmax_of_queries_and_keys(translator, implementation):
     model = translator.model
     model.set_attn_implementation(implementation)
     ids, labels = (translator.source_tokenizer(text).input_ids for text in (SOURCE, TARGET))
+    decoder = "model.decoder.layers"
     with (
         torch.no_grad(),
         weights_by_projections(
-            model, lambda name: "decoder.layers" in name and "self" in name
+            model, lambda name: name.startswith(decoder) and "self" in name
         ) as by_hand,
     ):
         model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0, *labels[:-1]]]))
     maps = attention_maps(translator, SOURCE, TARGET)
     assert model.config._attn_implementation == implementation
-    for kind, half, attention in (
-        ("encoder", "encoder", "self_attn"),
-        ("decoder", "decoder", "self_attn"),
-        ("cross", "decoder", "encoder_attn"),
-    ):
+    for kind in maps.kinds:
+        half, attention = ("decoder", "encoder_attn") if kind == "cross" else (kind, "self_attn")
         weights = getattr(maps, kind)
         expected = [
             by_hand[f"model.{half}.layers.{layer}.{attention}"] for layer in range(len(weights))
@@ -161,25 +134,20 @@ def test_weights_equal_softmax_of_queries_and_keys(translator, implementation):
     assert maps.kinds == ["encoder", "decoder", "cross"]
 
 
-def test_each_module_keeps_its_training_mode(translator):
+def test_each_module_keeps_its_training_mode_also_after_an_error(translator):
     model = translator.model
     model.config.dropout = model.config.attention_dropout = 0.5
     expected = attention_maps(translator, SOURCE, TARGET)
+    model.set_attn_implementation("sdpa")
     model.train()
     model.model.encoder.eval()
     modes = [module.training for module in model.modules()]
     maps = attention_maps(translator, SOURCE, TARGET)
-    assert [module.training for module in model.modules()] == modes
     torch.testing.assert_close(maps.cross, expected.cross)
-
-
-def test_model_is_restored_after_an_error(translator):
-    model = translator.model
-    model.set_attn_implementation("sdpa")
-    model.train()
     with pytest.raises((IndexError, ValueError), match=r"1000000|index out of range"):
         attention_maps(translator, SOURCE, [10**6, 5])
-    assert model.training and model.config._attn_implementation == "sdpa"
+    assert [module.training for module in model.modules()] == modes
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_default_target_is_the_best_hypothesis(translator):
@@ -264,10 +232,6 @@ def test_language_model_predicts_all_tokens_but_the_first(tokenizer):
     merged = maps.merged()
     assert merged.inputs.tokens == TARGET.split()
     torch.testing.assert_close(merged.decoder.sum(-1), torch.ones(merged.decoder.shape[:-1]))
-    endless = copy.deepcopy(tokenizer)
-    endless.backend_tokenizer.post_processor = None
-    short = text_attention_maps(model, endless, TARGET, max_length=4)
-    assert short.target.tokens == tokens[1:4]
     with pytest.raises(ValueError, match="The text must have at least 2 tokens, got 1 in ''"):
         text_attention_maps(model, tokenizer, "")
 
@@ -307,17 +271,6 @@ def test_token_that_joins_the_word_before_it_belongs_to_that_word():
     assert tokens.word_of == [0, 1, 1, 1, 2, 2, None]
 
 
-def test_merged_maps_have_one_row_and_column_a_word(translator):
-    maps = attention_maps(translator, SOURCE, TARGET).merged()
-    assert maps.source.tokens == [*SOURCE.split(), "</s>"]
-    assert maps.target.tokens == [*TARGET.split(), "</s>"]
-    assert maps.inputs.tokens == ["<s>", *TARGET.split()]
-    for kind in maps.kinds:
-        view = maps.view(kind)
-        assert view.weights.shape[2:] == (len(view.rows), len(view.columns))
-        torch.testing.assert_close(view.weights.sum(-1), torch.ones(view.weights.shape[:-1]))
-
-
 def test_invisible_characters_become_code_points():
     assert visible("a\x07b\u202e\n\u2028") == "aU+0007bU+202EU+000AU+2028"
     assert visible("👩\u200d👧 漢 שלום é") == "👩\u200d👧 漢 שלום é"
@@ -331,19 +284,12 @@ def test_character_without_a_glyph_becomes_a_code_point():
     assert labels_for("a.svg", ["漢"])[0] == ["漢"]
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_hostile_tokens_are_drawn_without_a_warning(hostile_maps, tmp_path, ending):
-    path = tmp_path / f"map.{ending}"
-    for draw in (
-        lambda: draw_heat_map(hostile_maps.view(), AttentionChoice(1, 2), path),
-        lambda: draw_layers(hostile_maps.merged().view("decoder"), path),
-        lambda: draw_head_grid(hostile_maps.view("encoder"), path),
-    ):
-        draw()
-        if ending == "svg":
-            continue
+def test_hostile_tokens_are_drawn_without_a_warning(hostile_maps, tmp_path):
+    draw_heat_map(hostile_maps.view(), AttentionChoice(1, 2), tmp_path / "map.png")
+    draw_layers(hostile_maps.merged().view("decoder"), tmp_path / "layers.png")
+    draw_head_grid(hostile_maps.view("encoder"), tmp_path / "grid.svg")
+    for path in tmp_path.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
-        path.unlink()
 
 
 def test_svg_contains_the_tokens_as_text(hostile_maps, tmp_path):
@@ -360,7 +306,7 @@ def test_svg_contains_the_tokens_as_text(hostile_maps, tmp_path):
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
-def test_long_words_are_cut_and_titles_have_room(tmp_path):
+def test_long_words_are_cut(tmp_path):
     address = f"https://example.com/{'page/' * 9}"
     tokens = Tokens([address, "b"], [None, None], [])
     maps = AttentionMaps(source=tokens, encoder=torch.rand(3, 2, 2, 2))  # two rows of 0.16 inch
@@ -368,28 +314,11 @@ def test_long_words_are_cut_and_titles_have_room(tmp_path):
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count(f"{address[:29]}…") == 2 + 3  # below two maps, and beside three
-    short = replace(maps, source=replace(tokens, tokens=["a", "b"]))
-    draw_head_grid(short.view(), tmp_path / "map.png")
-    with Image.open(tmp_path / "map.png") as image:
-        assert image.height > 3 * 1.2 * DOTS_PER_INCH  # room for titles beside the rows
 
 
 def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.png or \.svg, got '.*map\.pdf'"):
         draw_layers(hostile_maps.view(), tmp_path / "map.pdf")
-    assert check_ending("a.SVG") == ".svg"
-    with pytest.raises(OSError, match="missing"):
-        draw_layers(hostile_maps.view(), tmp_path / "missing" / "map.png")
-
-
-@pytest.mark.long
-def test_only_some_of_hundreds_of_tokens_are_labelled(tmp_path):
-    """matplotlib would take minutes to lay out all labels."""
-    tokens = Tokens([f"t{number}" for number in range(201)], [None] * 201, [])
-    maps = AttentionMaps(source=tokens, encoder=torch.rand(1, 1, 201, 201))
-    draw_layers(maps.view(), tmp_path / "long.svg")
-    drawn = (tmp_path / "long.svg").read_text()
-    assert [drawn.count(f">t{number}<") for number in (0, 3, 198, 200)] == [2, 2, 2, 0]
 
 
 def test_very_large_picture_gets_a_lower_resolution(tmp_path):
@@ -415,9 +344,8 @@ def test_alignment_matrix_frames_the_links(translator, tmp_path):
     svg = path.read_text()
     assert "sure link" in svg and "possible link" in svg
     # Two possible links and the legend's sample are dashed.
-    assert (
-        len(re.findall(r"stroke-dasharray: [^;]*; stroke-dashoffset: 0; stroke: #ff7f0e", svg)) == 3
-    )
+    dashed = re.findall(r"stroke-dasharray: [^;]*; stroke-dashoffset: 0; stroke: #ff7f0e", svg)
+    assert len(dashed) == 3
     assert len(re.findall(r"stroke: #ff7f0e", svg)) == len(pair.possible) + 2
     cut = GoldPair("", "", ((), ()), frozenset({(9, 0)}), frozenset({(9, 0)}))
     draw_alignment_matrix(maps, AttentionChoice(), cut, tmp_path / "matrix.png")
@@ -499,8 +427,8 @@ def test_page_shows_tokens_as_plain_text(page, hostile_maps):
     shown = [visible(token) for token in hostile_maps.source.tokens]
     assert page.locator("#columns span").all_text_contents() == shown
     assert page.locator("#column-strip button").all_text_contents() == shown
-    hover(page, 0, 4)
-    assert r"$\frac{1}{2}$" in page.locator("#shown").text_content()
+    hover(page, 0, HOSTILE.index(r"$\badcmd$"))
+    assert r"$\badcmd$" in page.locator("#shown").text_content()
 
 
 def test_page_shows_all_weights_of_a_token(page, hostile_maps):
@@ -558,17 +486,6 @@ def test_script_draws_attention_of_other_models(run, tokenizer, tmp_path, cls):
     options = ("--model", tmp_path, "--text", "The dog.", "--output", tmp_path / "a.svg")
     code, out, err = run("show_attention.py", *options)
     assert (code, out) == (0, f"The dog.: {tmp_path / 'a.svg'}\n"), err
-
-
-def test_the_command_names_the_flag_to_change(run, model_folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = ("show_attention.py", "--model", model_folder, "--text", "The dog.")
-    for flags, message in (
-        (("--output", "a.pdf"), "must end in .png or .svg or .html"),
-        (("--attention", "9"), "layer must be in [0, 3), got 9"),
-    ):
-        code, _, err = run(*options, *flags)
-        assert code == 1 and message in err.splitlines()[-1]
 
 
 def test_changed_target_token_affects_later_rows_only(translator):

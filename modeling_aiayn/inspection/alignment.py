@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +31,8 @@ def links_of(
         source_words: The word of each source token; None: no word.
         target_words: The word of each target token; None: no word.
     """
-    best_tokens = attention.argmax(-1).tolist()
-    links = (
-        (source_words[token], target)
-        for token, target in zip(best_tokens, target_words, strict=True)
-    )
+    best_words = [source_words[token] for token in attention.argmax(-1).tolist()]
+    links = zip(best_words, target_words, strict=True)
     return frozenset(
         (source, target) for source, target in links if source is not None and target is not None
     )
@@ -50,16 +48,18 @@ def maps_with_words(
 
     Without words of the target, its words are separated by spaces. Words must be in their sentence.
     """
+
+    def assigned(tokens: Tokens, tokenizer: Any, text: str, words: Sequence[str]) -> Tokens:
+        word_of = words_of_tokens(tokenizer, text, words, len(tokens))
+        return Tokens(tokens.tokens, word_of, list(words))
+
     source = translator.source_text(source)
     maps = attention_maps(translator, source, target)
-    of_source = words_of_tokens(translator.source_tokenizer, source, words[0], len(maps.source))
-    source_tokens = Tokens(maps.source.tokens, of_source, list(words[0]))
+    source_tokens = assigned(maps.source, translator.source_tokenizer, source, words[0])
     target_tokens = maps.target
     if words[1] is not None and isinstance(target, str):
-        of_target = words_of_tokens(
-            translator.target_tokenizer, clean_text(target), words[1], len(maps.target)
-        )
-        target_tokens = Tokens(maps.target.tokens, of_target, list(words[1]))
+        text = clean_text(target)
+        target_tokens = assigned(maps.target, translator.target_tokenizer, text, words[1])
     inputs = target_tokens.shifted_right(maps.inputs.tokens[0])
     return dataclasses.replace(maps, source=source_tokens, target=target_tokens, inputs=inputs)
 
@@ -87,13 +87,7 @@ def align(
 
 
 def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Translation], str]:
-    """Return a function that writes a translation's links in Pharaoh format.
-
-    An empty translation has no links.
-
-    Raises:
-        ValueError: The model has no such layer or head, or its engine returns no attention.
-    """
+    """Return a function that writes a translation's links in Pharaoh format."""
     config = translator.model.config
     choice.check(config.decoder_layers, config.decoder_attention_heads)
 
@@ -149,7 +143,7 @@ def count_links(
 
 
 def _padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns ids and their mask, [N, S] both."""
+    """Return ids and their mask, [N, S] both."""
     rows = [torch.tensor(sequence) for sequence in sequences]
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return pad_sequence(rows, batch_first=True).to(device), mask.to(device)

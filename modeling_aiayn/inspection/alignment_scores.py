@@ -15,11 +15,7 @@ from .attention_weights import AttentionChoice
 
 @dataclass(frozen=True)
 class GoldPair:
-    """A sentence pair with the links that it should have.
-
-    An alignment must contain the sure links. It may contain the possible links, which include the
-    sure ones.
-    """
+    """A sentence pair with the links that it must have, and those that it may have."""
 
     source: str
     target: str
@@ -29,10 +25,7 @@ class GoldPair:
 
 
 def embedded_gold(size: int, split: str = "test", is_reversed: bool = False) -> list[GoldPair]:
-    """Generate pairs of a split of the embedded grammar; all of their links are sure.
-
-    They are from English to German, or reversed.
-    """
+    """Generate pairs of the embedded grammar, English to German or reversed, with sure links."""
     gold = []
     for pair in generate_pairs(split, size):
         links = frozenset(pair.alignment)
@@ -53,10 +46,6 @@ def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) ->
         gold: A file with one line of links for each pair: s-t for a sure link and spt for a
             possible one, words counted from 0.
         is_reversed: Whether the target's word comes first in a link.
-
-    Raises:
-        OSError: A file cannot be read.
-        ValueError: The files differ in length, or a link is invalid.
     """
     pairs = []
     files = (read_lines(path) for path in (source, target, gold))

@@ -8,8 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..saved.whole_files import write_file
 from .attention_weights import AttentionMaps
 from .pictures import visible
@@ -22,11 +20,7 @@ ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 
 
 def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
-    """Write the page of `attention_page`.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the page of `attention_page`."""
     write_file(Path(path), attention_page(maps))
 
 
@@ -37,8 +31,8 @@ def attention_page(maps: AttentionMaps) -> str:
     and shown as text only.
     """
     template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    page = template.replace("{{POLICY}}", _policy(template))
-    return page.replace("{{DATA}}", _as_json(page_data(maps)))
+    data = json.dumps(page_data(maps), ensure_ascii=True).translate(ESCAPES)
+    return template.replace("{{POLICY}}", _policy(template)).replace("{{DATA}}", data)
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
@@ -61,6 +55,7 @@ def page_data(maps: AttentionMaps) -> dict[str, Any]:
 def _kind_data(maps: AttentionMaps, kind: str) -> dict[str, Any]:
     view = maps.view(kind)
     layers, heads = view.weights.shape[:2]
+    units = (view.weights.double() * UNIT).round().clamp(0, UNIT).numpy().astype("<u2")
     return {
         "kind": kind,
         "layers": layers,
@@ -69,30 +64,15 @@ def _kind_data(maps: AttentionMaps, kind: str) -> dict[str, Any]:
         "columns": [visible(name) for name in view.columns],
         "rowTitle": view.row_title,
         "columnTitle": view.column_title,
-        "weights": _packed(view.weights),
+        "weights": base64.b64encode(units.tobytes()).decode("ascii"),
     }
-
-
-def _packed(weights: Tensor) -> str:
-    units = (weights.double() * UNIT).round().clamp(0, UNIT).numpy().astype("<u2")
-    return base64.b64encode(units.tobytes()).decode("ascii")
-
-
-def _as_json(data: dict[str, Any]) -> str:
-    """Write JSON that cannot end its HTML element or a line of a script."""
-    return json.dumps(data, ensure_ascii=True).translate(ESCAPES)
 
 
 def _policy(template: str) -> str:
     """Write a content security policy that allows the page's own script and style only."""
-    sources = " ".join(
-        f"{directive} '{_content_hash(template, element)}';"
-        for directive, element in (("script-src", "script"), ("style-src", "style"))
-    )
-    return f"default-src 'none'; {sources} base-uri 'none'; form-action 'none'"
-
-
-def _content_hash(template: str, element: str) -> str:
-    (content,) = re.findall(rf"<{element}>(.*?)</{element}>", template, re.DOTALL)
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+    sources = ""
+    for element in ("script", "style"):
+        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", template, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
+        sources += f"{element}-src 'sha256-{digest}'; "
+    return f"default-src 'none'; {sources}base-uri 'none'; form-action 'none'"

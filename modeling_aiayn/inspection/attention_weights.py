@@ -19,7 +19,13 @@ from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("encoder", "decoder", "cross")
+# The texts of the rows and columns of each kind of attention, and their titles.
+LAYOUTS = {
+    "encoder": ("source", "source", "source", "source attended to"),
+    "decoder": ("target", "inputs", "target predicted", "target attended to"),
+    "cross": ("target", "source", "target predicted", "source attended to"),
+}
+KINDS = tuple(LAYOUTS)
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,7 @@ class AttentionChoice:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse "mean", a layer such as "2", or a layer and a head such as "2,0".
-
-        Raises:
-            ValueError: The text has another form.
-        """
+        """Parse "mean", a layer such as "2", or a layer and a head such as "2,0"."""
         match = re.fullmatch(r"mean|(\d+)(?:,(\d+))?", text)
         if match is None:
             raise ValueError(f"An attention must be mean, LAYER or LAYER,HEAD, got {text!r}.")
@@ -73,13 +75,7 @@ class AttentionChoice:
 
 @dataclass(frozen=True)
 class AttentionView:
-    """One kind of attention with the labels of its rows and columns.
-
-    Args:
-        weights: Weights, [layers, H, T, S]; each row sums to 1.
-        rows: Labels of the T rows, one for each query.
-        columns: Labels of the S columns, one for each key.
-    """
+    """One kind of attention, [layers, H, T, S], with labels of its queries and of its keys."""
 
     weights: Tensor
     rows: list[str]
@@ -118,46 +114,27 @@ class AttentionMaps:
         return [kind for kind in KINDS if getattr(self, kind) is not None]
 
     def view(self, kind: str | None = None) -> AttentionView:
-        """Return one kind of attention with its labels.
-
-        Args:
-            kind: "encoder", "decoder" or "cross". None: "cross" if the model has it, else its only
-                kind.
-
-        Raises:
-            ValueError: The model has no such attention.
-        """
+        """Return one kind of attention; None is "cross" if the model has it, else its only kind."""
         kind = kind or self.kinds[-1]
         if kind not in self.kinds:
             raise ValueError(
                 f"kind must be {' or '.join(self.kinds)} for this model, got {kind!r}."
             )
-        rows, row_title = self.target, "target predicted"
-        columns, column_title = self.source, "source attended to"
-        if kind == "encoder":
-            rows, row_title = self.source, "source"
-        elif kind == "decoder":
-            columns, column_title = self.inputs, "target attended to"
-        weights = getattr(self, kind)
-        return AttentionView(weights, rows.tokens, columns.tokens, row_title, column_title)
+        rows, columns, *titles = LAYOUTS[kind]
+        labels = (getattr(self, text).tokens for text in (rows, columns))
+        return AttentionView(getattr(self, kind), *labels, *titles)
 
     def merged(self) -> "AttentionMaps":
         """Return attention between words instead of sub-words; each row still sums to 1.
 
         Tokens outside words, such as `</s>`, stay as they are.
         """
-
-        def merge(weights: Tensor | None, rows: Tokens, columns: Tokens) -> Tensor | None:
-            return None if weights is None else merge_words(weights, rows, columns)
-
-        return AttentionMaps(
-            source=self.source.merged(),
-            target=self.target.merged(),
-            inputs=self.inputs.merged(),
-            encoder=merge(self.encoder, self.source, self.source),
-            decoder=merge(self.decoder, self.target, self.inputs),
-            cross=merge(self.cross, self.target, self.source),
-        )
+        fields: dict[str, Any] = {}
+        for kind in self.kinds:
+            rows, columns = (getattr(self, text) for text in LAYOUTS[kind][:2])
+            fields[kind] = merge_words(getattr(self, kind), rows, columns)
+        source, target, inputs = self.source.merged(), self.target.merged(), self.inputs.merged()
+        return AttentionMaps(source, target, inputs, **fields)
 
 
 @contextmanager
@@ -176,13 +153,6 @@ def showing_weights(model: PreTrainedModel) -> Iterator[None]:
 def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:
     """Stack the weights of one text, [1, H, T, S] per layer, to [layers, H, T, S] in float32."""
     return torch.cat(list(weights)).float().cpu() if weights else None
-
-
-def _best_ids(translator: Translator, source: str, search_options: dict[str, Any]) -> list[int]:
-    """The ids of the best hypothesis. They are kept: its text could be split into other tokens."""
-    best = next(translator.stream([source], translator.search_options(**search_options)))[0]
-    # The translation of an empty source has no tokens.
-    return list(best.token_ids) or [translator.target_tokenizer.eos_token_id]
 
 
 @torch.no_grad()
@@ -206,9 +176,10 @@ def attention_maps(
     model = translator.model
     source_ids = translator.encode(source)
     if target is None:
-        target_ids = _best_ids(translator, source, search_options)
-    else:
-        target_ids = translator.encode_target(target) if isinstance(target, str) else list(target)
+        (best, *_) = next(translator.stream([source], translator.search_options(**search_options)))
+        # The ids, because the text could be split into others. An empty source's best has none.
+        target = best.token_ids or [translator.target_tokenizer.eos_token_id]
+    target_ids = translator.encode_target(target) if isinstance(target, str) else list(target)
     labels = torch.tensor([target_ids], device=model.device)  # [1, T]
     start, pad = model.config.decoder_start_token_id, model.config.pad_token_id
     with showing_weights(model):

@@ -21,33 +21,18 @@ SMALL_CELL_SIZE = 0.16
 
 
 def draw_heat_map(view: AttentionView, choice: AttentionChoice, path: str | Path) -> None:
-    """Draw one head, or one mean, as a PNG or SVG.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The model has no such layer or head, or the path has another ending.
-    """
+    """Draw one head, or one mean, as a PNG or SVG."""
     write_figure(_heat_maps(view, [[choice]], CELL_SIZE, path), path)
 
 
 def draw_layers(view: AttentionView, path: str | Path) -> None:
-    """Draw one map for each layer, the mean of its heads, as a PNG or SVG.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The path has another ending.
-    """
+    """Draw one map for each layer, the mean of its heads, as a PNG or SVG."""
     choices = [AttentionChoice(layer) for layer in range(view.weights.size(0))]
     write_figure(_heat_maps(view, [choices], CELL_SIZE, path), path)
 
 
 def draw_head_grid(view: AttentionView, path: str | Path) -> None:
-    """Draw every head, one row of maps for each layer, as a PNG or SVG.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The path has another ending.
-    """
+    """Draw every head, one row of maps for each layer, as a PNG or SVG."""
     layers, heads = view.weights.shape[:2]
     grid = [[AttentionChoice(layer, head) for head in range(heads)] for layer in range(layers)]
     write_figure(_heat_maps(view, grid, SMALL_CELL_SIZE, path), path)
@@ -56,19 +41,9 @@ def draw_head_grid(view: AttentionView, path: str | Path) -> None:
 def draw_alignment_matrix(
     maps: AttentionMaps, choice: AttentionChoice, pair: GoldPair, path: str | Path
 ) -> None:
-    """Draw cross-attention as a PNG or SVG, and frame the links that it should have.
+    """Draw cross-attention between words as a PNG or SVG, and frame the links that it should have.
 
     Sure links have solid frames, and possible ones have dashed frames.
-
-    Args:
-        maps: Attention between the pair's words: `maps_with_words`, merged.
-        choice: The layer and head to draw.
-        pair: The sentence pair.
-        path: The file to write.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The model has no such layer or head, or the path has another ending.
     """
     figure = _heat_maps(maps.view("cross"), [[choice]], CELL_SIZE, path)
     axes = figure.axes[0]
@@ -81,17 +56,13 @@ def draw_alignment_matrix(
 
 def _frame_links(axes: Axes, maps: AttentionMaps, links: Links, name: str, line: Any) -> None:
     """Frame the cells of links; links to words that truncation removed are skipped."""
-    columns, rows = (
-        {word: place for place, word in enumerate(side.word_of) if word is not None}
-        for side in (maps.source, maps.target)
-    )
-    label: str | None = name
+    columns, rows = maps.source.word_of, maps.target.word_of
+    style: dict[str, Any] = {"edgecolor": "C1", "linewidth": 1.8, "linestyle": line, "label": name}
     for source, target in sorted(links):
         if source in columns and target in rows:
-            corner = (columns[source] - 0.42, rows[target] - 0.42)
-            style: dict[str, Any] = {"edgecolor": "C1", "linewidth": 1.8, "linestyle": line}
-            axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, label=label, **style))
-            label = None
+            corner = (columns.index(source) - 0.42, rows.index(target) - 0.42)
+            axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, **style))
+            style["label"] = None
 
 
 def _heat_maps(
@@ -117,15 +88,11 @@ def _heat_maps(
         layout="constrained",
     )
     grid = figure.subplots(len(choices), len(choices[0]), squeeze=False, sharex=True, sharey=True)
-    panels = [
-        (axes, str(choice), choice.of(view.weights))
-        for axes_row, choice_row in zip(grid, choices, strict=True)
-        for axes, choice in zip(axes_row, choice_row, strict=True)
-    ]
-    highest = max(float(weights.max()) for _, _, weights in panels)
-    for axes, title, weights in panels:
+    shown = {choice: choice.of(view.weights) for row in choices for choice in row}
+    highest = max(float(weights.max()) for weights in shown.values())
+    for axes, (choice, weights) in zip(grid.flat, shown.items(), strict=True):
         image = axes.imshow(weights.numpy(), vmin=0, vmax=highest, cmap=COLOURS)
-        axes.set_title(title, fontsize=min(10.0, font_size + 1))
+        axes.set_title(str(choice), fontsize=min(10.0, font_size + 1))
         axes.tick_params(length=0)
     for axes in grid[-1]:
         label_axis(axes.xaxis, columns, families, font_size)

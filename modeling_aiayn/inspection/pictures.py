@@ -1,7 +1,4 @@
-"""Pictures as PNG or SVG files, with labels of any text.
-
-No label is read as a formula, and no character of a label is invisible or drawn as an empty box.
-"""
+"""Pictures as PNG or SVG files, with labels of any text."""
 
 import math
 import unicodedata
@@ -9,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axis import Axis, XAxis
@@ -61,9 +59,8 @@ def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> 
 def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Prepare labels of a picture, and choose the font families to draw them with.
 
-    Long labels are cut: a web address would take more room than the picture. An SVG keeps the text,
-    and its viewer chooses the fonts. A PNG uses this machine's fonts, and the code point of a
-    character that no font has.
+    Long labels are cut. The viewer of an SVG chooses the fonts. A PNG uses this machine's fonts,
+    and the code point of a character that no font has.
     """
     shown = [
         visible(text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…") for text in texts
@@ -102,36 +99,22 @@ def label_axis(
 
 
 def write_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG or SVG; the same figure always gives the same file.
-
-    Raises:
-        OSError: The file cannot be written.
-        ValueError: The path has another ending.
-    """
+    """Write a figure as PNG or SVG; the same figure always gives the same file."""
     ending = check_ending(path)
     width, height = figure.get_size_inches()
-    dots = min(
-        DOTS_PER_INCH,
-        MAX_PIXELS_OF_SIDE / max(width, height),
-        math.sqrt(MAX_PIXELS / (width * height)),
-    )
+    side, area = MAX_PIXELS_OF_SIDE / max(width, height), MAX_PIXELS / (width * height)
+    dots = min(DOTS_PER_INCH, side, math.sqrt(area))
     with (
         new_file(path) as unfinished,
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "modeling_aiayn"}),
         warnings.catch_warnings(),
     ):
+        options: dict[str, Any] = {"dpi": dots, "bbox_inches": "tight", "pad_inches": 0.1}
         if ending == ".svg":
+            options["metadata"] = {"Date": None}
             # The viewer draws the text, so a missing glyph here does not matter.
             warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
-        metadata = {"Date": None} if ending == ".svg" else None
-        figure.savefig(
-            unfinished,
-            dpi=dots,
-            format=ending[1:],
-            metadata=metadata,
-            bbox_inches="tight",
-            pad_inches=0.1,
-        )
+        figure.savefig(unfinished, format=ending[1:], **options)
 
 
 def code_point(character: str) -> str:
@@ -140,17 +123,13 @@ def code_point(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace invisible characters by their code points, and a text of spaces by open boxes.
-
-    Invisible are control and format characters, line breaks, surrogates and unassigned code
-    points. XML does not allow most of them.
-    """
-    if text and all(unicodedata.category(character) == "Zs" for character in text):
+    """Replace invisible characters by their code points, and a text of spaces by open boxes."""
+    categories = [unicodedata.category(character) for character in text]
+    if set(categories) == {"Zs"}:
         return OPEN_BOX * len(text)
+    # Control, format, unassigned and similar characters, and line breaks.
+    is_hidden = [category[0] == "C" or category in ("Zl", "Zp") for category in categories]
     return "".join(
-        code_point(character)
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        and character not in JOINERS
-        else character
-        for character in text
+        code_point(character) if hidden and character not in JOINERS else character
+        for character, hidden in zip(text, is_hidden, strict=True)
     )

@@ -75,8 +75,6 @@ def _draw_products(axes: Axes, d_model: int, num_positions: int, base: float) ->
     distances = torch.arange(-num_positions + 1, num_positions)
     axes.plot(distances.numpy(), products_by_distance(d_model, distances, base).numpy())
     axes.set(
-        title="Dot product of two positions",
-        xlabel="distance, positions",
-        ylabel="dot product",
+        title="Dot product of two positions", xlabel="distance, positions", ylabel="dot product"
     )
     axes.grid(alpha=0.3)

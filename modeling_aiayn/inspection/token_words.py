@@ -14,16 +14,10 @@ from ..tokenization import decode_lines
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a text and its words.
-
-    Args:
-        tokens: S tokens, as the vocabulary spells them.
-        word_of: The index of each token's word; None for a token outside words, such as `</s>`.
-        words: The words.
-    """
+    """The tokens of a text, as the vocabulary spells them, and its words."""
 
     tokens: list[str]
-    word_of: list[int | None]
+    word_of: list[int | None]  # None for a token outside words, such as `</s>`
     words: list[str]
 
     def __len__(self) -> int:
@@ -39,10 +33,7 @@ class Tokens:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The token indices of each word, in the order of the text.
-
-        A token outside words is a group of its own. A word without tokens has no group.
-        """
+        """The token indices of each word; a token outside words is a group of its own."""
         groups: dict[tuple[int | None, int], list[int]] = {}
         for index, word in enumerate(self.word_of):
             groups.setdefault((word, index if word is None else 0), []).append(index)
@@ -51,30 +42,25 @@ class Tokens:
     @property
     def membership(self) -> Tensor:
         """A matrix with 1 where a token is in a group, [groups, S]."""
-        groups = self.groups
-        matrix = torch.zeros(len(groups), len(self.tokens))
-        for row, group in enumerate(groups):
+        matrix = torch.zeros(len(self.groups), len(self.tokens))
+        for row, group in enumerate(self.groups):
             matrix[row, group] = 1.0
         return matrix
 
     def merged(self) -> "Tokens":
         """Return the same text with one token for each word."""
-        names, numbers = [], []
-        for first, *_ in self.groups:
-            word = self.word_of[first]
-            names.append(self.tokens[first] if word is None else self.words[word])
-            numbers.append(word)
-        return Tokens(names, numbers, self.words)
+        firsts = [(self.tokens[first], self.word_of[first]) for first, *_ in self.groups]
+        names = [token if word is None else self.words[word] for token, word in firsts]
+        return Tokens(names, [word for _, word in firsts], self.words)
 
 
 NO_TOKENS = Tokens([], [], [])
 
 
 def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
-    """Merge attention between tokens to attention between words.
+    """Merge attention between tokens, [..., T, S], to attention between words.
 
-    Weights, [..., T, S], become [..., groups of rows, groups of columns]. The columns of a word are
-    added and its rows averaged, so each row still sums to 1.
+    The columns of a word are added and its rows averaged, so each row still sums to 1.
     """
     averaging = rows.membership / rows.membership.sum(-1, keepdim=True)
     return averaging @ weights @ columns.membership.T
@@ -112,9 +98,8 @@ def words_of_tokens(
 ) -> list[int | None]:
     """Find the index of each token's word; None for `</s>` and for tokens outside the words.
 
-    A token that is only a space belongs to the next word, as in `tokens_of_ids`. Slow tokenizers,
-    as imported models have, give no offsets: decoded tokens are compared with the text, and a token
-    that is only a space has no word.
+    A token that is only a space belongs to the next word, as in `tokens_of_ids`. With a slow
+    tokenizer, as imported models have, it has no word.
 
     Args:
         tokenizer: Any tokenizer.
@@ -136,10 +121,8 @@ def words_of_tokens(
             )
         start, position = match.span()
         word_at[start:position] = [number] * (position - start)
-    if tokenizer.is_fast:
-        places = _places_by_offsets(tokenizer, text, limit)
-    else:
-        places = _places_by_decoding(tokenizer, text, limit)
+    find_places = _places_by_offsets if tokenizer.is_fast else _places_by_decoding
+    places = find_places(tokenizer, text, limit)
     numbers = [None if place is None else word_at[place] for place in places]
     for index in reversed(range(len(places) - 1)):
         place = places[index]

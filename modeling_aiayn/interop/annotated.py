@@ -10,9 +10,9 @@ from transformers.hf_argparser import HfArg
 from ..data.lines import read_lines
 from .foreign_model import ASSUMED_FIELDS, ConfigOptions, ForeignModel, read_foreign
 from .layout import shared_position_table
-from .pickled import dtype_of, read_state_dict
+from .pickled import read_state_dict
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
-from .weight_names import NameTable, sizes_of
+from .weight_names import NameTable
 
 ANNOTATED_NAMES = NameTable(
     outside={
@@ -32,12 +32,7 @@ ANNOTATED_NAMES = NameTable(
     left_out={r"(src|tgt)_embed\.1\.pe": "sinusoids are computed"},
 )
 # Its vocabulary begins with <s>, </s>, <blank> and <unk>.
-ANNOTATED_SPECIAL_IDS = {
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-    "decoder_start_token_id": 0,
-}
+ANNOTATED_SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 # It adds 1e-6 to the standard deviation. Our epsilon is added to the variance: its square.
 ANNOTATED_LAYER_NORM_EPS = 1e-12
 
@@ -76,8 +71,8 @@ def read_annotated(
         ANNOTATED_NAMES,
         tensors,
         {
-            **sizes_of(ANNOTATED_NAMES, tensors),
             **ANNOTATED_SPECIAL_IDS,
+            "decoder_start_token_id": 0,
             "norm_first": True,
             "attention_bias": True,
             "lm_head_bias": True,
@@ -86,7 +81,6 @@ def read_annotated(
         },
         shared_position_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe"),
         has_sample_deviation=True,
-        dtype=dtype_of(tensors),
         assumed_fields=ASSUMED_FIELDS,
     )
     if options.source_dictionary is None:

@@ -18,11 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
 from ..saved.whole_files import check_unused, new_folder
-from ..tokenization import (
-    SOURCE_TOKENIZER_FOLDER,
-    TARGET_TOKENIZER_FOLDER,
-    vocabulary_sha256,
-)
+from ..tokenization import SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER, vocabulary_sha256
 from ..translation import Translator
 from ..translation.ctranslate2_engine import POSITIONS_FIELD, VOCABULARIES_FIELD
 from ..translation.decoding_rules import DecodingRules
@@ -31,7 +27,6 @@ from .library_models import check_head_width, copy_to_export
 
 # Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.
 EXPORTED_POSITIONS = 2048
-QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int16")
 
 
 class AiaynLoader(BartLoader):
@@ -66,17 +61,13 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     Args:
         translator: The model and its tokenizers.
         folder: The folder to create. It must not exist, or be empty.
-        quantization: Type of the written weights, one of `QUANTIZATIONS`.
+        quantization: CTranslate2's name of the type of the written weights.
 
     Raises:
         ValueError: CTranslate2 cannot express the model, has no such quantization, or the
             translator is an ensemble.
         OSError: The folder is not empty, or cannot be written.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(
-            f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}."
-        )
     folder = Path(folder)
     check_unused(folder)
     spec = _filled_spec(translator)
@@ -92,11 +83,17 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
 
 def _filled_spec(translator: Translator) -> TransformerSpec:
     """Fill CTranslate2's model specification with the weights and the vocabularies."""
-    config, decoding = translator.model.config, translator.model.generation_config
+    config = translator.model.config
     check_exportable(config)
-    rules = DecodingRules.from_generation_config(decoding, translator.model.lm_head.out_features)
     model = copy_to_export(translator)  # CTranslate2 quantizes in place
-    _exclude_from_softmax(model.lm_head, rules)
+    rules = DecodingRules.from_generation_config(
+        model.generation_config, model.lm_head.out_features
+    )
+    if rules.excluded_from_softmax:
+        # CTranslate2 only skips these ids. A low bias makes softmax give them 0, as in our search.
+        if model.lm_head.bias is None:
+            model.lm_head.bias = nn.Parameter(torch.zeros(model.lm_head.out_features))
+        rules.exclude_from_softmax(model.lm_head.bias.data)
     spec = _empty_spec(config)
     loader = AiaynLoader()
     loader.set_encoder(spec.encoder, model.model.encoder)
@@ -118,15 +115,6 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     hashes = [vocabulary_sha256(source), vocabulary_sha256(target)]
     spec.config.add_attribute(VOCABULARIES_FIELD, hashes)
     return spec
-
-
-def _exclude_from_softmax(projection: nn.Linear, rules: DecodingRules) -> None:
-    """Lower the bias of excluded ids so that softmax gives them 0; CTranslate2 only skips them."""
-    if not rules.excluded_from_softmax:
-        return
-    if projection.bias is None:
-        projection.bias = nn.Parameter(torch.zeros(projection.out_features))
-    rules.exclude_from_softmax(projection.bias.data)
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:
@@ -154,18 +142,11 @@ def _vocabulary_list(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]
 
 @dataclass(frozen=True)
 class ParityReport:
-    """Agreement of two engines on the same texts.
-
-    Args:
-        texts: Number of texts.
-        identical: Number of texts with equal translations.
-        score_difference: Largest difference between the engines' scores of one translation, in
-            nats per token.
-    """
+    """Agreement of two engines on the same texts."""
 
     texts: int
     identical: int
-    score_difference: float
+    score_difference: float  # the largest one, in nats per token
 
     def __str__(self) -> str:
         share = 100 * self.identical / max(1, self.texts)
@@ -178,10 +159,7 @@ class ParityReport:
 def compare_engines(
     ours: Translator, theirs: Translator, texts: Sequence[str], options: SearchOptions
 ) -> ParityReport:
-    """Translate texts with both translators, and let both score the translations of `ours`.
-
-    Both need the same vocabulary, and at least one text must not be empty.
-    """
+    """Translate texts with both translators, and let both score the translations of `ours`."""
     texts = [text for text in texts if text.strip()]
     mine = [best.text for best, *_ in ours.stream(texts, options)]
     other = [best.text for best, *_ in theirs.stream(texts, options)]

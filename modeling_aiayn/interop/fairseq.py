@@ -1,6 +1,5 @@
 """Weights and dictionaries of fairseq's .pt files."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from transformers.hf_argparser import HfArg
 
 from ..saved.languages import set_languages
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
-from .layout import RECOGNISED_BY
-from .pickled import dtype_of, options_in, read_checkpoint_file
+from .layout import PAPER_BASE, RECOGNISED_BY, Sinusoids, interleaved_from_halves
+from .pickled import options_in, read_checkpoint_file
 from .vocabularies import (
     FAIRSEQ_SPECIALS,
     check_vocabulary_size,
@@ -50,25 +49,13 @@ FAIRSEQ_NAMES = NameTable(
         ),
     },
 )
-# A fairseq vocabulary begins with FAIRSEQ_SPECIALS; the decoder starts from </s>.
-FAIRSEQ_SPECIAL_IDS = {
-    "bos_token_id": 0,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
-SPECIAL_TOKENS = dict(
-    zip(("bos_token", "pad_token", "eos_token", "unk_token"), FAIRSEQ_SPECIALS, strict=True)
-)
-# The first token's position; fairseq gives smaller ones to padding.
-FIRST_POSITION = FAIRSEQ_SPECIAL_IDS["pad_token_id"] + 1
+# The first token's position: fairseq gives the id of padding, 1, to padding.
+FIRST_POSITION = 2
 # Options that our model does not have.
 UNSUPPORTED = (
     *("layernorm_embedding", "no_token_positional_embeddings", "adaptive_input"),
     *("no_cross_attention", "cross_self_attention", "adaptive_softmax_cutoff"),
 )
-# Options of the architecture that a checkpoint must have for each half, and our fields.
-NEEDED = {"layers": "layers", "attention_heads": "attention_heads", "ffn_embed_dim": "ffn_dim"}
 # Up to this version of the format a pre-norm half does not end in a norm.
 NORMLESS_VERSIONS = {"encoder": 1, "decoder": 2}
 
@@ -117,7 +104,9 @@ def read_fairseq(path: str | Path, options: FairseqOptions | None = None) -> For
         fields["max_position_embeddings"] = len(table) - FIRST_POSITION
         fields["position_offset"] = FIRST_POSITION
     else:
-        positions = fairseq_sinusoids(int(architecture["encoder_embed_dim"]))
+        width = architecture["encoder_embed_dim"]
+        base, order = PAPER_BASE ** (width / (width - 2)), interleaved_from_halves(width)
+        positions = Sinusoids(base, FIRST_POSITION, order, RECOGNISED_BY).table()
     has_tied_output = any(
         architecture.get(name)
         for name in ("share_all_embeddings", "share_decoder_input_output_embed")
@@ -126,9 +115,7 @@ def read_fairseq(path: str | Path, options: FairseqOptions | None = None) -> For
         # Older files store the tied matrix once.
         output = tensors["decoder.embed_tokens.weight"]
         tensors.setdefault("decoder.output_projection.weight", output)
-    foreign = read_foreign(
-        "fairseq", FAIRSEQ_NAMES, tensors, fields, positions, dtype=dtype_of(tensors)
-    )
+    foreign = read_foreign("fairseq", FAIRSEQ_NAMES, tensors, fields, positions)
     return _with_tokenizers(foreign, options or FairseqOptions())
 
 
@@ -142,20 +129,12 @@ def _with_tokenizers(foreign: ForeignModel, options: FairseqOptions) -> ForeignM
         tokens = read_fairseq_dictionary(path)
         check_vocabulary_size(f"{path} with fairseq's four special tokens", tokens, size)
         if options.bpe_codes is None:
-            tokenizers.append(tokenizer_of_pieces(tokens, SPECIAL_TOKENS))
+            tokenizers.append(tokenizer_of_pieces(tokens, FAIRSEQ_SPECIALS))
         else:
             tokenizers.append(moses_tokenizer(tokens, options.bpe_codes, language))
     if options.bpe_codes is not None:
         set_languages(tokenizers[0], *languages)
     return replace(foreign, source_tokenizer=tokenizers[0], target_tokenizer=tokenizers[1])
-
-
-def fairseq_sinusoids(d_model: int) -> Tensor:
-    """Compute fairseq's encodings from the first token on, [n, D]: sines, then cosines."""
-    half = d_model // 2
-    frequencies = torch.exp(torch.arange(half) * -(math.log(10000) / max(1, half - 1)))
-    angles = (torch.arange(RECOGNISED_BY) + FIRST_POSITION)[:, None] * frequencies
-    return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
 def check_architecture(options: Mapping[str, Any], path: str | Path) -> None:
@@ -174,21 +153,22 @@ def check_architecture(options: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    sizes = {
-        f"{half}_{ours}": options[f"{half}_{theirs}"]
-        for half in ("encoder", "decoder")
-        for theirs, ours in NEEDED.items()
-    }
+    fields: dict[str, Any] = {}
+    for half in ("encoder", "decoder"):
+        fields[f"{half}_layers"] = options[f"{half}_layers"]
+        fields[f"{half}_attention_heads"] = options[f"{half}_attention_heads"]
+        fields[f"{half}_ffn_dim"] = options[f"{half}_ffn_embed_dim"]
+    # The vocabulary begins with FAIRSEQ_SPECIALS; the decoder starts from </s>.
+    ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     is_pre_norm = options.get("encoder_normalize_before", False)
+    # Older files call it relu_dropout.
+    dropout = options.get("activation_dropout") or options.get("relu_dropout", 0.0)
     return {
-        **sizes,
-        **FAIRSEQ_SPECIAL_IDS,
+        **fields,
+        **ids,
         "dropout": options.get("dropout", 0.0),
         "attention_dropout": options.get("attention_dropout", 0.0),
-        # Older files call it relu_dropout.
-        "activation_dropout": (
-            options.get("activation_dropout") or options.get("relu_dropout", 0.0)
-        ),
+        "activation_dropout": dropout,
         "activation_function": options.get("activation_fn", "relu"),
         "norm_first": is_pre_norm,
         "final_norm": is_pre_norm and _has_final_norms(tensors),
@@ -200,8 +180,8 @@ def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 def _has_final_norms(tensors: Mapping[str, Tensor]) -> bool:
     """Tell whether the halves of a pre-norm model end in a norm, as in all but the oldest files."""
-    versions = {half: tensors.get(f"{half}.version", torch.ones(1)) for half in NORMLESS_VERSIONS}
     return all(
-        version.numel() > 0 and bool(version.max() > NORMLESS_VERSIONS[half])
-        for half, version in versions.items()
+        version.numel() > 0 and bool(version.max() > oldest)
+        for half, oldest in NORMLESS_VERSIONS.items()
+        for version in [tensors.get(f"{half}.version", torch.ones(1))]
     )

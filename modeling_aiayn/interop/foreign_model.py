@@ -11,10 +11,9 @@ from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import check_config_fields, parse_mapping
-from ..layers import sinusoidal_positions
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .layout import Sinusoids, fold_sample_deviation, recognise_sinusoids, reorder_residual
-from .weight_names import NameTable, TakenWeights, take_weights
+from .weight_names import NameTable, TakenWeights, sizes_of, take_weights
 
 # torch.nn.LayerNorm's default, which most systems keep.
 LAYER_NORM_EPS = 1e-5
@@ -35,11 +34,9 @@ class ForeignModel:
         config: The same model's configuration in our fields.
         taken: Its weights under our names, in the system's own layout.
         sinusoids: The layout of its sinusoids; None with learned positions.
-        positions: Its sinusoids from the first token's position on, [n, D]; None with learned
-            positions.
+        dtype: The type that its weights are stored in.
         has_sample_deviation: Whether its layer norms divide by the sample's standard deviation
             (n - 1) and not by the root of the variance.
-        dtype: The type that its weights are stored in.
         generation_config: Its decoding options. None: our defaults.
         source_tokenizer: Its source tokenizer, if there is one.
         target_tokenizer: Its target tokenizer, if that is a second one.
@@ -52,9 +49,8 @@ class ForeignModel:
     config: AiaynConfig
     taken: TakenWeights
     sinusoids: Sinusoids | None
-    positions: Tensor | None = field(default=None, repr=False)
+    dtype: torch.dtype
     has_sample_deviation: bool = False
-    dtype: torch.dtype = torch.float32
     generation_config: GenerationConfig | None = None
     source_tokenizer: PreTrainedTokenizerBase | None = None
     target_tokenizer: PreTrainedTokenizerBase | None = None
@@ -68,18 +64,9 @@ class ForeignModel:
         return self.config.vocab_size, self.config.decoder_vocab_size or self.config.vocab_size
 
     def position_encodings(self, half: str) -> Tensor:
-        """Return one half's encodings from the first token's position on, in the foreign layout.
-
-        They have the shape [n, D].
-        """
-        if self.sinusoids is not None and self.positions is not None:
-            # The checkpoint's table may be rounded; the formula is exact.
-            exact = sinusoidal_positions(
-                torch.arange(len(self.positions)) + self.sinusoids.offset,
-                self.config.d_model,
-                self.sinusoids.base,
-            )
-            return exact[:, self.sinusoids.order.argsort()]
+        """Return one half's encodings in the foreign layout, first token first, [n, D]."""
+        if self.sinusoids is not None:
+            return self.sinusoids.table()
         table = self.taken.weights[f"model.{half}.embed_positions.weight"]
         return table[self.config.position_offset :]
 
@@ -95,11 +82,7 @@ class ConfigOptions:
     )
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields. Those that the tensors determine have no effect.
-
-        Raises:
-            ValueError: There is no such field, or a number of heads is missing.
-        """
+        """Return the fields, once they are known and include both numbers of heads."""
         fields = mapping_in("config", self.config)
         check_config_fields(fields, "config")
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
@@ -123,15 +106,12 @@ def read_foreign(
 ) -> ForeignModel:
     """Build a foreign model from its tensors and the fields of its configuration.
 
-    Vocabulary sizes, tied matrices and the layout of positions are inferred from the tensors.
-    `positions` are its sinusoids from the first token's position on, [n, D]; None if its positions
-    are learned. `more` are other fields of `ForeignModel`.
-
-    Raises:
-        ValueError: A tensor is missing, has the wrong shape or belongs to no parameter, or the
-            positions are not sinusoids that our model can compute.
+    Vocabulary sizes, tied matrices, the layout of positions and, if not given, numbers of layers,
+    widths and the type of the weights are inferred from the tensors. `positions` are its sinusoids
+    from the first token's position on, [n, D]; None if its positions are learned. `more` are other
+    fields of `ForeignModel`.
     """
-    fields = {**fields, **_vocabulary_fields(table, tensors)}
+    fields = {**sizes_of(table, tensors), **fields, **_vocabulary_fields(table, tensors)}
     sinusoids = None
     if positions is None:
         fields["position_type"] = "learned"
@@ -145,9 +125,9 @@ def read_foreign(
             )
         fields |= {"position_base": sinusoids.base, "position_offset": sinusoids.offset}
     config = AiaynConfig(**fields)
-    return ForeignModel(
-        system, config, take_weights(table, tensors, config), sinusoids, positions, **more
-    )
+    taken = take_weights(table, tensors, config)
+    more.setdefault("dtype", max(tensors.values(), key=Tensor.numel).dtype)
+    return ForeignModel(system, config, taken, sinusoids, **more)
 
 
 def _vocabulary_fields(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

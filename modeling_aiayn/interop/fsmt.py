@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformers import FSMTForConditionalGeneration, FSMTTokenizer, PreTrainedTokenizerBase
+from transformers import FSMTForConditionalGeneration, FSMTTokenizer
 
 from ..saved.languages import set_languages
 from .foreign_model import ForeignModel
@@ -37,30 +37,28 @@ def read_fsmt(
         ValueError: A weight is missing, is not finite, or has another shape than the
             configuration says.
     """
-    given = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)
-    first_position = given.model.config.pad_token_id + 1
-    return read_peer("FSMT", FSMT_NAMES, given, first_position=first_position)
+    model, more = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)
+    first_position = model.config.pad_token_id + 1
+    return read_peer("FSMT", FSMT_NAMES, model, more, first_position=first_position)
 
 
 def fsmt_tokenizers(folder: Path) -> Tokenizers:
-    """Load FSMT's tokenizer once for each language: Moses, then byte-pair encoding.
-
-    The folder holds vocab-src.json, vocab-tgt.json and merges.txt. Needs the package sacremoses.
-    """
+    """Load FSMT's tokenizer once for each language. It needs the package sacremoses."""
     whole = load_if_present(FSMTTokenizer, folder, "vocab-src.json")
     if whole is None:
         return None, None
 
-    def for_language(language: str, vocabulary: str) -> PreTrainedTokenizerBase:
-        return FSMTTokenizer.from_pretrained(
+    languages = (whole.src_lang, whole.tgt_lang)
+    source, target = (
+        FSMTTokenizer.from_pretrained(
             folder,
             langs=[language, language],
-            src_vocab_file=str(folder / vocabulary),
-            tgt_vocab_file=str(folder / vocabulary),
+            src_vocab_file=str(folder / f"vocab-{side}.json"),
+            tgt_vocab_file=str(folder / f"vocab-{side}.json"),
             eos_token=whole.sep_token,
             local_files_only=True,
         )
-
-    source = for_language(whole.src_lang, "vocab-src.json")
-    set_languages(source, whole.src_lang, whole.tgt_lang)
-    return source, for_language(whole.tgt_lang, "vocab-tgt.json")
+        for language, side in zip(languages, ("src", "tgt"), strict=True)
+    )
+    set_languages(source, *languages)
+    return source, target

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import ModelCardData
+from transformers import PreTrainedModel
 
-from ..saved.languages import Languages, saved_languages
+from ..saved.languages import saved_languages
 from ..saved.whole_files import check_unused, new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .foreign_model import ForeignModel, convert
@@ -71,17 +72,15 @@ def import_model(
     folder = Path(folder)
     check_unused(folder)
     model = convert(foreign)
-    reference = foreign.peer or ReferenceModel(foreign)
-    name = "the same tensors in torch.nn's Transformer layers"
+    reference: PreTrainedModel = ReferenceModel(foreign)
+    name, precision = "the same tensors in torch.nn's Transformer layers", torch.float64
     if foreign.peer is not None:
-        name = f"transformers' {type(foreign.peer).__name__}"
+        reference, precision = foreign.peer, torch.float32  # FSMT cannot compute in float64
+        name = f"transformers' {type(reference).__name__}"
     positions = len(foreign.position_encodings("encoder"))
-    dtype_of_comparison = torch.float64 if foreign.peer is None else torch.float32
-    report = compare_models(
-        model, reference, name, sources, show_progress, positions, dtype_of_comparison
-    )
-    values = (f"{name}={getattr(foreign.config, name)!r}" for name in foreign.assumed_fields)
-    assumed = ", ".join(values)
+    report = compare_models(model, reference, name, sources, show_progress, positions, precision)
+    fields = foreign.assumed_fields
+    assumed = ", ".join(f"{field}={getattr(foreign.config, field)!r}" for field in fields)
     proof = None if examples is None else examples.check(model, assumed)
     report = replace(report, assumed=assumed, examples=proof)
     report.check()
@@ -91,22 +90,16 @@ def import_model(
             foreign.source_tokenizer.save_pretrained(unfinished)
         if foreign.target_tokenizer is not None:
             foreign.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
-        languages = saved_languages(unfinished)
-        card = imported_model_card(foreign, folder.name, report, license, languages)
-        (unfinished / "README.md").write_text(card, "utf-8")
+        write_imported_card(foreign, unfinished, report, license)
     return report
 
 
-def imported_model_card(
-    foreign: ForeignModel,
-    title: str,
-    report: ImportReport,
-    license: str,
-    languages: Languages | None,
-) -> str:
-    """Return the imported model's card, with the comparison, as Markdown."""
+def write_imported_card(
+    foreign: ForeignModel, folder: Path, report: ImportReport, license: str
+) -> None:
+    """Write the imported model's card, with the comparison, into its folder."""
     metadata = ModelCardData(
-        language=None if languages is None else list(languages),
+        language=list(saved_languages(folder) or ()) or None,
         base_model=foreign.repo_id,
         license=license,
         library_name="transformers",
@@ -115,8 +108,8 @@ def imported_model_card(
     )
     left_out = [f"`{name}` ({why})" for name, why in foreign.taken.left_out.items()]
     tokenizer = foreign.source_tokenizer
-    return CARD.format(
-        title=title,
+    card = CARD.format(
+        title=folder.name,
         system=foreign.system,
         metadata=metadata.to_yaml(),
         report=report,
@@ -124,3 +117,4 @@ def imported_model_card(
         absent=", ".join(f"`{name}`" for name in foreign.taken.absent_biases) or "none",
         tokenizer="none was given" if tokenizer is None else f"`{type(tokenizer).__name__}`",
     )
+    (folder / "README.md").write_text(card, "utf-8")

@@ -9,9 +9,8 @@ from transformers.utils import CONFIG_NAME
 from ..saved.folders import INT8_WEIGHTS_NAME
 from ..saved.int8 import save_int8_weights
 from ..saved.whole_files import new_folder, write_file
-from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
-from .library_models import check_single_model
+from .library_models import save_tokenizers, single_model
 
 CARD = """\
 ---
@@ -48,8 +47,7 @@ def export_int8(translator: Translator, folder: str | Path, card: str | Path | N
         ValueError: The translator is an ensemble, or runs an exported model.
         OSError: The folder is not empty, or cannot be written.
     """
-    check_single_model(translator)
-    model = translator.model
+    model = single_model(translator)
     with new_folder(Path(folder)) as unfinished:
         save_int8_weights(model, unfinished / INT8_WEIGHTS_NAME)
         # Without the code that save_pretrained would add: AutoModel cannot read these weights.
@@ -59,9 +57,7 @@ def export_int8(translator: Translator, folder: str | Path, card: str | Path | N
         config["dtype"] = "float32"  # weights are loaded in this type
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
         model.generation_config.save_pretrained(unfinished)
-        translator.source_tokenizer.save_pretrained(unfinished)
-        if translator.target_tokenizer is not translator.source_tokenizer:
-            translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
+        save_tokenizers(translator, unfinished)
         text = CARD.format(metadata=_metadata(card), title=Path(folder).resolve().name)
         write_file(unfinished / "README.md", text)
     return Path(folder, INT8_WEIGHTS_NAME).stat().st_size

@@ -30,17 +30,25 @@ TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """The difference between a table of sinusoids and section 3.5's.
+    """The difference between a table of sinusoids, [n, D], and section 3.5's.
 
     Args:
         base: Base of the wavelengths.
         offset: Position of the first token.
         order: The foreign index of each of our dimensions, [D].
+        length: The table's number of positions, n.
     """
 
     base: float
     offset: int
     order: Tensor
+    length: int
+
+    def table(self) -> Tensor:
+        """Compute the foreign table exactly; the checkpoint's own may be rounded."""
+        positions = torch.arange(self.length) + self.offset
+        ours = sinusoidal_positions(positions, len(self.order), self.base)
+        return ours[:, self.order.argsort()]
 
 
 def interleaved_from_halves(d_model: int) -> Tensor:
@@ -49,25 +57,24 @@ def interleaved_from_halves(d_model: int) -> Tensor:
 
 
 def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
-    """Find the base, first position and order of dimensions of a table of sinusoids, [n, D].
+    """Recognise a table of sinusoids, [n, D], from the first token's position on.
 
-    The table begins with the first token's position. Dimensions may be interleaved or in halves.
     The wavelengths may form D / 2 steps, as in the paper, or D / 2 - 1, as in Tensor2Tensor; the
     latter equals base 10000^(D / (D - 2)). The result is None if the table holds something else.
     """
     if table.dim() != 2 or table.size(1) % 2:
         return None
     d_model = table.size(1)
-    table = table[:RECOGNISED_BY].detach().float().cpu()
+    start = table[:RECOGNISED_BY].detach().float().cpu()
     bases = [PAPER_BASE, *([PAPER_BASE ** (d_model / (d_model - 2))] if d_model > 2 else [])]
     candidates: list[tuple[float, Sinusoids]] = []
     for order in (torch.arange(d_model), interleaved_from_halves(d_model)):
         for base in bases:
             for offset in FIRST_POSITIONS:
-                positions = torch.arange(offset, offset + len(table))
+                positions = torch.arange(offset, offset + len(start))
                 ours = sinusoidal_positions(positions, d_model, base)
-                difference = float((ours - table[:, order]).abs().max())
-                candidates.append((difference, Sinusoids(base, offset, order)))
+                difference = float((ours - start[:, order]).abs().max())
+                candidates.append((difference, Sinusoids(base, offset, order, len(table))))
     difference, best = min(candidates, key=lambda candidate: candidate[0])
     return best if difference < TOLERANCE else None
 

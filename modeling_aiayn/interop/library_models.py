@@ -1,7 +1,4 @@
-"""Models in classes of transformers: the reader of Marian and FSMT, and checks of exports.
-
-A model in its own class is called the peer of our model.
-"""
+"""Models in classes of transformers, called peers of ours, and checks that exports share."""
 
 import copy
 import fnmatch
@@ -19,7 +16,7 @@ from transformers.hf_argparser import HfArg
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_index, check_model_folder, check_weights, named_weight_errors
-from ..tokenization import portable_tokenizer
+from ..tokenization import TARGET_TOKENIZER_FOLDER, portable_tokenizer
 from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
 from .weight_names import NameTable
@@ -43,24 +40,12 @@ class HubOptions:
     hub: bool = HfArg(default=False, help="--source is a repository on the Hub.")
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A model in its own class, its tokenizers, and its repository on the Hub, if it has one."""
-
-    model: PreTrainedModel
-    tokenizers: Tokenizers = (None, None)
-    repo_id: str | None = None
-
-
 def fetch(repo_id: str) -> Path:
-    """Download a repository, such as Helsinki-NLP/opus-mt-en-de, to a folder in the Hub's cache.
-
-    Weights are downloaded in one format only.
-    """
-    formats = ["*.safetensors", "pytorch_model*.bin"]
+    """Download a repository to the Hub's cache, with weights in one format only."""
     hub = HfApi()
     names = hub.list_repo_files(repo_id)
-    weights = next((pattern for pattern in formats if fnmatch.filter(names, pattern)), formats[0])
+    is_safe = bool(fnmatch.filter(names, "*.safetensors"))
+    weights = "*.safetensors" if is_safe else "pytorch_model*.bin"
     patterns = ["*.json", "*.spm", "*.txt", weights]
     return Path(hub.snapshot_download(repo_id, allow_patterns=patterns))
 
@@ -70,10 +55,10 @@ def open_peer(
     source: str | Path | PreTrainedModel,
     options: HubOptions | None,
     load_tokenizers: Callable[[Path], Tokenizers],
-) -> Peer:
-    """Load a peer and its tokenizers; a given peer is returned without tokenizers."""
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a peer, its tokenizers and its repository's name, as fields of `ForeignModel`."""
     if isinstance(source, model_class):
-        return Peer(source)
+        return source, {}
     repo_id = str(source) if options is not None and options.hub else None
     folder = Path(source) if repo_id is None else fetch(repo_id)
     model = _load_peer(model_class, folder)
@@ -86,16 +71,14 @@ def open_peer(
                 raise ValueError(
                     f"{folder}: the vocabulary must belong to the model, which has ids below "
                     f"{size} and pads with {padding[1]}; got ids up to {highest} and padding "
-                    f"{padding[0]}. Use the vocabulary that the model was trained with."
+                    f"{padding[0]}."
                 )
-    return Peer(model, tokenizers, repo_id)
+    names = ("source_tokenizer", "target_tokenizer", "repo_id")
+    return model, dict(zip(names, (*tokenizers, repo_id), strict=True))
 
 
 def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
-    """Load a model in the type that its weights are stored in.
-
-    Pickled weights are read too, by torch's reader that runs no code.
-    """
+    """Load a model in the type of its weights. Torch reads pickled ones without running code."""
     check_model_folder(folder)
     check_index(folder, {})
     with named_weight_errors(folder):
@@ -116,18 +99,19 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
 def read_peer(
     system: str,
     table: NameTable,
-    given: Peer,
+    given: PreTrainedModel,
+    more: Mapping[str, Any],
     *,
     first_position: int = 0,
     tensors: Mapping[str, Tensor] | None = None,
     **fields: Any,
 ) -> ForeignModel:
-    """Build a foreign model from a peer, whose weights may have any type.
+    """Build a foreign model from a peer, whose first token has the given position.
 
-    The table of positions holds the first token in row `first_position`. `tensors` replace tensors
-    of the peer's state dict. `fields` are fields of our configuration beside `SHARED_FIELDS`.
+    `more` comes from `open_peer`. `tensors` replace tensors of the peer's state dict. `fields` are
+    fields of our configuration beside `SHARED_FIELDS`.
     """
-    peer = _in_float32(given.model)
+    peer = _in_float32(given)
     return read_foreign(
         system,
         table,
@@ -139,12 +123,10 @@ def read_peer(
             **fields,
         },
         peer.model.encoder.embed_positions.weight[first_position:],
-        dtype=given.model.dtype,
+        dtype=given.dtype,
         generation_config=_own_generation_config(peer),
-        source_tokenizer=given.tokenizers[0],
-        target_tokenizer=given.tokenizers[1],
         peer=peer,
-        repo_id=given.repo_id,
+        **more,
     )
 
 
@@ -183,22 +165,25 @@ def load_if_present(
 
 
 def copy_to_export(translator: Translator) -> AiaynForConditionalGeneration:
-    """Copy a translator's only model to float32 on the CPU.
-
-    Raises:
-        ValueError: The translator is an ensemble, or runs an exported model.
-    """
-    check_single_model(translator)
-    return copy.deepcopy(translator.model).float().cpu().eval()
+    """Copy a translator's only model to float32 on the CPU."""
+    return copy.deepcopy(single_model(translator)).float().cpu().eval()
 
 
-def check_single_model(translator: Translator) -> None:
-    """Check that a translator is not an ensemble."""
+def single_model(translator: Translator) -> AiaynForConditionalGeneration:
+    """Return a translator's model, or raise a ValueError for an ensemble."""
     if len(translator.models) > 1:
         raise ValueError(
             "The export needs a translator of one model, got an ensemble of "
             f"{len(translator.models)}. Export each model by itself."
         )
+    return translator.model
+
+
+def save_tokenizers(translator: Translator, folder: Path) -> None:
+    """Save a translator's tokenizers into the folder of its model."""
+    translator.source_tokenizer.save_pretrained(folder)
+    if translator.target_tokenizer is not translator.source_tokenizer:
+        translator.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
 
 
 def check_head_width(config: AiaynConfig, system: str) -> None:
@@ -208,8 +193,7 @@ def check_head_width(config: AiaynConfig, system: str) -> None:
         if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
             raise ValueError(
                 f"{system} needs head_dim = d_model / {half}_attention_heads, got "
-                f"head_dim={config.head_dim}, d_model={config.d_model} and "
-                f"{half}_attention_heads={heads}."
+                f"head_dim={config.head_dim}, d_model={config.d_model} and {heads} heads."
             )
 
 

@@ -42,14 +42,9 @@ def read_marian(
         ValueError: A weight is missing, is not finite, or has another shape than the
             configuration says.
     """
-    given = open_peer(MarianMTModel, source, options, marian_tokenizers)
-    return read_peer(
-        "MarianMTModel",
-        MARIAN_NAMES,
-        given,
-        tensors={"final_logits_bias": given.model.final_logits_bias[0]},
-        lm_head_bias=True,
-    )
+    model, more = open_peer(MarianMTModel, source, options, marian_tokenizers)
+    tensors = {"final_logits_bias": model.final_logits_bias[0]}
+    return read_peer("MarianMTModel", MARIAN_NAMES, model, more, tensors=tensors, lm_head_bias=True)
 
 
 def marian_tokenizers(folder: Path) -> Tokenizers:
@@ -67,21 +62,19 @@ def marian_tokenizers(folder: Path) -> Tokenizers:
         )
         return source, target
     if whole.separate_vocabs:
-        target_vocabulary = str(folder / "target_vocab.json")
-        source = _tokenizer_of_one_language(folder, "source.spm")
-        return source, _tokenizer_of_one_language(folder, "target.spm", vocab=target_vocabulary)
-    vocabulary = str(folder / "vocab.json")
-    return whole, _tokenizer_of_one_language(folder, "target.spm", vocab=vocabulary)
+        source = _tokenizer_of_one_language(folder, "source.spm", "vocab.json")
+        return source, _tokenizer_of_one_language(folder, "target.spm", "target_vocab.json")
+    return whole, _tokenizer_of_one_language(folder, "target.spm", "vocab.json")
 
 
-def _tokenizer_of_one_language(folder: Path, pieces: str, **vocabulary: str) -> MarianTokenizer:
+def _tokenizer_of_one_language(folder: Path, pieces: str, vocabulary: str) -> MarianTokenizer:
     """Load Marian's tokenizer so that it uses one SentencePiece model for source and target."""
     return MarianTokenizer.from_pretrained(
         folder,
         source_spm=str(folder / pieces),
         target_spm=str(folder / pieces),
+        vocab=str(folder / vocabulary),
         target_vocab_file=None,
         separate_vocabs=False,
         local_files_only=True,
-        **vocabulary,
     )

@@ -21,6 +21,7 @@ from .library_models import (
     check_head_width,
     copy_to_export,
     library_generation_config,
+    save_tokenizers,
 )
 from .marian import MARIAN_NAMES
 from .parity import SOURCES, ImportReport, compare_models
@@ -54,12 +55,9 @@ def check_marian_supports(config: AiaynConfig) -> None:
 
 
 def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
-    """Convert a translation model to Marian's class, whose sinusoids come in two halves.
+    """Convert a translation model to Marian's class, in float32, with sinusoids in two halves.
 
-    The result is in float32. Its layer norms add 1e-5 to the variance, whatever the model's add.
-
-    Raises:
-        ValueError: MarianMTModel cannot express the model; the message names the field.
+    Its layer norms add 1e-5 to the variance, whatever the model's add.
     """
     config = model.config
     check_marian_supports(config)
@@ -128,24 +126,16 @@ def export_marian(
     report.check(NORM_TOLERANCE)
     with new_folder(folder) as unfinished:
         marian.to(_stored_dtype(translator.model)).save_pretrained(unfinished)
-        translator.source_tokenizer.save_pretrained(unfinished)
-        if translator.target_tokenizer is not translator.source_tokenizer:
-            translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
-            join_marian_tokenizers(translator, unfinished)
+        save_tokenizers(translator, unfinished)
+        source, target = translator.source_tokenizer, translator.target_tokenizer
+        are_marian = isinstance(source, MarianTokenizer) and isinstance(target, MarianTokenizer)
+        if are_marian and source.get_vocab() != target.get_vocab():
+            _join_tokenizers(unfinished)
     return report
 
 
-def join_marian_tokenizers(translator: Translator, folder: Path) -> None:
-    """Let Marian's own class read a folder whose two tokenizers have different vocabularies.
-
-    The imported tokenizers each use one language's pieces for both. Marian's class decodes with
-    target.spm and target_vocab.json.
-    """
-    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
-    if not all(isinstance(each, MarianTokenizer) for each in tokenizers):
-        return
-    if tokenizers[0].get_vocab() == tokenizers[1].get_vocab():
-        return
+def _join_tokenizers(folder: Path) -> None:
+    """Let Marian's class, which decodes with target.spm, read a folder with two vocabularies."""
     target = folder / TARGET_TOKENIZER_FOLDER
     shutil.copyfile(target / "source.spm", folder / "target.spm")
     shutil.copyfile(target / "vocab.json", folder / "target_vocab.json")

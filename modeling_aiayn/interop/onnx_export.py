@@ -75,7 +75,7 @@ class DecoderGraph(nn.Module):
         encoder_hidden_states: Tensor,
         past: Sequence[Tensor],
     ) -> tuple[Tensor, list[Tensor]]:
-        """Decode new tokens.
+        """Return the logits of new target ids, [B, T, V], and the cache for the next step.
 
         Args:
             encoder_attention_mask: 1 for real source tokens, [B, S].
@@ -83,9 +83,6 @@ class DecoderGraph(nn.Module):
             encoder_hidden_states: The encoder's output, [B, S, D].
             past: For each layer, keys and values of the earlier target tokens, [B, H, P, K] each,
                 and of the source, [B, H, 0, K] at the first step and [B, H, S, K] later.
-
-        Returns:
-            Logits, [B, T, V], and the cache for the next step.
         """
         decoder, new_length, past_length = self.decoder, input_ids.size(1), past[0].size(2)
         states = decoder.embed(decoder.embed_tokens(input_ids), None, past_length)
@@ -108,12 +105,7 @@ class DecoderGraph(nn.Module):
 
 
 class CacheHalf:
-    """Keys and values of one kind of attention, among the tensors that are a graph's cache.
-
-    Args:
-        tensors: The cache of all layers, four tensors for each.
-        first: Index of this half's keys among a layer's four tensors.
-    """
+    """Keys and values of one kind of attention, which begin at `first` of a layer's 4 tensors."""
 
     def __init__(self, tensors: list[Tensor], first: int) -> None:
         self.tensors, self.first = tensors, first
@@ -167,13 +159,12 @@ def export_onnx(
     check_head_width(model.config, "ONNX export")
     if translator.target_tokenizer is not translator.source_tokenizer:
         raise ValueError(
-            "ONNX export needs one tokenizer for both languages, because transformers.js and "
-            "optimum open one, and this model has two, as imported models do. A model that is "
-            "trained with --vocabulary bpe has one."
+            "ONNX export needs one tokenizer for both languages, and this model has two, as "
+            "imported models do. A model that is trained with --vocabulary bpe has one."
         )
     with new_folder(folder) as unfinished:
         (unfinished / FOLDER).mkdir()
-        graphs = [(ENCODER, write_encoder), (DECODER, write_decoder)]
+        graphs = [(ENCODER, _write_encoder), (DECODER, _write_decoder)]
         for name, write in tqdm(graphs, "Exporting", unit="graph", disable=not show_progress):
             path = unfinished / FOLDER / f"{name}.onnx"
             write(model, path)
@@ -212,8 +203,7 @@ def client_generation_config(model: AiaynForConditionalGeneration) -> Generation
     return found
 
 
-def write_encoder(model: AiaynForConditionalGeneration, path: Path) -> None:
-    """Write the encoder's graph."""
+def _write_encoder(model: AiaynForConditionalGeneration, path: Path) -> None:
     batch, length = torch.export.Dim("batch_size"), torch.export.Dim("encoder_sequence_length")
     mask = torch.tensor([[1, 1, 1, 0, 0, 0, 0], [1] * 7])
     _export(
@@ -226,8 +216,7 @@ def write_encoder(model: AiaynForConditionalGeneration, path: Path) -> None:
     )
 
 
-def write_decoder(model: AiaynForConditionalGeneration, path: Path) -> None:
-    """Write the decoder's graph."""
+def _write_decoder(model: AiaynForConditionalGeneration, path: Path) -> None:
     config = model.config
     dim = torch.export.Dim
     batch, source = {0: dim("batch_size")}, {1: dim("encoder_sequence_length")}

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .foreign_model import ForeignModel, read_foreign
 from .layout import shared_position_table
-from .pickled import dtype_of, options_in, read_checkpoint_file
+from .pickled import options_in, read_checkpoint_file
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
-from .weight_names import NameTable, sizes_of
+from .weight_names import NameTable
 
 OPENNMT_NAMES = NameTable(
     outside={
@@ -36,16 +36,11 @@ POSITION_TABLES = [f"{half}.embeddings.make_embedding.pe.pe" for half in ("encod
 OPENNMT_LAYER_NORM_EPS = 1e-6
 # The values of its options that our model supports, the default first.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "encoder_type": ("transformer",),
-    "decoder_type": ("transformer",),
+    **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
+    **dict.fromkeys(("copy_attn", "parallel_residual", "multiquery", "aan_useffn"), (False,)),
+    **dict.fromkeys(("max_relative_positions", "num_kv"), (0,)),
     "layer_norm": ("standard",),
     "position_encoding": (True,),
-    "max_relative_positions": (0,),
-    "copy_attn": (False,),
-    "parallel_residual": (False,),
-    "multiquery": (False,),
-    "aan_useffn": (False,),
-    "num_kv": (0,),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),  # two ways to compute the same
     "pos_ffn_activation_fn": ("relu", "gelu"),
 }
@@ -88,7 +83,6 @@ def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignMo
         OPENNMT_NAMES,
         tensors,
         {
-            **sizes_of(OPENNMT_NAMES, tensors),
             **_opennmt_fields(options),
             **_token_ids(source, target, vocabulary.get("decoder_start_token", "<s>")),
             "lm_head_bias": True,
@@ -96,7 +90,6 @@ def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignMo
         },
         shared_position_table(tensors, *POSITION_TABLES),
         has_sample_deviation=has_deviation,
-        dtype=dtype_of(tensors),
     )
     for side, tokens, size in zip(
         ("source", "target"), (source, target), foreign.vocabulary_sizes, strict=True
@@ -127,9 +120,7 @@ def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         value = options.get(name) or 0.0
         return float(value[0] if isinstance(value, list) else value)
 
-    depths = {"encoder_layers": "enc_layers", "decoder_layers": "dec_layers"}
     return {
-        **{ours: options[theirs] for ours, theirs in depths.items() if theirs in options},
         "encoder_attention_heads": options.get("heads", 8),
         "decoder_attention_heads": options.get("heads", 8),
         "dropout": dropout("dropout"),

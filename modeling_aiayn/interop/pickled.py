@@ -32,12 +32,7 @@ ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 
 
 def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
-    """Read a file that torch.save wrote, or a .safetensors file.
-
-    Raises:
-        OSError: There is no such file, or it is damaged.
-        ValueError: It holds more than tensors and settings. Reading such a pickle could run code.
-    """
+    """Read a file that torch.save wrote, or a .safetensors file, without running its code."""
     path = Path(path)
     try:
         if path.suffix == ".safetensors":
@@ -61,10 +56,9 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
 
 
 def read_state_dict(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return a copy of a state dict, or read it from a file, without what wraps it.
+    """Return a copy of a state dict, or read it from a file, without entries that wrap it.
 
-    Training scripts and Lightning keep it under an entry of a checkpoint; DataParallel, Lightning
-    and torch.compile put a prefix before each name.
+    DataParallel, Lightning and torch.compile also put a prefix before each name.
     """
     state = dict(source) if isinstance(source, Mapping) else read_checkpoint_file(source)
     state = next((state[name] for name in ENTRIES if isinstance(state.get(name), Mapping)), state)
@@ -77,8 +71,3 @@ def read_state_dict(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]
 def options_in(options: Any) -> dict[str, Any]:
     """Return a copy of options, a Namespace or a mapping, as a dictionary; {} for None."""
     return dict(vars(options) if isinstance(options, argparse.Namespace) else options or {})
-
-
-def dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the type that a checkpoint's weights are stored in: its largest tensor's."""
-    return max(tensors.values(), key=Tensor.numel).dtype

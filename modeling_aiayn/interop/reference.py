@@ -1,7 +1,4 @@
-"""A foreign model computed by torch's own layers, in its own layout.
-
-An import is compared with it where the other system cannot be run here.
-"""
+"""A foreign model computed by torch's own layers, which an import is compared with."""
 
 import math
 from collections.abc import Sequence
@@ -18,22 +15,14 @@ from .foreign_model import ForeignModel
 from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS
 
 
-class SampleDeviationNorm(nn.Module):
-    """The Annotated Transformer's layer norm: it divides by the sample's deviation plus epsilon.
+class SampleDeviationNorm(nn.LayerNorm):
+    """The Annotated Transformer's layer norm, which divides by the sample's deviation."""
 
-    Weight and bias have the shape [D].
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias)
-        self.epsilon = epsilon
-
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalise states, [..., D]."""
-        centred = states - states.mean(-1, keepdim=True)
-        return self.weight * centred / (states.std(-1, keepdim=True) + self.epsilon) + self.bias
+        centred = input - input.mean(-1, keepdim=True)
+        deviation = input.std(-1, keepdim=True) + math.sqrt(self.eps)
+        return self.weight * centred / deviation + self.bias
 
 
 class ReferenceEncoder(nn.Module):
@@ -43,8 +32,7 @@ class ReferenceEncoder(nn.Module):
 
     def __init__(self, stack: nn.Module, embed: nn.Module) -> None:
         super().__init__()
-        self.stack = stack
-        self.embed = embed
+        self.stack, self.embed = stack, embed
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
         """Encode a source that is padded on the right, [B, S], to states, [B, S, D]."""
@@ -53,13 +41,14 @@ class ReferenceEncoder(nn.Module):
 
 
 class ReferenceEmbedding(nn.Module):
-    """Scaled token embeddings, [V, D], plus positions in the foreign layout, [n, D]."""
+    """One half's scaled token embeddings, [V, D], plus positions in the foreign layout, [n, D]."""
 
-    def __init__(self, rows: Tensor, scale: float, positions: Tensor) -> None:
+    def __init__(self, foreign: ForeignModel, half: str) -> None:
         super().__init__()
-        self.rows = nn.Parameter(rows)
-        self.scale = scale
-        self.positions = nn.Parameter(positions)
+        config = foreign.config
+        self.rows = nn.Parameter(foreign.taken.weights[f"model.{half}.embed_tokens.weight"])
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.positions = nn.Parameter(foreign.position_encodings(half))
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Embed ids, [B, T], to states, [B, T, D]."""
@@ -74,24 +63,16 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
 
     def __init__(self, foreign: ForeignModel) -> None:
         super().__init__(foreign.config)
-        config, weights = foreign.config, foreign.taken.weights
-        scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        stacks = {half: _torch_stack(foreign, half) for half in ("encoder", "decoder")}
-        embeds = {
-            half: ReferenceEmbedding(
-                weights[f"model.{half}.embed_tokens.weight"],
-                scale,
-                foreign.position_encodings(half),
-            )
-            for half in stacks
-        }
-        self.encoder = ReferenceEncoder(stacks["encoder"], embeds["encoder"])
-        self.decoder = stacks["decoder"]
-        self.embed = embeds["decoder"]
-        self.output = nn.Linear(config.d_model, len(weights["lm_head.weight"]))
-        self.output.weight = nn.Parameter(weights["lm_head.weight"])
-        bias = weights.get("lm_head.bias", torch.zeros(self.output.out_features))
-        self.output.bias = nn.Parameter(bias)
+        weights = foreign.taken.weights
+        self.encoder = ReferenceEncoder(
+            _torch_stack(foreign, "encoder"), ReferenceEmbedding(foreign, "encoder")
+        )
+        self.decoder = _torch_stack(foreign, "decoder")
+        self.embed = ReferenceEmbedding(foreign, "decoder")
+        rows = weights["lm_head.weight"]
+        self.output = nn.Linear(rows.size(1), rows.size(0))
+        self.output.weight = nn.Parameter(rows)
+        self.output.bias = nn.Parameter(weights.get("lm_head.bias", torch.zeros(rows.size(0))))
         self.eval()
 
     def generate(self, *args: Any, **options: Any) -> Any:
@@ -111,10 +92,7 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits of the next token at each position, [B, T, V].
-
-        Source ids are padded on the right, [B, S]. Target ids have the start token first, [B, T].
-        """
+        """Compute logits, [B, T, V], of targets, [B, T], from right-padded sources, [B, S]."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         length = decoder_input_ids.size(1)
@@ -144,16 +122,14 @@ def _torch_stack(foreign: ForeignModel, half: str) -> nn.Module:
     }
     depth = getattr(config, f"{half}_layers")
     stack: nn.TransformerEncoder | nn.TransformerDecoder
-    norms: Sequence[str]
     if half == "encoder":
-        layer = nn.TransformerEncoderLayer(**sizes)
-        stack = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-        norms = ENCODER_NORMS
+        encoder_layer = nn.TransformerEncoderLayer(**sizes)
+        stack = nn.TransformerEncoder(encoder_layer, depth, enable_nested_tensor=False)
     else:
         stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth)
-        norms = DECODER_NORMS
-    for number, each in enumerate(stack.layers):
-        _fill_layer(each, foreign, f"model.{half}.layers.{number}.", norms)
+    norms: Sequence[str] = ENCODER_NORMS if half == "encoder" else DECODER_NORMS
+    for number, layer in enumerate(stack.layers):
+        _fill_layer(layer, foreign, f"model.{half}.layers.{number}.", norms)
     if f"model.{half}.layer_norm.weight" in foreign.taken.weights:
         stack.norm = _norm_of(foreign, f"model.{half}.layer_norm")
     return stack
@@ -166,16 +142,13 @@ def _fill_layer(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: Seq
         weight = weights[f"{prefix}{module}.weight"]
         return weights.get(f"{prefix}{module}.{leaf}", torch.zeros(len(weight)))
 
-    for ours, theirs in (("self_attn", "self_attn"), ("encoder_attn", "multihead_attn")):
-        attention = getattr(layer, theirs, None)
-        if attention is None:
-            continue
-        for leaf in ("weight", "bias"):
-            stacked = [parameter(f"{ours}.{part}", leaf) for part in PROJECTIONS[:3]]
-            setattr(attention, f"in_proj_{leaf}", nn.Parameter(torch.cat(stacked)))
-            setattr(attention.out_proj, leaf, nn.Parameter(parameter(f"{ours}.out_proj", leaf)))
-    for ours, theirs in (("fc1", "linear1"), ("fc2", "linear2")):
-        for leaf in ("weight", "bias"):
+    for leaf in ("weight", "bias"):
+        for ours, theirs in (("self_attn", "self_attn"), ("encoder_attn", "multihead_attn")):
+            if attention := getattr(layer, theirs, None):
+                stacked = [parameter(f"{ours}.{part}", leaf) for part in PROJECTIONS[:3]]
+                setattr(attention, f"in_proj_{leaf}", nn.Parameter(torch.cat(stacked)))
+                setattr(attention.out_proj, leaf, nn.Parameter(parameter(f"{ours}.out_proj", leaf)))
+        for ours, theirs in (("fc1", "linear1"), ("fc2", "linear2")):
             setattr(getattr(layer, theirs), leaf, nn.Parameter(parameter(ours, leaf)))
     for number, name in enumerate(norms, start=1):
         setattr(layer, f"norm{number}", _norm_of(foreign, prefix + name))
@@ -183,9 +156,7 @@ def _fill_layer(layer: nn.Module, foreign: ForeignModel, prefix: str, norms: Seq
 
 def _norm_of(foreign: ForeignModel, name: str) -> nn.Module:
     weight, bias = (foreign.taken.weights[f"{name}.{leaf}"] for leaf in ("weight", "bias"))
-    epsilon = foreign.config.layer_norm_eps
-    if foreign.has_sample_deviation:
-        return SampleDeviationNorm(weight, bias, math.sqrt(epsilon))
-    norm = nn.LayerNorm(len(weight), eps=epsilon)
+    kind = SampleDeviationNorm if foreign.has_sample_deviation else nn.LayerNorm
+    norm = kind(len(weight), eps=foreign.config.layer_norm_eps)
     norm.weight, norm.bias = nn.Parameter(weight), nn.Parameter(bias)
     return norm

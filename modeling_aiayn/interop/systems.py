@@ -16,12 +16,7 @@ from .torch_transformer import TorchOptions, read_torch_transformer
 
 @dataclass(frozen=True)
 class System:
-    """Another system.
-
-    Args:
-        options: A dataclass whose fields are the system's flags.
-        read: Reads a model: from its file, folder or repository, and from the options.
-    """
+    """A dataclass whose fields are a system's flags, and the function that reads its models."""
 
     options: type
     read: Callable[[str, Any], ForeignModel]

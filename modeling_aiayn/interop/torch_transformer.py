@@ -19,19 +19,15 @@ from .foreign_model import (
     read_foreign,
 )
 from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids
-from .pickled import PREFIXES, dtype_of, read_state_dict
-from .weight_names import Names, NameTable, sizes_of
+from .pickled import PREFIXES, read_state_dict
+from .weight_names import Names, NameTable
 
 
 @dataclass(frozen=True)
 class TorchNames:
-    """The names of the parts of a module around torch.nn.Transformer.
+    """The names of the parts of a module around torch.nn.Transformer; embeddings may be shared.
 
     Args:
-        transformer: The transformer.
-        source_embedding: The source's embedding.
-        target_embedding: The target's embedding; may be the source's.
-        output: The linear layer to the vocabulary; may be the target's embedding.
         positions: The tensor of positions, [n, D] and any dimensions of size 1. A table that is
             not sinusoidal is read as learned positions. None: the paper's sinusoids.
         target_positions: The target's own table of learned positions. None: the same as positions.
@@ -118,7 +114,6 @@ def read_torch_transformer(
     names = without_wrapper(TorchNames(**mapping_in("names", options.names)), tensors)
     table = names.table
     fields_of_weights: dict[str, Any] = {
-        **sizes_of(table, tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
         "final_norm": table.find(tensors, "model.encoder.layer_norm.weight") is not None,
     }
@@ -143,6 +138,5 @@ def read_torch_transformer(
         tensors,
         {**fields_of_weights, **fields},
         positions,
-        dtype=dtype_of(tensors),
         assumed_fields=(*ASSUMED_FIELDS, *computed),
     )

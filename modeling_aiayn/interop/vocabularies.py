@@ -13,14 +13,15 @@ from ..tokenization import PortableTokenizer
 
 # subword-nmt's mark at the end of a piece that does not end its word.
 CONTINUED = "@@"
-FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
-# The special tokens of OpenNMT-py and of the Annotated Transformer.
-OPENNMT_SPECIALS = {
+# In the order of their ids.
+FAIRSEQ_SPECIALS = {
     "bos_token": "<s>",
-    "pad_token": "<blank>",
+    "pad_token": "<pad>",
     "eos_token": "</s>",
     "unk_token": "<unk>",
 }
+# The special tokens of OpenNMT-py and of the Annotated Transformer.
+OPENNMT_SPECIALS = FAIRSEQ_SPECIALS | {"pad_token": "<blank>"}
 
 
 def tokenizer_of_pieces(
@@ -28,9 +29,8 @@ def tokenizer_of_pieces(
 ) -> PreTrainedTokenizerBase:
     """Build a tokenizer for texts that are already cut into pieces with spaces between them.
 
-    Decoding joins the pieces that subword-nmt has cut. `tokens` is the vocabulary in the order of
-    its ids; `specials` names its bos_token, pad_token, eos_token and unk_token; `template` shows
-    the special tokens around a text, $A.
+    Decoding joins the pieces that subword-nmt has cut. `tokens` are in the order of their ids;
+    `template` shows the special tokens around a text, $A.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
@@ -64,12 +64,9 @@ def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -
 
 
 def read_fairseq_dictionary(path: str | Path) -> list[str]:
-    """Read the vocabulary of a fairseq dict.txt, whose lines hold a token and its count.
-
-    The list is in the order of ids: fairseq's four special tokens come first.
-    """
+    """Read a fairseq dict.txt, whose lines hold a token and its count, in the order of ids."""
     lines = (line.removesuffix(" #fairseq:overwrite") for line in read_lines(path))
-    return [*FAIRSEQ_SPECIALS, *(line.rpartition(" ")[0] for line in lines)]
+    return [*FAIRSEQ_SPECIALS.values(), *(line.rpartition(" ")[0] for line in lines)]
 
 
 def moses_tokenizer(
@@ -77,8 +74,7 @@ def moses_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Build transformers' tokenizer for fairseq's models: Moses, then byte-pair encoding.
 
-    It needs the package sacremoses. `tokens` is the vocabulary in the order of its ids, `bpe_codes`
-    the file of merges that subword-nmt wrote, in version 0.2 of its format.
+    It needs the package sacremoses. `tokens` are in the order of their ids.
     """
     codes = list(read_lines(bpe_codes))
     has_version = bool(codes) and codes[0].startswith("#version: 0.2")
@@ -90,7 +86,7 @@ def moses_tokenizer(
             "subword-nmt split words differently and are not supported."
         )
     # subword-nmt marks pieces that do not end a word; transformers marks pieces that do.
-    vocabulary = {token: index for index, token in enumerate(FAIRSEQ_SPECIALS)}
+    vocabulary = {token: index for index, token in enumerate(FAIRSEQ_SPECIALS.values())}
     for index, token in enumerate(tokens[len(vocabulary) :], len(vocabulary)):
         word = token.removesuffix(CONTINUED)
         vocabulary[word if word != token else f"{token}</w>"] = index

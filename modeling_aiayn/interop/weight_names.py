@@ -30,18 +30,13 @@ class NameTable:
 
     A name of a module covers its weight and its bias. `{leaf}` in a foreign name is replaced by
     "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one tensor in
-    which queries, keys and values are stacked. All systems call self-attention `self_attn`.
+    which queries, keys and values are stacked. All systems call self-attention `self_attn`. Names
+    within a layer stand in the order of our own, which are the defaults.
 
     Args:
         outside: Names outside the layers by our names. Ours may be a module's, or a tensor's that
             ends in `.weight` or `.bias`.
-        encoder_layer: Prefix of encoder layer {n}.
-        decoder_layer: Prefix of decoder layer {n}.
-        cross_attention: Name of our `encoder_attn`.
-        projections: Names of `PROJECTIONS` within an attention.
-        feed_forward: Names of `FEED_FORWARD`.
-        encoder_norms: Names of `ENCODER_NORMS`.
-        decoder_norms: Names of `DECODER_NORMS`.
+        encoder_layer: Prefix of encoder layer {n}; `decoder_layer` is the decoder's.
         left_out: Tensors of a checkpoint that the model does not need: a pattern, and the reason.
         optional_biases: Patterns of our biases that the system can switch off. A checkpoint has
             all biases that match one pattern, or none of them.
@@ -59,10 +54,7 @@ class NameTable:
     optional_biases: tuple[str, ...] = ()
 
     def names_of(self, parameter: str) -> list[str]:
-        """Return the other system's names of one of our parameters, in the order of preference.
-
-        The list is empty where the other system has no such parameter.
-        """
+        """Return the other system's names of one of our parameters, the preferred one first."""
         prefix, names, within = "", self.outside, parameter
         if match := IN_A_LAYER.fullmatch(parameter):
             half, number, within = match.groups()
@@ -139,10 +131,7 @@ def _stored_name(name: str) -> tuple[str, int | None]:
 
 
 def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int | bool]:
-    """Infer fields of `AiaynConfig` from a checkpoint's shapes, where it has no configuration.
-
-    These are the numbers of layers, the feed-forward widths, and which biases exist.
-    """
+    """Infer the numbers of layers, widths of feed-forward layers, and which biases exist."""
     fields: dict[str, int | bool] = {"attention_bias": False}
     for half in ("encoder", "decoder"):
         layer = f"model.{half}.layers.0"
@@ -157,17 +146,11 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
 
 @dataclass(frozen=True)
 class TakenWeights:
-    """A checkpoint's tensors under our names.
-
-    Args:
-        weights: Every parameter of our model, in float32, in the checkpoint's layout.
-        left_out: Tensors that our model does not need, each with the reason.
-        absent_biases: Biases that the other system does not have; they are 0 here.
-    """
+    """A checkpoint's tensors under our names, in float32 and in the checkpoint's layout."""
 
     weights: dict[str, Tensor]
-    left_out: dict[str, str]
-    absent_biases: list[str]
+    left_out: dict[str, str]  # tensors that our model does not need, with the reasons
+    absent_biases: list[str]  # the other system does not have them; they are 0 here
 
 
 def take_weights(
@@ -175,8 +158,7 @@ def take_weights(
 ) -> TakenWeights:
     """Rename all tensors of a checkpoint to our names, and check their shapes and values.
 
-    No tensor may be missing, or have neither a parameter nor a reason to be left out. An error
-    message contains the tensor's name in the other system.
+    No tensor may be missing, or have neither a parameter nor a reason to be left out.
     """
     with torch.device("meta"):
         parameters = AiaynForConditionalGeneration(config).state_dict()
@@ -211,13 +193,15 @@ def _absent_biases(
 
 
 def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
-    reasons = {}
-    for name in sorted(names):
-        matching = [why for pattern, why in table.left_out.items() if re.fullmatch(pattern, name)]
-        if not matching:
-            raise ValueError(
-                f"The tensor {name} has no place in this model. The checkpoint has another "
-                "architecture, or more layers than its configuration says."
-            )
-        reasons[name] = matching[0]
-    return reasons
+    left_out = {
+        name: why
+        for name in sorted(names)
+        for pattern, why in table.left_out.items()
+        if re.fullmatch(pattern, name)
+    }
+    if unknown := sorted(names - left_out.keys()):
+        raise ValueError(
+            f"The tensor {unknown[0]} has no place in this model. The checkpoint has another "
+            "architecture, or more layers than its configuration says."
+        )
+    return left_out
