@@ -68,14 +68,8 @@ def test_the_recipe_trains_with_smaller_sizes(run, wmt14, tmp_path, path):
         *("train_translation.py", path, "--output_dir", folder, "--dataset_name", wmt14),
         *("--config_overrides", sizes, "--vocab_size", 400, "--max_steps", 2, "--use_cpu", "true"),
         *("--logging_steps", 1),
-        *(
-            "--max_tokens_per_batch",
-            400,
-            "--dataloader_num_workers",
-            0,
-            "--generation_max_length",
-            4,
-        ),
+        *("--max_tokens_per_batch", 400, "--dataloader_num_workers", 0),
+        *("--generation_max_length", 4),
     )
     assert code == 0, err
     assert "| padding" in out and "bleu " in out

@@ -786,8 +786,6 @@ def test_a_folder_without_code_is_not_reloaded(run):
         (("--resume", "auto", "--output", "a.gz"), "Only an output that is a file, and not a .gz"),
         (("--resume", "auto", "--output", "a", "--nbest", "2"), "--resume needs --nbest 1"),
         (("--input", "x"), "Give either --text or --input, not both"),
-        (("--alignment", ""), "An attention must be mean, LAYER or LAYER,HEAD, got ''"),
-        (("--phrases", "a", "--do_sample", "true"), "need beam search: leave out do_sample"),
         (
             ("--engine", "ctranslate2", "--model", "none"),
             "Write one with: aiayn export-ctranslate2",

@@ -1,9 +1,6 @@
 """Check that a saved translation model loads with transformers alone, in a fresh process.
 
 aiayn check-reload --model runs/demo --text "The old man sees the dog."
-
-This package is hidden from the process, and the code beside the weights is used, as for a user who
-downloads the folder.
 """
 
 import os

@@ -33,10 +33,7 @@ logger = logging.getLogger(__name__)
 SOURCE_LANG_HELP = "Source language. Default: the model's, or en."
 TARGET_LANG_HELP = "Target language. Default: the model's, or de."
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
-PAIRS_HELP = (
-    "Sentence pairs: a .tsv or .jsonl file, or the prefix of two line-aligned files (data/test for "
-    "data/test.en and data/test.de), plain or .gz."
-)
+PAIRS_HELP = "Sentence pairs: a .tsv, a .jsonl, or the prefix of two files (data/test.en and .de)."
 
 
 @dataclass

@@ -50,8 +50,7 @@ class PictureFlags:
     )
     attention: str = HfArg(
         default="layers",
-        help="For pictures: layers (a map per layer, averaged over heads), heads (all in a grid), "
-        "or one map: mean, LAYER or LAYER,HEAD, counted from 0.",
+        help="layers (means over heads), heads, or one map: mean, LAYER or LAYER,HEAD, from 0.",
     )
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 

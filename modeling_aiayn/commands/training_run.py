@@ -140,7 +140,6 @@ def corpus_name(file: str) -> str:
 
 
 def _has_public_folder(path: Path) -> bool:
-    """Whether a path's folder may be named: it is neither the root nor a user's home."""
     return path.parent != Path("/") and not _is_home(path.parent)
 
 
