@@ -221,7 +221,7 @@ def test_a_shortlist_of_the_other_direction_is_rejected(run, model_folder, tmp_p
         with pytest.raises(ValueError, match=message):
             Translator.from_pretrained(folders[name], shortlist=output)
     with pytest.raises(
-        ValueError, match=r"same languages, got .*there: en to de, .*back: de to en"
+        ValueError, match=r"same languages, got .*there': \('en', 'de'\), .*back': \('de', 'en'\)"
     ):
         Translator.from_pretrained([folders["there"], folders["unknown"], folders["back"]])
     assert len(Translator.from_pretrained([folders["there"], folders["unknown"]]).models) == 2

@@ -163,7 +163,6 @@ def check_no_nan(scores: Iterable[float]) -> None:
 def _required_candidates(
     required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
 ) -> dict[int, list[tuple[float, int, int]]]:
-    """Log-probability, hypothesis and id of candidates, by sentence."""
     candidates: dict[int, list[tuple[float, int, int]]] = {}
     if required:
         sentences, parents, tokens = torch.tensor(required, device=steps.device).T

@@ -142,7 +142,6 @@ class SentenceSearch:
         tokens += living.tokens
 
     def _stop_if_best(self) -> None:
-        """End the search if no running hypothesis could still improve the result."""
         if self.is_done or len(self.finished) < self.options.width:
             return
         best = self.running.log_probabilities[0]

@@ -93,7 +93,6 @@ class HypothesisTree:
             self._move(torch.arange(len(self.is_ancestor), device=self.is_ancestor.device))
 
     def _move(self, sentences: Tensor) -> None:
-        """Move the entries of given sentences that have descendants to the front."""
         has_descendants = self.is_ancestor.any(1)  # [N, size]
         size = int(has_descendants.sum(1).max())
         order = has_descendants.to(torch.int8).argsort(dim=-1, descending=True, stable=True)

@@ -39,8 +39,9 @@ def source_texts(
 ) -> Iterator[SourceText]:
     """Each text with its number, counted from first_number, its prefix and its phrases."""
     missing = object()
-    columns: list[Iterable[Any]] = [x for x in (texts, prefixes, phrases) if x is not None]
-    rows = zip_longest(*columns, fillvalue=missing)
+    given: dict[str, Any] = {"text": texts, "prefix": prefixes, "phrases": phrases}
+    columns = {name: column for name, column in given.items() if column is not None}
+    rows = zip_longest(*columns.values(), fillvalue=missing)
     for number, row in enumerate(rows, start=first_number):
         if missing in row:
             raise ValueError(
@@ -48,15 +49,13 @@ def source_texts(
                 f"{number + 1} is missing in one of them. Leave a line empty for a text without "
                 "prefix or phrases."
             )
-        text, *rest = row
-        prefix = "" if prefixes is None else rest.pop(0)
-        wanted = rest.pop() if rest else ()
-        if isinstance(wanted, str):
+        source = SourceText(number, **dict(zip(columns, row, strict=True)))
+        if isinstance(source.phrases, str):
             raise ValueError(
-                f"Phrases of sentence {number + 1} must be a list of str, got {wanted!r}. Put a "
-                "single phrase into a list."
+                f"Phrases of sentence {number + 1} must be a list of str, got {source.phrases!r}. "
+                "Put a single phrase into a list."
             )
-        yield SourceText(number, text, prefix, wanted)
+        yield source
 
 
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

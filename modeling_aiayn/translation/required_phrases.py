@@ -36,7 +36,6 @@ class Progress(NamedTuple):
 
 
 def _overlap(token_ids: Sequence[int], phrase: Sequence[int]) -> int:
-    """How many of a phrase's first ids are the last of token_ids."""
     sizes = range(min(len(token_ids), len(phrase)), 0, -1)
     return next((n for n in sizes if list(token_ids[-n:]) == list(phrase[:n])), 0)
 
@@ -91,6 +90,5 @@ class ConstrainedSearch(SentenceSearch):
         return living[: self.options.width]
 
     def _count_tokens(self, progress: Progress) -> int:
-        """Phrase tokens of a hypothesis, with those of the phrase that is furthest begun."""
         complete = sum(len(self.phrases[index]) for index in progress.met)
         return complete + max(progress.begun.values(), default=0)

@@ -299,7 +299,6 @@ def _avoid_threads_of_parent(process: int) -> None:
 
 
 def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[SentenceSearch]:
-    """The searches that stay in the batch; finished ones leave when LEAVING_SHARE is reached."""
     staying = [index for index, search in enumerate(searches) if not search.is_done]
     if len(searches) - len(staying) < LEAVING_SHARE * len(searches):
         return searches
@@ -309,7 +308,6 @@ def _remove_done(searches: list[SentenceSearch], decoder: BeamDecoder) -> list[S
 
 
 def _versions(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Where each weight is, and how often it was changed there."""
     return [
         (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights
     ]

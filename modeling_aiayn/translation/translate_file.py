@@ -212,7 +212,6 @@ def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> I
 
 
 def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
-    """What tells an earlier note apart; None if it is the same."""
     if not path.is_file():
         return f"has no {path.name} beside it, which says on what its lines depend"
     earlier = read_json_object(path)
@@ -225,7 +224,7 @@ def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file, which is created, so that one process writes it; Windows has no such lock."""
+    """Create and lock a file, so that one process writes it; Windows has no such lock."""
     with path.open("ab") as file:
         try:
             if fcntl is not None:
@@ -242,7 +241,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _keep_whole_lines(path: Path) -> int:
-    """Cut an unfinished last line off a file, and count the lines that stay."""
     lines, end = 0, 0
     with path.open("rb+") as file:
         for line in file:

@@ -109,9 +109,12 @@ class Translator:
         models: Any = model if isinstance(model, Sequence) else [model]
         self.engine = engine = engine or TorchEngine(models)
         # A table of learned positions may be shorter than our limits.
-        source_positions, target_positions = engine.source_positions, engine.target_positions
-        self.max_source_tokens = min(MAX_SOURCE_TOKENS, source_positions or MAX_SOURCE_TOKENS)
-        self.max_target_tokens = min(MAX_TARGET_TOKENS, target_positions or MAX_TARGET_TOKENS)
+        self.max_source_tokens = min(
+            engine.source_positions or MAX_SOURCE_TOKENS, MAX_SOURCE_TOKENS
+        )
+        self.max_target_tokens = min(
+            engine.target_positions or MAX_TARGET_TOKENS, MAX_TARGET_TOKENS
+        )
         # Empty for an exported model.
         self.models: Sequence[AiaynForConditionalGeneration] = engine.models
         for loaded in self.models:
@@ -267,9 +270,8 @@ class Translator:
         options.check_one_translation()
         self.engine.check_options(options, has_phrases=False)
         pool = list(source_texts(texts))
-        limits = (batch_size, max_tokens_per_batch)
         with translation_bar(len(pool), show_progress) as report:
-            results = self.translate_pool(pool, options, *limits, report)
+            results = self.translate_pool(pool, options, batch_size, max_tokens_per_batch, report)
         return [best.text for best, *_ in results]
 
     def stream(
@@ -329,8 +331,7 @@ class Translator:
         report = report or (lambda *_: None)
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         filled = [index for index, given in enumerate(pool) if not is_blank(given.text)]
-        if len(filled) < len(pool):
-            report(len(pool) - len(filled), 0)
+        report(len(pool) - len(filled), 0)
         sentences = self._encoded([pool[index] for index in filled])
         lengths = [len(sentence.input_ids) for sentence in sentences]
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
@@ -457,15 +458,11 @@ class Translator:
 def _common_languages(
     paths: Sequence[str | Path], hub: bool, location: dict[str, Any]
 ) -> Languages | None:
-    directions = {
-        path: languages
-        for path in paths
-        if (languages := saved_languages(path, hub, **location)) is not None
-    }
-    if len({*directions.values()}) > 1:
-        saved = ", ".join(f"{path}: {' to '.join(names)}" for path, names in directions.items())
+    saved = {str(path): saved_languages(path, hub, **location) for path in paths}
+    known = {languages for languages in saved.values() if languages is not None}
+    if len(known) > 1:
         raise ValueError(f"The models of an ensemble must have the same languages, got {saved}.")
-    return next(iter(directions.values()), None)
+    return next(iter(known), None)
 
 
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:

@@ -30,13 +30,13 @@ class SplitText:
                 part = line[position : position + len(piece)]
                 position += len(piece)
                 sentence = part.strip()
-                if not sentence:
+                if sentence:
+                    start, _, end = part.partition(sentence)
+                    blanks[-1] += start
+                    sentences.append(sentence)
+                    blanks.append(end)
+                else:
                     blanks[-1] += part
-                    continue
-                start = part.index(sentence)
-                blanks[-1] += part[:start]
-                sentences.append(sentence)
-                blanks.append(part[start + len(sentence) :])
         return cls(sentences, blanks)
 
     def joined(self, translations: Sequence[str]) -> str:
