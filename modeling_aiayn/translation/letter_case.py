@@ -17,7 +17,7 @@ def is_in_capitals(text: str) -> bool:
 
 
 def is_title(text: str) -> bool:
-    """Whether all of three or more words, or half with all long ones, two or more, are capital."""
+    """Whether all of three or more words begin with a capital, or half and all long ones do."""
     words = [word for word in text.split() if word[0].isalpha()]
     is_capital = [word[0].isupper() for word in words]
     if all(is_capital):
