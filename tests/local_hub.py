@@ -101,14 +101,10 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer({})
 
     def preupload(self, repo, revision):
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
-                "shouldIgnore": False,
-            }
-            for file in json.loads(self.body)["files"]
-        ]
+        paths = [file["path"] for file in json.loads(self.body)["files"]]
+        modes = ["lfs" if path.endswith(".safetensors") else "regular" for path in paths]
+        pairs = zip(paths, modes, strict=True)
+        files = [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in pairs]
         return self.answer({"files": files})
 
     def lfs_batch(self, repo):
@@ -147,9 +143,8 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, repo, revision="main"):
         found = self.server.branch(repo, revision)
         if found is None:
-            return self.missing(
-                "RepoNotFound" if repo not in self.server.repositories else "RevisionNotFound"
-            )
+            is_known = repo in self.server.repositories
+            return self.missing("RevisionNotFound" if is_known else "RepoNotFound")
         siblings = [{"rfilename": path} for path in found[1]]
         return self.answer({"id": repo, "modelId": repo, "sha": found[0], "siblings": siblings})
 

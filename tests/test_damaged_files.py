@@ -31,9 +31,7 @@ def translate_error(run, folder, text="The dog sees."):
     ("name", "field", "value", "reason"),
     [
         ("generation_config.json", "eos_token_id", None, "eos_token_id must be in [0, 600)"),
-        ("generation_config.json", "eos_token_id", -1, "eos_token_id must be in [0, 600), got -1"),
         ("generation_config.json", "eos_token_id", [2, 600], "got [2, 600]"),
-        ("generation_config.json", "eos_token_id", "2", "got '2'"),
         ("config.json", "d_model", 3 * 2**18, "Out of memory ("),
     ],
     ids=str,

@@ -270,10 +270,8 @@ def test_html_is_read_as_browsers_read_it(text, sentences, written):
 
 def test_a_translation_that_fills_a_learned_table_keeps_its_markup(tokenizer, caplog):
     """Its text may be split into more tokens than the search wrote."""
-    model = small_model(
-        vocab_size=len(tokenizer), position_type="learned", max_position_embeddings=9
-    )
-    translator = Translator(model, tokenizer)
+    sizes = {"position_type": "learned", "max_position_embeddings": 9}
+    translator = Translator(small_model(vocab_size=len(tokenizer), **sizes), tokenizer)
     target = "Der alte Hund. " * 9
     assert len(tokenizer(target).input_ids) > 9
     found = word_attention(translator, "The old dog.", target)
@@ -285,11 +283,11 @@ def test_a_link_whose_text_is_its_reference_goes_on_working():
     text = "Read the [red\nbooks] and [old *books*][], not [books][b].\n\n[red books]: x\n"
     text += "[old *books*]: y\n[b]: z\n"
     translation = "Lies the rote Bücher und old Bücher, nicht Bücher."
-    document = Document.of(text, "markdown", "en")
-    result = document.translated([translation], diagonal)
-    assert result.startswith(
+    result = Document.of(text, "markdown", "en").translated([translation], diagonal)
+    expected = (
         "Lies the [rote Bücher][red books] und [old *Bücher*][old *books*], nicht [Bücher][b]."
     )
+    assert result.startswith(expected)
     assert structure(result, "markdown")[1][-1] == structure(text, "markdown")[1][-1]
 
 
@@ -425,18 +423,14 @@ def test_the_command_translates_documents(run, tmp_path, caplog):
 
 def test_the_box_of_a_task_is_copied_whatever_follows_it():
     text = "- [ ] **Important**: buy milk\n- [x] __Done__ now\n- [X] ***Both*** and ~~no~~\n- [x] a *\n"
-    assert Document.of(text, "markdown", "en").sentences == [
-        *("Important: buy milk", "Done now", "Both and no", "a *")
-    ]
+    sentences = ["Important: buy milk", "Done now", "Both and no", "a *"]
+    assert Document.of(text, "markdown", "en").sentences == sentences
     assert same(text, "markdown") == text.replace("a *", "a \\*")
 
 
 def test_each_footnote_keeps_its_line_even_if_it_is_one_word():
-    text = (
-        "A dog[^1] sees[^url] a [cat][c].\n\n"
-        "[^1]: Dog\n[^url]: https://a.b/c\n[^two]: The cat sleeps.\nIt is black.\n  [^3]: End\n\n"
-        "[c]: /cat\n"
-    )
+    text = "A dog[^1] sees[^url] a [cat][c].\n\n[^1]: Dog\n[^url]: https://a.b/c\n"
+    text += "[^two]: The cat sleeps.\nIt is black.\n  [^3]: End\n\n[c]: /cat\n"
     sentences = ["A dog sees a cat.", "Dog", "The cat sleeps.", "It is black.", "End"]
     assert Document.of(text, "markdown", "en").sentences == sentences
     assert same(text, "markdown") == text.replace("sleeps.\nIt", "sleeps. It")

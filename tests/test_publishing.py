@@ -118,9 +118,8 @@ def test_a_folder_is_uploaded_in_one_commit(folder, hub):
     assert not any(TOKEN.encode() in body for _, _, body in hub.requests)
     card = huggingface_hub.ModelCard(files["README.md"].decode())
     assert card.data.pipeline_tag == "translation"
-    assert [(result.metric_type, result.metric_value) for result in card.data.eval_results] == [
-        ("bleu", 12.5)
-    ]
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.metric_value) == ("bleu", 12.5)
     publish(folder, "me/dogs", revision="v2")
     assert hub.repositories["me/dogs"]["v2"][1] == files
 
@@ -143,10 +142,8 @@ def test_files_of_an_earlier_model_are_deleted_and_no_others(folder, hub):
     _, files = hub.repositories["spaces/me/x"]["main"]
     files |= {"models/x/model.int8.safetensors": b"x", "model.safetensors": b"x"}
     upload([CommitOperationAdd("models/x/README.md", b"# y")], "me/x", space_sdk="gradio")
-    assert hub.repositories["spaces/me/x"]["main"][1].keys() == {
-        "models/x/README.md",
-        "model.safetensors",
-    }
+    left = hub.repositories["spaces/me/x"]["main"][1].keys()
+    assert left == {"models/x/README.md", "model.safetensors"}
 
 
 def test_the_example_in_the_card_names_the_repository(folder, hub, tmp_path):
@@ -198,30 +195,21 @@ def test_a_folder_that_does_not_work_is_not_uploaded(folder, hub, tmp_path, run,
 
 
 @pytest.mark.parametrize(
-    "cls", [AiaynForSequenceClassification, AiaynForCausalLM, AiaynEncoderModel, AiaynModel]
+    ("cls", "sizes"),
+    [
+        (AiaynForSequenceClassification, {}),
+        (AiaynEncoderModel, {}),
+        (AiaynForCausalLM, {"position_type": "learned", "max_position_embeddings": 2}),
+        (AiaynModel, {"decoder_vocab_size": 5}),
+    ],
 )
-def test_models_of_other_tasks_are_tried_too(folder, tokenizer, tmp_path, cls):
-    small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+def test_models_of_other_tasks_are_tried_too(tokenizer, tmp_path, cls, sizes):
+    small_model(cls, vocab_size=len(tokenizer), **sizes).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     check_works(str(tmp_path))
     poison(tmp_path)
     with pytest.raises(ValueError, match="is not finite"):
         check_works(str(tmp_path))
-
-
-def test_a_model_of_few_positions_is_tried_on_as_many_tokens(tokenizer, tmp_path):
-    sizes = {"position_type": "learned", "max_position_embeddings": 2}
-    small_model(AiaynForCausalLM, vocab_size=len(tokenizer), **sizes).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    check_works(str(tmp_path))
-
-
-def test_a_smaller_target_vocabulary_is_tried_too(tokenizer, tmp_path):
-    small_model(AiaynModel, vocab_size=len(tokenizer), decoder_vocab_size=5).save_pretrained(
-        tmp_path
-    )
-    tokenizer.save_pretrained(tmp_path)
-    check_works(str(tmp_path))
 
 
 def test_the_script_prints_the_address_and_never_the_token(folder, hub, run):
@@ -316,7 +304,6 @@ def test_the_requirements_of_a_space_are_also_those_of_imported_tokenizers(tmp_p
 
 def test_a_space_of_an_adapter_is_refused(tmp_path, run):
     (tmp_path / "adapter_config.json").write_text("{}")
-    code, _, err = run(
-        "push_to_hub.py", "--model", tmp_path, "--repo_id", "me/dogs", "--space", "true"
-    )
+    flags = ("--model", tmp_path, "--repo_id", "me/dogs", "--space", "true")
+    code, _, err = run("push_to_hub.py", *flags)
     assert code == 1 and "holds no model: there is no config.json in it" in err

@@ -7,9 +7,7 @@ from datasets import Dataset, concatenate_datasets
 
 from .corpus import COLUMNS
 
-# Share of the characters of a text that get a typing error.
-TYPING_ERRORS = 0.04
-# Punctuation that may end a sentence.
+TYPING_ERRORS = 0.04  # share of the characters of a text that get one
 FINAL = ".!?…"
 
 

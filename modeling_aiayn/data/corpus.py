@@ -16,8 +16,7 @@ from .lines import read_json_lines, read_lines
 logger = logging.getLogger(__name__)
 
 COLUMNS = ["source", "target"]
-# Pairs that are compared at a time.
-BATCH_SIZE = 10_000
+BATCH_SIZE = 10_000  # pairs that are compared at a time
 
 
 def read_pairs(

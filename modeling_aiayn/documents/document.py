@@ -12,8 +12,7 @@ from .formats import FORMATS
 from .marks import Block, Mark
 from .placement import Attention, Place, PlacedSentence
 
-# Opening markup of emphasis in Markdown.
-EMPHASIS = ("*", "**", "_", "__", "~", "~~")
+EMPHASIS = ("*", "**", "_", "__", "~", "~~")  # opening markup in Markdown
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ FIXED = _elements("""
 """)
 # Elements without an end tag.
 VOID = _elements("area base br col embed hr img input link meta param source track wbr")
-# Elements whose end tag may be missing, and the elements that end them then. A paragraph is ended
-# by each element that is not within a line.
+# Elements whose end tag may be missing, and the elements that end them then; blocks end <p>.
 ENDED_BY = {
     **dict.fromkeys(("dt", "dd"), _elements("dt dd")),
     **dict.fromkeys(("td", "th"), _elements("td th tr")),
@@ -139,7 +138,6 @@ class _Reader:
         self._fixed: _Fixed | None = None
 
     def read(self) -> list[str | Block]:
-        """The parts of the document."""
         events = [*_Events(self.text).events, (len(self.text), "end", "")]
         for (start, kind, name), (end, _, _) in pairwise(events):
             if self._fixed is not None and self._fixed.ends_before(kind, name):

@@ -14,7 +14,7 @@ from .marks import Block, BlockBuilder, Escape, has_words
 
 logger = logging.getLogger(__name__)
 
-# In YAML or in TOML. A blank line after --- says that it is a rule between paragraphs.
+# In YAML or TOML. A --- before a blank line is a rule between paragraphs.
 FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\n(?![ \t]*\n).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)",
     re.DOTALL,
@@ -108,7 +108,6 @@ def _parser() -> Any:
 
 
 def _place(lines: list[tuple[int, int]], position: int) -> int:
-    """The position in the document of a position in a block's text."""
     inner, outer = next(line for line in reversed(lines) if line[0] <= position)
     return outer + position - inner
 
@@ -125,10 +124,7 @@ def _located(
 ) -> list[tuple[int, int]]:
     """Find the lines of a paragraph, heading or cell: their positions in the content and document.
 
-    Its first line is the document's line `first`, or starts after `begin` in it.
-
-    Raises:
-        LookupError: A line is not there as it is.
+    It begins in the document's line `first`, after `begin`. A LookupError: a line is not there.
     """
     lines, position = [], 0
     for number, line in enumerate(content.split("\n"), first):
@@ -136,11 +132,9 @@ def _located(
         start = max(begin, starts[number])
         whole = document[start : starts[number + 1]].rstrip(BLANKS)
         # Only another cell, or the # that may close a heading, can follow this text in its line.
-        found = (
-            text for text in (whole, whole.rstrip("#").rstrip(BLANKS)) if text.endswith(stripped)
-        )
-        ended = None if is_cell else next(found, None)
-        place = whole.find(stripped) if ended is None else len(ended) - len(stripped)
+        texts = () if is_cell else (whole, whole.rstrip("#").rstrip(BLANKS))
+        ends = [len(text) for text in texts if text.endswith(stripped)]
+        place = ends[0] - len(stripped) if ends else whole.find(stripped)
         if place < 0:
             raise LookupError(stripped)
         lines.append((position + len(line) - len(line.lstrip(BLANKS)), start + place))
@@ -213,7 +207,6 @@ class _Segments:
         return fixed if fixed.startswith("[^") else self.escape(fixed, "")
 
     def _take_html(self, token: Any, span: tuple[int, int] | None) -> None:
-        """Take a tag, or a token inside an element that is copied, such as <kbd>."""
         raw = token.content if token.type == "html_inline" else ""
         end, start = END_TAG.match(raw), START_TAG.match(raw)
         tag = end or start

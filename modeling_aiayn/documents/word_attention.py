@@ -12,12 +12,9 @@ from .placement import units_of
 def word_attention(translator: Translator, source: str, target: str) -> Tensor:
     """The mean of all layers' and heads' cross-attention, by words and signs, and sharpened.
 
-    The shares are squared, so that a word with most of the attention counts for more. Of an
-    ensemble, the first model is used.
-
-    Returns:
-        For each word of the target, shares of the source's words, [target words, source words].
-        They add up to 1; where a word has no tokens, as in a truncated sentence, to 0.
+    Returns shares of the source's words, [target words, source words]. They are squared, so that
+    most of the attention counts for more, and add up to 1, or 0 if a word has no tokens, as in a
+    truncated sentence. Of an ensemble, the first model is used.
     """
     words = [[text[slice(*span)] for span in units_of(text)] for text in (source, target)]
     maps = maps_with_words(translator, source, target, (words[0], words[1]))

@@ -11,10 +11,9 @@ from ..inspection.attention_weights import AttentionMaps
 
 # A model computes for one visitor at a time; the others wait in a queue.
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
-# Fonts of the visitor's computer: the page loads nothing from other hosts.
+# The page loads no fonts from other hosts.
 THEME = Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-# Minimum width of a column, in pixels. On a narrow screen, columns stand below each other.
-WIDTH = 280
+WIDTH = 280  # minimum width of a column, in pixels
 FRAME = (
     '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
 )

@@ -14,9 +14,7 @@ from ..translation.translator import Translation
 from ..translation.whole_texts import SplitText
 from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
 
-# A sentence's translations that the page shows at most.
-SHOWN = 5
-MAX_BEAMS = 10
+SHOWN, MAX_BEAMS = 5, 10  # translations of a sentence, and beams, at most
 
 
 @dataclass(frozen=True)
