@@ -212,8 +212,9 @@ def test_a_space_runs_without_this_checkout(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     text = app.read_text()
-    assert 'host="0.0.0.0",' in text
-    app.write_text(text.replace('host="0.0.0.0",', f'host="127.0.0.1", port={port},'))
+    here = f'host="127.0.0.1", **BOUNDS | {{"port": {port}}}'
+    assert 'host="0.0.0.0", **BOUNDS' in text
+    app.write_text(text.replace('host="0.0.0.0", **BOUNDS', here))
     hidden = ("PYTHONPATH", "PYTHONWARNINGS")
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
     with subprocess.Popen([python, "app.py"], cwd=app.parent, env=variables) as process:
