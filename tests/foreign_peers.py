@@ -107,13 +107,9 @@ def paper_positions(length: int, width: int) -> Tensor:
     return table
 
 
-def annotated_state(
-    depths: tuple[int, int] = (2, 3),
-    width: int = 12,
-    inner: int = 20,
-    target_vocab: int = VOCAB + 7,
-) -> dict[str, Tensor]:
-    shapes = annotated_shapes(depths, width, inner)
+def annotated_state(target_vocab: int = VOCAB + 7) -> dict[str, Tensor]:
+    width = 12
+    shapes = annotated_shapes((2, 3), width, 20)
     shapes |= affine("src_embed.0.lut", VOCAB, width, bias=False)
     shapes |= affine("tgt_embed.0.lut", target_vocab, width, bias=False)
     shapes |= affine("generator.proj", target_vocab, width)
@@ -181,16 +177,10 @@ def opennmt_layer(layer: str, half: str, width: int, inner: int, leaves, query_b
 
 
 def opennmt_checkpoint(
-    depths: tuple[int, int] = (2, 1),
-    width: int = 12,
-    inner: int = 20,
-    heads: int = 3,
-    *,
-    old_norms: bool = False,
-    query_bias: bool = True,
-    halves: bool = False,
+    *, old_norms: bool = False, query_bias: bool = True, halves: bool = False
 ) -> dict:
     """Make a checkpoint of OpenNMT-py 3: model, generator, vocab, opt and optim."""
+    depths, width, inner = (2, 1), 12, 20
     leaves = ("a_2", "b_2") if old_norms else ("weight", "bias")
     shapes: dict[str, tuple[int, ...]] = {}
     layers = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
@@ -220,7 +210,7 @@ def opennmt_checkpoint(
             decoder_type="transformer",
             enc_layers=depths[0],
             dec_layers=depths[1],
-            heads=heads,
+            heads=3,
             transformer_ff=inner,
             dropout=[0.2],
             attention_dropout=[0.1],
@@ -308,19 +298,15 @@ def unused_fairseq_weights(layers: int, width: int, inner: int) -> dict:
     """Make the tensors that fairseq 0.12.2 saves for a fused kernel and never uses."""
     shapes = {"in_proj": (3 * width, width), "out_proj": (width, width)}
     shapes |= {"fc1": (inner, width), "fc2": (width, inner)}
-    unused = {}
-    for n in range(layers):
-        for name, shape in shapes.items():
-            unused[f"encoder.layers.{n}.{name}_weight"] = torch.full(shape, torch.nan)
-            unused[f"encoder.layers.{n}.{name}_bias"] = torch.full(shape[:1], torch.nan)
-    return unused
+    return {
+        f"encoder.layers.{n}.{name}_{leaf}": torch.full(shape[:size], torch.nan)
+        for n in range(layers)
+        for name, shape in shapes.items()
+        for leaf, size in (("weight", 2), ("bias", 1))
+    }
 
 
 def fairseq_checkpoint(
-    depths: tuple[int, int] = (2, 3),
-    width: int = 12,
-    inner: tuple[int, int] = (20, 28),
-    heads: tuple[int, int] = (2, 3),
     *,
     pre_norm: bool = False,
     learned: bool = False,
@@ -328,14 +314,24 @@ def fairseq_checkpoint(
     share_output: bool = True,
 ) -> dict:
     """Make a recent fairseq checkpoint: one name a projection, and the options under "cfg"."""
+    width, halves = 12, {"encoder": (2, 20, 2), "decoder": (3, 28, 3)}
+    options = {"arch": "transformer", "share_all_embeddings": target_vocab is None}
     shapes: dict[str, tuple[int, ...]] = {}
-    for number, half in enumerate(("encoder", "decoder")):
-        for n in range(depths[number]):
-            shapes |= fairseq_layer(f"{half}.layers.{n}", half, width, inner[number])
+    for half, (depth, inner, heads) in halves.items():
+        for n in range(depth):
+            shapes |= fairseq_layer(f"{half}.layers.{n}", half, width, inner)
         if pre_norm:
             shapes |= norm_shapes(f"{half}.layer_norm", width)
         if learned:
             shapes[f"{half}.embed_positions.weight"] = (32 + 2, width)
+        options |= {
+            f"{half}_layers": depth,
+            f"{half}_embed_dim": width,
+            f"{half}_ffn_embed_dim": inner,
+            f"{half}_attention_heads": heads,
+            f"{half}_normalize_before": pre_norm,
+            f"{half}_learned_pos": learned,
+        }
     shapes["encoder.embed_tokens.weight"] = (VOCAB, width)
     shapes["decoder.embed_tokens.weight"] = (target_vocab or VOCAB, width)
     state = random_state(shapes)
@@ -345,29 +341,12 @@ def fairseq_checkpoint(
     state["decoder.output_projection.weight"] = (
         output if share_output else torch.randn_like(output) * 0.3
     )
-    for half in ("encoder", "decoder"):
+    for half in halves:
         state[f"{half}.version"] = torch.tensor([3.0])
         if not learned:
             state[f"{half}.embed_positions._float_tensor"] = torch.zeros(1)
-    state |= unused_fairseq_weights(depths[0], width, inner[0])
-    options = argparse.Namespace(
-        arch="transformer",
-        encoder_layers=depths[0],
-        decoder_layers=depths[1],
-        encoder_embed_dim=width,
-        decoder_embed_dim=width,
-        encoder_ffn_embed_dim=inner[0],
-        decoder_ffn_embed_dim=inner[1],
-        encoder_attention_heads=heads[0],
-        decoder_attention_heads=heads[1],
-        encoder_normalize_before=pre_norm,
-        decoder_normalize_before=pre_norm,
-        encoder_learned_pos=learned,
-        decoder_learned_pos=learned,
-        dropout=0.3,
-        activation_fn="relu",
-        share_all_embeddings=target_vocab is None,
-    )
+    state |= unused_fairseq_weights(2, width, 20)
+    options = argparse.Namespace(**options, dropout=0.3, activation_fn="relu")
     return {"args": None, "cfg": {"model": options, "task": None}, "model": state}
 
 
@@ -455,15 +434,11 @@ def run_fairseq(checkpoint: dict, source: Tensor, target: Tensor) -> Tensor:
 
 def train_pieces(folder: Path, name: str, texts: list[str], size: int) -> list[str]:
     """Train a SentencePiece model, NAME.spm, and return its pieces."""
-    (folder / name).write_text("\n".join(texts))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / name),
-        model_prefix=str(folder / name),
-        vocab_size=size,
-        character_coverage=1.0,
-        minloglevel=2,
-    )
-    (folder / f"{name}.model").rename(folder / f"{name}.spm")
+    options = {"vocab_size": size, "character_coverage": 1.0, "minloglevel": 2}
+    with (folder / f"{name}.spm").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts), model_writer=file, **options
+        )
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.spm"))
     return [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
 

@@ -30,6 +30,8 @@ from test_import import (
     HEADS_OF_ANNOTATED,
     NO_POSITIONS,
     SIZES,
+    TORCH_FIELDS,
+    TORCH_NAMES,
     TorchTranslator,
     annotated,
     fsmt_peer,
@@ -63,7 +65,6 @@ from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.interop.marian_export import export_marian, to_marian
 from modeling_aiayn.interop.opennmt import read_opennmt
 from modeling_aiayn.interop.pickled import read_checkpoint_file
-from modeling_aiayn.interop.systems import SYSTEMS
 from modeling_aiayn.interop.vocabularies import (
     OPENNMT_SPECIALS,
     moses_tokenizer,
@@ -685,20 +686,17 @@ def test_import_that_differs_from_the_original_is_not_written(tmp_path):
     foreign = read_marian(marian_peer())
     # A new tensor, because adding in place would change the original too.
     foreign.taken.weights["lm_head.bias"] = foreign.taken.weights["lm_head.bias"] + 1e-3
-    with pytest.raises(
-        ValueError, match=r"(?s)must be the same as the original, but they differ.*1\.0e-03"
-    ):
+    with pytest.raises(ValueError, match=r"(?s)the original, but they differ.*1\.0e-03"):
         import_model(foreign, tmp_path / "out", sources=4)
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_keep_their_dtype_unless_another_is_asked_for(tmp_path):
-    import_model(read_marian(marian_peer().half()), tmp_path / "half", sources=2)
-    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float16"
-    import_model(
-        read_marian(marian_peer().half()), tmp_path / "full", sources=2, dtype=torch.float32
-    )
-    assert json.loads((tmp_path / "full" / "config.json").read_text())["dtype"] == "float32"
+    for dtype, written in ((None, "float16"), (torch.float32, "float32")):
+        foreign = read_marian(marian_peer().half())
+        import_model(foreign, tmp_path / written, sources=2, dtype=dtype)
+        config = json.loads((tmp_path / written / "config.json").read_text())
+        assert config["dtype"] == written
 
 
 @pytest.mark.parametrize(
@@ -717,14 +715,13 @@ def test_marian_export_names_the_unsupported_field(fields, message):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"tie_word_embeddings": False},
         {"decoder_vocab_size": 29},
         {"attention_bias": True, "lm_head_bias": True},
     ],
-    ids=["tied", "untied", "separate", "biases"],
+    ids=["untied", "separate", "biases"],
 )
-def test_model_exported_to_marian_and_imported_again_is_equal(fields, model_folder, tmp_path):
+def test_model_exported_to_marian_and_imported_again_is_equal(fields):
     model = randomised(small_model(**fields))
     back = convert(read_marian(to_marian(model)))
     for name, tensor in model.state_dict().items():
@@ -752,11 +749,10 @@ def test_marian_export_script_writes_a_folder_that_can_be_imported(run, model_fo
 )
 def test_export_to_marian_keeps_the_type_of_the_weights(dtype, changed, model_folder, tmp_path):
     """CPUs compute with a float32 copy of float16; weights that left it stay float32."""
-    stored = torch.float16 if changed else dtype
-    small_model(vocab_size=len(AutoTokenizer.from_pretrained(model_folder))).to(
-        stored
-    ).save_pretrained(tmp_path / "model")
-    AutoTokenizer.from_pretrained(model_folder).save_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = small_model(vocab_size=len(tokenizer)).to(torch.float16 if changed else dtype)
+    model.save_pretrained(tmp_path / "model")
     translator = Translator.from_pretrained(tmp_path / "model")
     with torch.no_grad():
         translator.model.get_input_embeddings().weight[7, 3] += changed
@@ -779,30 +775,20 @@ def test_import_script_reads_every_kind_of_state_dict(run, tmp_path):
     torch.save(randomised(TorchTranslator(bias=False)).state_dict(), tmp_path / "torch.pt")
     code, out, err = run(
         *("import_weights.py", "--system", "torch", "--source", tmp_path / "torch.pt"),
-        *("--output", tmp_path / "t", "--sources", 3, "--dtype", "float16", "--config"),
-        "{encoder_attention_heads: 2, decoder_attention_heads: 2, activation_function: gelu}",
-        *(
-            "--names",
-            "{transformer: core, source_embedding: source, target_embedding: target, output: head, positions: places}",
-        ),
+        *("--output", tmp_path / "t", "--sources", 3, "--dtype", "float16"),
+        *("--config", json.dumps(TORCH_FIELDS), "--names", json.dumps(TORCH_NAMES)),
     )
     assert code == 0, err
     assert "model.encoder.layers.0.fc1.bias: torch.nn.Transformer has no such bias" in out
 
 
 @pytest.mark.parametrize(
-    ("system", "flag"),
-    [("marian", "--names"), ("torch", "--hub"), ("opennmt", "--config"), ("fsmt", "--bpe_codes")],
+    ("system", "flag", "owner"), [("torch", "--hub", "marian"), ("fsmt", "--bpe_codes", "fairseq")]
 )
-def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag):
+def test_the_parser_knows_the_flags_of_the_chosen_system(run, system, flag, owner):
     given = ("--system", system, "--source", "x", "--output", "y")
     code, _, err = run("import_weights.py", *given, flag, "a")
     assert code == 2 and f"unrecognized arguments: {flag} a" in err
-    owner = next(
-        name
-        for name, system in SYSTEMS.items()
-        if flag[2:] in {field.name for field in dataclasses.fields(system.options)}
-    )
     code, out, _ = run("import_weights.py", "--system", owner, "--help")
     assert code == 0 and flag in out
 
@@ -823,7 +809,5 @@ def test_config_must_be_a_mapping_of_known_fields_with_the_numbers_of_heads(conf
 def test_rejects_bad_words_of_several_ids(model_folder):
     translator = Translator.from_pretrained(model_folder)
     translator.model.generation_config.bad_words_ids = [[4], [5, 6]]
-    with pytest.raises(
-        ValueError, match=r"must have one id each in Translator, got \[\[4\], \[5, 6\]\]"
-    ):
+    with pytest.raises(ValueError, match=r"one id each in Translator, got \[\[4\], \[5, 6\]\]"):
         translator(["The dog sees."])

@@ -26,10 +26,7 @@ def links_of(
 ) -> Links:
     """Link each target token to the source token with the largest weight, and merge to words.
 
-    Args:
-        attention: Attention of each target token, [T, S].
-        source_words: The word of each source token; None: no word.
-        target_words: The word of each target token; None: no word.
+    Attention is [T, S]. The words are those of each token; None is no word.
     """
     best_words = [source_words[token] for token in attention.argmax(-1).tolist()]
     links = zip(best_words, target_words, strict=True)
@@ -78,8 +75,7 @@ def align(
 ) -> list[Links]:
     """Link the words of a sentence and of its translation, once for each choice of attention.
 
-    The model is teacher-forced to produce the target. Without `words`, the words of source and
-    target are separated by spaces.
+    Without `words`, the words of source and target are separated by spaces.
     """
     words = words or (clean_text(source).split(), clean_text(target).split())
     maps = maps_with_words(translator, source, target, words)
@@ -115,10 +111,7 @@ def count_links(
     batch_size: int = BATCH_SIZE,
     max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
 ) -> LinkCounts:
-    """Let the model read pairs, and count which target ids attend to which source ids.
-
-    The attention is the mean over all layers and heads.
-    """
+    """Count which target ids attend to which source ids, in the mean of all layers and heads."""
     model = translator.model
     config = model.config
     counts = LinkCounts(config.vocab_size, config.decoder_vocab_size or config.vocab_size)

@@ -13,7 +13,7 @@ from .attention_weights import AttentionMaps
 from .pictures import visible
 
 TEMPLATE = "attention_page.html"
-# A weight of 1, written as an unsigned integer of two bytes.
+# A weight of 1, written as a little-endian unsigned integer of two bytes.
 UNIT = 65535
 # Escapes of the characters that could end the script element around the data.
 ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
@@ -36,10 +36,7 @@ def attention_page(maps: AttentionMaps) -> str:
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
-    """Prepare the page's data: attention between tokens and, if they differ, between words.
-
-    Weights are unsigned integers in units of 1 / 65535, little-endian, in base64.
-    """
+    """Prepare the page's data: attention between tokens and, if they differ, between words."""
     merged = maps.merged()
     layouts = [("tokens", maps)]
     if any(getattr(maps, kind).shape != getattr(merged, kind).shape for kind in maps.kinds):

@@ -111,7 +111,16 @@ def read_foreign(
     from the first token's position on, [n, D]; None if its positions are learned. `more` are other
     fields of `ForeignModel`.
     """
-    fields = {**sizes_of(table, tensors), **fields, **_vocabulary_fields(table, tensors)}
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    source, target, output = (table.get(tensors, f"{name}.weight") for name in names)
+    fields = {
+        **sizes_of(table, tensors),
+        **fields,
+        "vocab_size": source.size(0),
+        "decoder_vocab_size": None if torch.equal(source, target) else target.size(0),
+        "d_model": source.size(-1),
+        "tie_word_embeddings": torch.equal(target, output),
+    }
     sinusoids = None
     if positions is None:
         fields["position_type"] = "learned"
@@ -128,18 +137,6 @@ def read_foreign(
     taken = take_weights(table, tensors, config)
     more.setdefault("dtype", max(tensors.values(), key=Tensor.numel).dtype)
     return ForeignModel(system, config, taken, sinusoids, **more)
-
-
-def _vocabulary_fields(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer vocabulary sizes, and which of the three matrices are tied, from their values."""
-    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
-    source, target, output = (table.get(tensors, f"{name}.weight") for name in names)
-    return {
-        "vocab_size": source.size(0),
-        "decoder_vocab_size": None if torch.equal(source, target) else target.size(0),
-        "d_model": source.size(-1),
-        "tie_word_embeddings": torch.equal(target, output),
-    }
 
 
 def convert(foreign: ForeignModel) -> AiaynForConditionalGeneration:

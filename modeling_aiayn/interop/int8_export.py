@@ -58,13 +58,10 @@ def export_int8(translator: Translator, folder: str | Path, card: str | Path | N
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
         model.generation_config.save_pretrained(unfinished)
         save_tokenizers(translator, unfinished)
-        text = CARD.format(metadata=_metadata(card), title=Path(folder).resolve().name)
+        original = ModelCard.load(card).data.to_dict() if card and Path(card).is_file() else {}
+        kept = {name: original[name] for name in KEPT_METADATA if name in original}
+        new = {"pipeline_tag": "translation", "tags": ["aiayn", "int8"]}
+        metadata = ModelCardData(**{"license": "other", **kept, **new}).to_yaml().strip()
+        text = CARD.format(metadata=metadata, title=Path(folder).resolve().name)
         write_file(unfinished / "README.md", text)
     return Path(folder, INT8_WEIGHTS_NAME).stat().st_size
-
-
-def _metadata(card: str | Path | None) -> str:
-    original = ModelCard.load(card).data.to_dict() if card and Path(card).is_file() else {}
-    kept = {name: original[name] for name in KEPT_METADATA if name in original}
-    fields = {"license": "other", **kept, "pipeline_tag": "translation", "tags": ["aiayn", "int8"]}
-    return ModelCardData(**fields).to_yaml().strip()

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from ..configuration_aiayn import AiaynConfig
@@ -75,25 +74,19 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
         )
     )
     ours = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    weights = marian.state_dict()
+    for name in weights:  # Marian has biases that ours may lack
+        if "embed_positions" not in name and name.endswith("bias"):
+            weights[name] = torch.zeros_like(weights[name])
     halves = interleaved_from_halves(config.d_model).argsort()
-    marian.load_state_dict(_under_marian_names(marian, reorder_residual(ours, halves)))
+    for parameter, tensor in reorder_residual(ours, halves).items():
+        for name in weights.keys() & MARIAN_NAMES.names_of(parameter):
+            weights[name] = tensor.view_as(weights[name])
+    marian.load_state_dict(weights)
     decoding = library_generation_config(model)
     decoding.max_length = decoding.max_length or MARIAN_POSITIONS // 2
     marian.generation_config = decoding
     return marian.eval()
-
-
-def _under_marian_names(marian: MarianMTModel, ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Fill Marian's state dict: our tensors, its own positions, and 0 for biases we do not have."""
-    weights = marian.state_dict()
-    for name in weights:
-        if "embed_positions" not in name and name.endswith("bias"):
-            weights[name] = torch.zeros_like(weights[name])
-    for parameter, tensor in ours.items():
-        for name in MARIAN_NAMES.names_of(parameter):
-            if name in weights:
-                weights[name] = tensor.view_as(weights[name])
-    return weights
 
 
 def export_marian(

@@ -65,7 +65,7 @@ class NameTable:
         module, _, leaf = within.rpartition(".")
         leaves = NORM_LEAVES[leaf] if module.endswith("layer_norm") else (leaf,)
         return [
-            prefix + _with_leaf(name, their_leaf)
+            prefix + (name if "{leaf}" in name else f"{name}.{{leaf}}").format(leaf=their_leaf)
             for name in _as_tuple(names.get(module, ()))
             for their_leaf in leaves
         ]
@@ -118,10 +118,6 @@ class NameTable:
 
 def _as_tuple(names: Names) -> tuple[str, ...]:
     return names if isinstance(names, tuple) else (names,)
-
-
-def _with_leaf(name: str, leaf: str) -> str:
-    return name.format(leaf=leaf) if "{leaf}" in name else f"{name}.{leaf}"
 
 
 def _stored_name(name: str) -> tuple[str, int | None]:
