@@ -7,9 +7,9 @@ import pytest
 from sacrebleu import sentence_bleu
 
 from modeling_aiayn.commands import distill
-from modeling_aiayn.commands.distill import nearest
 from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.evaluation import nearest
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.translator import Translation
 

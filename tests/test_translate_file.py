@@ -14,10 +14,10 @@ import pytest
 import torch
 from conftest import ROOT, small_model
 
-from modeling_aiayn.commands.flags import default_device
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation import translate_file as module
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.processes import default_device
 from modeling_aiayn.translation.translate_file import _hashes, open_output, translate_file
 
 TEXTS = [f"The dog sees {count} cats." for count in range(5)]

@@ -13,13 +13,13 @@ from typing import Any
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
+from ..translation.processes import default_device
 from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
     ModelFlags,
     ServerFlags,
     SourceFlags,
-    default_device,
     load_translator,
     load_with_tokenizer,
     saved_architecture,

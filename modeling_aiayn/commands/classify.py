@@ -16,8 +16,9 @@ from transformers.hf_argparser import HfArg
 from ..data.lines import stream_lines
 from ..tokenization import clean_text
 from ..translation.pools import read_pools
+from ..translation.processes import default_device
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, load_with_tokenizer
 
 # Number of batches whose texts are sorted by length together, so that little is padding.
 POOLED_BATCHES = 32

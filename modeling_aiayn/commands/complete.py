@@ -11,8 +11,9 @@ from transformers import set_seed
 from transformers.hf_argparser import HfArg
 
 from ..language_model.completion import complete
+from ..translation.processes import default_device
 from .command_line import parse_arguments
-from .flags import DEVICE_HELP, default_device, load_with_tokenizer
+from .flags import DEVICE_HELP, load_with_tokenizer
 
 
 @dataclass

@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from datasets import concatenate_datasets
-from sacrebleu.metrics.bleu import BLEU
 from transformers.hf_argparser import HfArg
 
+from ..translation.evaluation import nearest
 from ..translation.translate_file import translate_file
 from ..translation.translator import Translation
 from .command_line import parse_arguments
@@ -38,13 +38,6 @@ from .flags import (
 @dataclass
 class DistillFlags:
     file: list[str] = HfArg(help=f"{PAIRS_HELP} Several are concatenated.")
-
-
-def nearest(translations: list[Translation], reference: str) -> str:
-    """The first one with the highest sentence BLEU (https://arxiv.org/abs/1606.07947, 3.3)."""
-    bleu = BLEU(effective_order=True)
-    texts = [translation.text for translation in translations]
-    return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
 
 def main() -> None:

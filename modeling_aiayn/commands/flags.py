@@ -23,7 +23,7 @@ from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
 from ..translation.options import SearchOptions
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
-from ..translation.processes import translate_in_processes
+from ..translation.processes import default_device, translate_in_processes
 from ..translation.translate_file import PARTIAL
 from ..translation.translator import DTYPES, Translation, Translator
 from .streams import keep_freed_memory
@@ -126,18 +126,6 @@ class ServerFlags:
     port: int = HfArg(default=5000, help="Port to listen on.")
     max_characters: int = HfArg(default=5000, help="Maximum number of characters in a request.")
     max_waiting: int = HfArg(default=2000, help="Maximum number of waiting sentences.")
-
-
-def default_device(device: str | None, process: int = 0) -> str:
-    """The given device, or a GPU if there is one, or the CPU; processes get GPUs in turn."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and torch.cuda.is_available():
-        return f"cuda:{process % torch.cuda.device_count()}"
-    try:
-        return str(torch.empty(0, device=device).device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
-        message = "device must be a device of torch that this machine has, such as cpu"
-        raise ValueError(f"{message}, got {device!r}.") from error
 
 
 def load_translator(

@@ -8,9 +8,7 @@ With --file, both models translate the sentence pairs, and the scores of both ar
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from datasets import Dataset
 from transformers.hf_argparser import HfArg
 
 from ..interop.int8_export import export_int8
@@ -18,7 +16,7 @@ from ..saved.folders import find_file
 from ..saved.loading import find_model
 from ..saved.whole_files import check_unused
 from ..translation import Translator
-from ..translation.evaluation import score_translations
+from ..translation.evaluation import compare_translators
 from .command_line import parse_arguments
 from .flags import (
     PAIRS_HELP,
@@ -39,18 +37,6 @@ class QuantizeFlags:
     file: str | None = HfArg(default=None, help=PAIRS_HELP)
 
 
-def compare(pairs: Dataset, translators: dict[str, Translator], options: dict[str, Any]) -> str:
-    """Translate sentence pairs with each translator, and return a table of scores."""
-    lines, translations = [], []
-    for name, translator in translators.items():
-        texts = translator(pairs["source"], show_progress=True, **options)
-        scores = score_translations(texts, pairs)
-        lines.append(f"{name:<10}BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
-        translations.append(texts)
-    same = sum(before == after for before, after in zip(*translations, strict=True))
-    return "\n".join([*lines, f"The same translation for {same:,} of {len(pairs):,} sentences."])
-
-
 def main() -> None:
     model, output, batch, search, pair_flags, flags = parse_arguments(
         __doc__,
@@ -68,5 +54,5 @@ def main() -> None:
     sys.stdout.write(f"{output.output}: {sizes}\n")
     if pairs is not None:
         translators = {"before": before, "int8": Translator.from_pretrained(output.output)}
-        table = compare(pairs, translators, asdict(batch) | given_options(search))
+        table = compare_translators(pairs, translators, asdict(batch) | given_options(search))
         sys.stdout.write(f"{table}\n")

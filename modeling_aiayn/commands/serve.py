@@ -11,7 +11,6 @@ import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
@@ -63,29 +62,14 @@ def main() -> None:
     )
     import uvicorn
 
-    from ..documents.word_attention import word_attention
-    from ..serving.batching import Batcher, ModelThread
-    from ..serving.service import ServedModel, Service, make_app
+    from ..serving.batching import ModelThread
+    from ..serving.service import Service, make_app, served_model
 
     thread = ModelThread()
     translator = thread(load_translator, model, engine)
-    options = asdict(batch) | given_options(search)
     _, prepare = sentence_preparation(source, model)
-
-    def translate(sentences: list[str]) -> list[str]:
-        return translator([*map(prepare, sentences)], **options)
-
-    def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, prepare(source), target)
-
-    # An unusable model shows here, and the first request is not slow.
-    thread(translate, ["A test."])
-    served = ServedModel(
-        Batcher(translate, batch.batch_size, server.max_waiting, thread),
-        lambda sentence: translator.is_too_long(prepare(sentence)),
-        attention,
-        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
-    )
+    options = asdict(batch) | given_options(search)
+    served = served_model(translator, thread, prepare, server.max_waiting, **options)
     service = Service({(source_lang, target_lang): served}, server.max_characters)
     config = uvicorn.Config(
         make_app(service),

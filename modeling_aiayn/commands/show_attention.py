@@ -16,19 +16,18 @@ from transformers.hf_argparser import HfArg
 from ..inspection.attention_page import write_attention_page
 from ..inspection.attention_weights import (
     KINDS,
-    AttentionChoice,
     AttentionMaps,
     attention_maps,
     text_attention_maps,
 )
-from ..inspection.heat_maps import draw_head_grid, draw_heat_map, draw_layers
+from ..inspection.heat_maps import draw_attention
 from ..inspection.pictures import PICTURE_ENDINGS, check_ending
+from ..translation.processes import default_device
 from .command_line import parse_arguments
 from .flags import (
     ModelFlags,
     OneBestFlags,
     check_outputs,
-    default_device,
     given_options,
     load_translator,
     load_with_tokenizer,
@@ -55,17 +54,6 @@ class PictureFlags:
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
 
-def draw(maps: AttentionMaps, flags: PictureFlags) -> None:
-    if Path(flags.output).suffix.lower() == PAGE_ENDING:
-        return write_attention_page(maps, flags.output)
-    view = (maps.merged() if flags.words else maps).view(flags.kind)
-    if flags.attention == "layers":
-        return draw_layers(view, flags.output)
-    if flags.attention == "heads":
-        return draw_head_grid(view, flags.output)
-    return draw_heat_map(view, AttentionChoice.parse(flags.attention), flags.output)
-
-
 def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) -> AttentionMaps:
     name = flags.model[0]
     architecture = saved_architecture(name, flags.hub)
@@ -80,6 +68,10 @@ def main() -> None:
     check_ending(picture.output, (*PICTURE_ENDINGS, PAGE_ENDING))
     check_outputs({"--output": picture.output}, [])
     maps = load_maps(flags, given_options(search), picture)
-    draw(maps, picture)
+    if Path(picture.output).suffix.lower() == PAGE_ENDING:
+        write_attention_page(maps, picture.output)
+    else:
+        view = (maps.merged() if picture.words else maps).view(picture.kind)
+        draw_attention(view, picture.attention, picture.output)
     arrow = f" -> {' '.join(maps.target.words)}" if maps.source and maps.target else ""
     sys.stdout.write(f"{picture.text}{arrow}: {picture.output}\n")

@@ -22,10 +22,11 @@ from ..classification.training import (
     ClassifierTrainingArguments,
     build_classifier,
 )
+from ..data.public_paths import corpus_name
 from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from .command_line import parse_arguments
-from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
+from .training_run import Report, finish_run, start_run, train_and_save
 
 
 def main() -> None:

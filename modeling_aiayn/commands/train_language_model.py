@@ -8,6 +8,7 @@ Then: aiayn complete --model runs/shakespeare --text "ROMEO:"
 
 from transformers import default_data_collator
 
+from ..data.public_paths import corpus_name
 from ..language_model.texts import EncodedText, LanguageDataArguments, load_text
 from ..language_model.training import (
     LanguageModelTrainingArguments,
@@ -21,7 +22,7 @@ from ..training import AiaynTrainer
 from ..training.curves import CurvesCallback
 from ..training.setup import PresetArguments
 from .command_line import parse_arguments
-from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
+from .training_run import Report, finish_run, start_run, train_and_save
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from datasets import DatasetDict
 from transformers.integrations import unset_hf_deepspeed_config
 
 from ..data.metrics import SCORES
+from ..data.public_paths import corpus_name
 from ..saved.languages import set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
@@ -33,7 +34,7 @@ from ..translation import Translator
 from ..translation.evaluation import evaluate_translation, score_table
 from ..translation.options import SearchOptions, search_defaults
 from .command_line import parse_arguments
-from .training_run import Report, corpus_name, finish_run, start_run, train_and_save
+from .training_run import Report, finish_run, start_run, train_and_save
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import set_seed
 
+from ..data.public_paths import without_folders
 from ..saved.loading import find_model
 from ..saved.whole_files import write_file
 from ..training import AiaynTrainer
@@ -117,34 +117,6 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
     text = "".join((CARDS / f"{x}.md").read_text("utf-8") for x in (facts["task"], "training"))
     card = ModelCard.from_template(metadata, template_str=text, **facts)
     write_file(folder / "README.md", str(card))
-
-
-def without_folders(command: Sequence[str]) -> str:
-    """Keep at most the last folder of each absolute path in a command, and no home folder."""
-    words = []
-    for word in command:
-        flag, equals, value = word.rpartition("=")
-        path = Path(os.path.expanduser(value))
-        if _is_home(path):
-            value = "~"
-        elif path.is_absolute():
-            value = "/".join(path.parts[-2:] if _has_public_folder(path) else path.parts[-1:])
-        words.append(flag + equals + value)
-    return shlex.join(words)
-
-
-def corpus_name(file: str) -> str:
-    """The name of a corpus: the folder of its file, or the file if the folder is private."""
-    path = Path(file).resolve()
-    return path.parent.name if _has_public_folder(path) else path.name
-
-
-def _has_public_folder(path: Path) -> bool:
-    return path.parent != Path("/") and not _is_home(path.parent)
-
-
-def _is_home(path: Path) -> bool:
-    return path == Path(os.path.expanduser("~")) or path.parent in map(Path, ("/home", "/Users"))
 
 
 def _license(base: str | Path, hub: bool) -> str:

@@ -10,24 +10,19 @@ With --nbest N, up to N lines are written for each input line, after its number.
 output has as many lines as the input, also with --format text.
 """
 
-import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..data.lines import stream_lines
-from ..documents.document import DocumentLines
 from ..documents.formats import FORMATS
-from ..documents.word_attention import word_attention
+from ..documents.word_attention import document_lines
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
-from ..tokenization import replace_surrogates
 from ..translation.translate_file import translate_file, translation_lines
-from ..translation.translator import Translation, Translator
+from ..translation.translator import Translation
 from .command_line import parse_arguments
 from .flags import (
     BatchFlags,
@@ -42,8 +37,6 @@ from .flags import (
     sentence_preparation,
     several_processes,
 )
-
-logger = logging.getLogger(__name__)
 
 STDIN = Path("/dev/stdin")  # leads to the file of a redirection; Windows has none
 # The endings of documents' names, by format.
@@ -78,35 +71,6 @@ class TranslateFlags:
                 raise ValueError(f"--format {self.format} cannot be used with --{name}.")
 
 
-def valid_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Replace lone surrogates, which stand for invalid bytes, with a warning."""
-    for number, line in enumerate(lines, start=1):
-        valid = replace_surrogates(line)
-        if valid != line:
-            logger.warning("Line %d: replaced invalid Unicode with U+FFFD.", number)
-        yield valid
-
-
-def split_texts(
-    texts: Iterable[str],
-    form: str,
-    language: str,
-    translator: Translator,
-    prepare: Callable[[str], str],
-) -> DocumentLines | None:
-    """Return the object that splits texts into sentences; None if each text is a sentence."""
-    if form == "lines":
-        return None
-    FORMATS[form].check_packages()
-    if FORMATS[form].has_markup:
-        _ = translator.model  # raises an error for an exported model, which gives no attention
-
-    def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, prepare(source), target)
-
-    return DocumentLines(valid_lines(texts), form, language, attention)
-
-
 def main() -> None:
     model, engine, batch, search, source, stream, flags = parse_arguments(
         __doc__,
@@ -127,7 +91,9 @@ def main() -> None:
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     is_dialogue = is_stdin and sys.stdin.isatty()
-    whole = split_texts(texts, flags.format, language, translator, prepare)
+    whole = None
+    if flags.format != "lines":
+        whole = document_lines(translator, texts, flags.format, language, prepare)
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
         if whole is not None:

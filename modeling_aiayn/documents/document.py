@@ -1,5 +1,6 @@
 """A text of any format: its sentences, and the text with their translations."""
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,13 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Self
 
+from ..tokenization import replace_surrogates
 from ..translation.whole_texts import SplitText
 from .formats import FORMATS
 from .marks import Block, Mark
 from .placement import Attention, Place, PlacedSentence
+
+logger = logging.getLogger(__name__)
 
 EMPHASIS = ("*", "**", "_", "__", "~", "~~")  # opening markup in Markdown
 
@@ -118,7 +122,8 @@ class DocumentLines:
     def __iter__(self) -> Iterator[str]:
         """The sentences; an empty one for a line or a document without sentences."""
         has_markup = FORMATS[self._format_name].has_markup
-        for text in ["\n".join(self._lines)] if has_markup else self._lines:
+        lines = valid_lines(self._lines)
+        for text in ["\n".join(lines)] if has_markup else lines:
             document = Document.of(text, self._format_name, self._language)
             self._documents.append(document)
             yield from document.sentences or [""]
@@ -131,3 +136,12 @@ class DocumentLines:
         text = self._documents.popleft().translated(self._translations, self._attention)
         self._translations.clear()
         return text.split("\n")
+
+
+def valid_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Replace lone surrogates, which stand for invalid bytes, with a warning."""
+    for number, line in enumerate(lines, start=1):
+        valid = replace_surrogates(line)
+        if valid != line:
+            logger.warning("Line %d: replaced invalid Unicode with U+FFFD.", number)
+        yield valid

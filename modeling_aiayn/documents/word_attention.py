@@ -1,11 +1,15 @@
 """The attention of the words of a translation to those of its source."""
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 
 from ..inspection.alignment import maps_with_words
 from ..inspection.token_words import Tokens
 from ..translation import Translator
+from .document import DocumentLines
+from .formats import FORMATS
 from .placement import units_of
 
 
@@ -31,3 +35,21 @@ def _membership(tokens: Tokens) -> Tensor:
         if word is not None:
             matrix[word, token] = 1.0
     return matrix
+
+
+def document_lines(
+    translator: Translator,
+    lines: Iterable[str],
+    format_name: str,
+    language: str,
+    prepare: Callable[[str], str],
+) -> DocumentLines:
+    """The sentences of a text that a translator will translate; prepare changes each for it."""
+    FORMATS[format_name].check_packages()
+    if FORMATS[format_name].has_markup:
+        _ = translator.model  # raises an error for an exported model, which gives no attention
+
+    def attention(source: str, target: str) -> Tensor:
+        return word_attention(translator, prepare(source), target)
+
+    return DocumentLines(lines, format_name, language, attention)

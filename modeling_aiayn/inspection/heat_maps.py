@@ -38,6 +38,16 @@ def draw_head_grid(view: AttentionView, path: str | Path) -> None:
     write_figure(_heat_maps(view, grid, SMALL_CELL_SIZE, path), path)
 
 
+def draw_attention(view: AttentionView, attention: str, path: str | Path) -> None:
+    """Draw what attention names: layers, heads, or one map as `AttentionChoice.parse` takes it."""
+    if attention == "layers":
+        draw_layers(view, path)
+    elif attention == "heads":
+        draw_head_grid(view, path)
+    else:
+        draw_heat_map(view, AttentionChoice.parse(attention), path)
+
+
 def draw_alignment_matrix(
     maps: AttentionMaps, choice: AttentionChoice, pair: GoldPair, path: str | Path
 ) -> None:

@@ -20,8 +20,10 @@ from starlette.routing import Route
 from ..documents.document import Document
 from ..documents.formats import FORMATS
 from ..documents.placement import Attention
+from ..documents.word_attention import word_attention
 from ..tokenization import replace_surrogates
-from .batching import Batcher, QueueFullError
+from ..translation import Translator
+from .batching import Batcher, ModelThread, QueueFullError
 
 # Bytes of a body for each character of its texts, and for its other fields, at most.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 10_000
@@ -55,6 +57,33 @@ class ServedModel:
     async def _joined(self, document: Document, translations: list[str]) -> str:
         join = partial(document.translated, translations, self.attention)
         return await self.batcher.run(join) if document.has_marks else join()
+
+
+def served_model(
+    translator: Translator,
+    thread: ModelThread,
+    prepare: Callable[[str], str],
+    max_waiting: int,
+    *,
+    batch_size: int,
+    **options: Any,
+) -> ServedModel:
+    """A translator as a served model; several may share a thread.
+
+    prepare returns a sentence as the model gets it, and options are those of calling the
+    translator. A first translation shows an unusable model, and makes the first request fast.
+    """
+
+    def translate(sentences: list[str]) -> list[str]:
+        return translator([*map(prepare, sentences)], batch_size=batch_size, **options)
+
+    thread(translate, ["A test."])
+    return ServedModel(
+        Batcher(translate, batch_size, max_waiting, thread),
+        lambda sentence: translator.is_too_long(prepare(sentence)),
+        lambda source, target: word_attention(translator, prepare(source), target),
+        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
+    )
 
 
 @dataclass(frozen=True)

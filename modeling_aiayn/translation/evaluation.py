@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
+from sacrebleu.metrics.bleu import BLEU
 
 from ..data.metrics import score_texts
-from .translator import Translator
+from .translator import Translation, Translator
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
@@ -69,3 +70,24 @@ def score_table(scores: dict[str, Any]) -> str:
             earlier = f"{before[name]:6.2f} " if before else ""
             lines.append(f"{name:<20} {earlier}{value:6.2f} {interval:<7} {signature}".rstrip())
     return "\n".join(lines)
+
+
+def compare_translators(
+    pairs: Dataset, translators: dict[str, Translator], options: dict[str, Any]
+) -> str:
+    """Translate sentence pairs with each translator, and return a table of scores."""
+    lines, translations = [], []
+    for name, translator in translators.items():
+        texts = translator(pairs["source"], show_progress=True, **options)
+        scores = score_translations(texts, pairs)
+        lines.append(f"{name:<10}BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
+        translations.append(texts)
+    same = sum(before == after for before, after in zip(*translations, strict=True))
+    return "\n".join([*lines, f"The same translation for {same:,} of {len(pairs):,} sentences."])
+
+
+def nearest(translations: list[Translation], reference: str) -> str:
+    """The first one with the highest sentence BLEU (https://arxiv.org/abs/1606.07947, 3.3)."""
+    bleu = BLEU(effective_order=True)
+    texts = [translation.text for translation in translations]
+    return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)

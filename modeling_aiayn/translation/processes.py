@@ -23,6 +23,18 @@ from .translator import Translation, Translator
 Pool = list[list[Translation]]
 
 
+def default_device(device: str | None, process: int = 0) -> str:
+    """The given device, or a GPU if there is one, or the CPU; processes get GPUs in turn."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and torch.cuda.is_available():
+        return f"cuda:{process % torch.cuda.device_count()}"
+    try:
+        return str(torch.empty(0, device=device).device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
+        message = "device must be a device of torch that this machine has, such as cpu"
+        raise ValueError(f"{message}, got {device!r}.") from error
+
+
 def translate_in_processes(
     load: Callable[[int], Translator],
     processes: int,
