@@ -4,6 +4,7 @@ python tests/marked_documents.py runs/demo translates 300 of them and scores the
 """
 
 import random
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from markdown_it import MarkdownIt
 from modeling_aiayn.data.embedded_corpus import AlignedPair, generate_pairs
 from modeling_aiayn.documents.document import Document
 from modeling_aiayn.documents.html_blocks import VOID
-from modeling_aiayn.documents.marks import Block, Mark
+from modeling_aiayn.documents.marks import Block
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.translation import Translator
@@ -28,26 +29,19 @@ ATOMS = {
 # Markup between the blocks, and around the text of a block.
 BETWEEN = {
     "html": (
-        "<pre>\n  The dog\n</pre>\n",
-        "<script>let a = '<b>';</script>\n",
-        "<!-- The dog. -->\n",
-        "<hr>\n",
+        *("<pre>\n  The dog\n</pre>\n", "<script>let a = '<b>';</script>\n"),
+        *("<!-- The dog. -->\n", "<hr>\n"),
     ),
     "markdown": ("```py\nthe_dog = 1\n```\n\n", "---\n\n", "<!-- The dog. -->\n\n"),
 }
 AROUND = {
     "html": (
-        ("<h2>", "</h2>\n"),
-        ("<p>", "</p>\n"),
-        ("<ul>\n  <li>", "\n  </li>\n</ul>\n"),
+        *(("<h2>", "</h2>\n"), ("<p>", "</p>\n"), ("<ul>\n  <li>", "\n  </li>\n</ul>\n")),
         ("<blockquote><div>\n\t", "</div></blockquote>\n"),
         ("<table><tr><td>", "</td></tr></table>\n"),
     ),
     "markdown": (
-        ("## ", " ##\n\n"),
-        ("", "\n\n"),
-        ("1. ", "\n\n"),
-        ("> - ", "\n\n"),
+        *(("## ", " ##\n\n"), ("", "\n\n"), ("1. ", "\n\n"), ("> - ", "\n\n")),
         ("| 1 | 2 |\n|---|---|\n| ", " | 3 |\n\n"),
         ("", "\n===\n\n"),
     ),
@@ -65,9 +59,7 @@ class GoldBlock:
 class Generator:
     """Writes documents of one kind."""
 
-    def __init__(
-        self, kind: str, seed: int, pairs: list[AlignedPair], any_words: bool = False
-    ) -> None:
+    def __init__(self, kind, seed, pairs, any_words=False) -> None:
         self.kind, self.pairs, self.any_words = kind, iter(pairs), any_words
         self.random = random.Random(f"{kind} {seed}")
         self.number = 0
@@ -121,51 +113,36 @@ class Generator:
 
     def may_mark(self, pair: AlignedPair, span: tuple[int, int]) -> bool:
         """Whether a mark may be around some words: if their translation is one run of words."""
-        return self.any_words or stays_together(pair, span)
+        words = {target for source, target in pair.alignment if span[0] <= source < span[1]}
+        return self.any_words or (len(words) > 0 and max(words) - min(words) + 1 == len(words))
 
     def mark(self, pair, gold, shift, span, before, after, is_inner=False) -> None:
         self.number += 1
         address = f"http://x/{self.number}"
-        tags = {
-            "html": (f'<a href="{address}">', "</a>"),
-            "markdown": ("[", f"]({address})"),
-        }[self.kind]
+        opening, closing = ("[", f"]({address})")
         if is_inner:  # links cannot be nested
-            tags = (f'<b id="{address}">', "</b>")
-        first, last = span[0], span[1] - 1
-        before[first] = before[first] + tags[0]
-        after[last] = tags[1] + after[last]
+            opening, closing = (f'<b id="{address}">', "</b>")
+        elif self.kind == "html":
+            opening, closing = (f'<a href="{address}">', "</a>")
+        before[span[0]] += opening
+        after[span[1] - 1] = closing + after[span[1] - 1]
         gold.words[address] = {
             shift + target for source, target in pair.alignment if span[0] <= source < span[1]
         }
 
 
-def stays_together(pair: AlignedPair, span: tuple[int, int]) -> bool:
-    """Whether the translation of some words is one run of words, so that one mark can hold it."""
-    words = {target for source, target in pair.alignment if span[0] <= source < span[1]}
-    return len(words) > 0 and max(words) - min(words) + 1 == len(words)
-
-
 def found_words(block: Block) -> dict[str, set[int]]:
     """The words of a block within each mark, by the mark's address."""
-    units = units_of(block.text)
-    found = {}
-
-    def visit(mark: Mark) -> None:
-        raw = mark.opening + mark.closing
-        if "http://x/" in raw:
-            address = "http://x/" + "".join(c for c in raw.split("http://x/")[1] if c.isdigit())
-            inside = [
-                number
-                for number, (start, end) in enumerate(units)
+    found, waiting = {}, list(block.marks)
+    while waiting:
+        mark = waiting.pop()
+        waiting += mark.inner
+        if number := re.search(r"http://x/\d+", mark.opening + mark.closing):
+            found[number[0]] = {
+                word
+                for word, (start, end) in enumerate(units_of(block.text))
                 if mark.start <= start and end <= mark.end
-            ]
-            found[address] = set(inside)
-        for inner in mark.inner:
-            visit(inner)
-
-    for mark in block.marks:
-        visit(mark)
+            }
     return found
 
 
@@ -221,9 +198,8 @@ def score_places(translator: Translator, any_words: bool) -> float:
             assert sentences == [pair.source for block in gold for pair in block.pairs], text
             result = document.translated(translator(sentences), partial(word_attention, translator))
             assert structure(result, kind) == structure(text, kind), (text, result)
-            found = [
-                each for each in Document.of(result, kind, "de").parts if isinstance(each, Block)
-            ]
+            parts = Document.of(result, kind, "de").parts
+            found = [part for part in parts if isinstance(part, Block)]
             for block, wanted in zip(found, gold, strict=True):
                 blocks += 1
                 if block.text != " ".join(pair.target for pair in wanted.pairs):

@@ -33,18 +33,10 @@ def evaluated(tmp_path_factory, encoded, tokenizer):
     """A run of five checkpoints, each evaluated."""
     folder = tmp_path_factory.mktemp("run")
     trainer = make_trainer(
-        folder,
-        encoded,
-        tokenizer,
-        predict_with_generate=False,
-        max_steps=10,
-        save_strategy="steps",
-        save_steps=2,
-        eval_strategy="steps",
-        eval_steps=2,
-        learning_rate=300.0,
+        folder, encoded, tokenizer, predict_with_generate=False, max_steps=10, save_steps=2,
+        save_strategy="steps", eval_strategy="steps", eval_steps=2, learning_rate=300.0,
         warmup_steps=100,
-    )
+    )  # fmt: skip
     trainer.train()
     return folder, [entry for entry in trainer.state.log_history if "eval_loss" in entry]
 
@@ -81,28 +73,29 @@ def test_the_best_checkpoints_are_chosen_by_the_run_s_own_evaluations(evaluated)
     ]
 
 
-def test_losses_of_several_sets_are_better_if_they_are_smaller(evaluated, tmp_path, monkeypatch):
+@pytest.fixture
+def changed(evaluated, tmp_path, monkeypatch):
+    """A copy of the run whose states may be changed."""
     monkeypatch.setattr(averaging, "check_checkpoint", lambda folder: None)  # of the manifest
-    moved = tmp_path / "run"
-    shutil.copytree(evaluated[0], moved)
-    for path in moved.rglob("trainer_state.json"):
+    return Path(shutil.copytree(evaluated[0], tmp_path / "run"))
+
+
+def test_losses_of_several_sets_are_better_if_they_are_smaller(evaluated, changed):
+    for path in changed.rglob("trainer_state.json"):
         path.write_text(path.read_text().replace('"eval_loss"', '"eval_news_loss"'))
     expected = names(best_checkpoints(evaluated[0], 3, "loss"))
-    assert names(best_checkpoints(moved, 3, "news_loss")) == expected
-    assert names(best_checkpoints(moved, 3, "eval_news_loss")) == expected
+    assert names(best_checkpoints(changed, 3, "news_loss")) == expected
+    assert names(best_checkpoints(changed, 3, "eval_news_loss")) == expected
 
 
-def test_an_evaluation_that_a_signal_postponed_counts(evaluated, tmp_path, monkeypatch):
+def test_an_evaluation_that_a_signal_postponed_counts(evaluated, changed):
     """It is in the log of the next checkpoint."""
-    monkeypatch.setattr(averaging, "check_checkpoint", lambda folder: None)  # of the manifest
-    moved = tmp_path / "run"
-    shutil.copytree(evaluated[0], moved)
-    path = moved / "checkpoint-4" / "trainer_state.json"
+    path = changed / "checkpoint-4" / "trainer_state.json"
     state = json.loads(path.read_text())
     state["log_history"] = [entry for entry in state["log_history"] if entry["step"] != 4]
     path.write_text(json.dumps(state))
     expected = names(best_checkpoints(evaluated[0], 5, "loss"))
-    assert names(best_checkpoints(moved, 5, "loss")) == expected
+    assert names(best_checkpoints(changed, 5, "loss")) == expected
 
 
 def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):
@@ -111,26 +104,17 @@ def test_too_few_and_damaged_checkpoints_are_rejected(evaluated, tmp_path):
         last_checkpoints(folder, 6)
     with pytest.raises(ValueError, match=r"has 0 checkpoints evaluated by bleu, 1 were asked for"):
         best_checkpoints(folder, 1, "bleu")
-    with pytest.raises(ValueError, match="number of checkpoints must be at least 1, got 0"):
-        last_checkpoints(folder, 0)
     (tmp_path / "checkpoint-3").mkdir()
     with pytest.raises(ValueError, match=r"checkpoint-3: manifest\.json is missing"):
         last_checkpoints(tmp_path, 1)
 
 
 def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
-    with pytest.raises(FileNotFoundError, match="No such directory"):
-        write_average([tmp_path / "none"], tmp_path / "mean")
-    with pytest.raises(FileNotFoundError, match=r"No model\.safetensors in"):
-        average_weights([tmp_path])
     for name, options in (("a", {}), ("b", {"d_model": 24}), ("c", {"attention_bias": True})):
         small_model(**options).save_pretrained(tmp_path / name)
-    with pytest.raises(ValueError, match=r"b: .* is missing or has another shape"):
-        average_weights([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(
-        ValueError, match=r"c: .*bias is missing or has another shape than in the first ch"
-    ):
-        average_weights([tmp_path / "a", tmp_path / "c"])
+    for other in ("b", "c"):
+        with pytest.raises(ValueError, match=f"{other}: .* is missing or has another shape"):
+            average_weights([tmp_path / "a", tmp_path / other])
     with pytest.raises(FileExistsError, match="b exists and is not empty"):
         write_average([tmp_path / "a"], tmp_path / "b")
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "model.int8.safetensors")
@@ -139,32 +123,6 @@ def test_folders_that_cannot_be_averaged_are_rejected(tmp_path):
     (tmp_path / "b" / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"b holds an adapter\. Merge it: --merge_lora true"):
         write_average([tmp_path / "b"], tmp_path / "mean")
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(
-        FileNotFoundError, match=r"adapter holds no model: there is no config\.json"
-    ):
-        write_average([tmp_path / "adapter"], tmp_path / "mean")
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("error", [Killed, OSError], ids=["killed", "full disk"])
-def test_an_average_that_was_interrupted_can_be_retried(tmp_path, monkeypatch, error):
-    def fail(tensors, path, **_):
-        Path(path).write_bytes(b"half")
-        raise error("No space left on device")
-
-    small_model().save_pretrained(tmp_path / "a")
-    monkeypatch.setattr(averaging, "save_file", fail)
-    with pytest.raises(error):
-        write_average([tmp_path / "a"], tmp_path / "mean")
-    assert not (tmp_path / "mean").exists()
-    monkeypatch.undo()
-    write_average([tmp_path / "a"], tmp_path / "mean")
-    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean")
 
 
 KILLED_WHILE_WRITING = """
@@ -276,22 +234,22 @@ def test_checkpoints_with_averaged_weights_are_averaged_by_those(evaluated, tmp_
     assert all((weight == 1.5).all() for weight in average_weights(checkpoints).values())
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("norm_first", True, "norm_first is True, and False in the first model"),
-        ("vocabulary_sha256", ["b"], r"vocabulary_sha256 is \['b'\], and None in the first model"),
-    ],
-)
-def test_models_with_equal_shapes_and_other_options_are_rejected(tmp_path, field, value, message):
-    first, second = small_model(), small_model(dropout=0.3)
-    first.save_pretrained(tmp_path / "a")
-    second.save_pretrained(tmp_path / "b")
+def test_models_with_equal_shapes_and_other_options_are_rejected(tmp_path):
+    small_model().save_pretrained(tmp_path / "a")
+    small_model(dropout=0.3).save_pretrained(tmp_path / "b")
     write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")  # dropout is no weight's
-    second.config.update({field: value})
-    second.save_pretrained(tmp_path / "b")
-    with pytest.raises(ValueError, match=message):
-        write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
+    for options, message in (
+        ({"norm_first": True}, "norm_first is True, and False in the first model"),
+        (
+            {"vocabulary_sha256": ["b"]},
+            r"vocabulary_sha256 is \['b'\], and None in the first model",
+        ),
+    ):
+        second = small_model()
+        second.config.update(options)
+        second.save_pretrained(tmp_path / "b")
+        with pytest.raises(ValueError, match=message):
+            write_average([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
 
 
 CARD = """---
@@ -308,19 +266,14 @@ Load it with `from_pretrained("run", trust_remote_code=True)`.
 """
 
 
-@pytest.fixture
-def cards(evaluated, tmp_path):
-    """Copies of two checkpoints in a run's folder, and the card that is then written there."""
+def test_an_average_has_the_card_of_its_run_without_its_scores(evaluated, tmp_path):
     folders = [
         Path(shutil.copytree(checkpoint, tmp_path / "run" / checkpoint.name))
         for checkpoint in last_checkpoints(evaluated[0], 2)
     ]
-    return folders, tmp_path / "run" / "README.md"
-
-
-def test_an_average_has_the_card_of_its_run_without_its_scores(cards, tmp_path):
-    folders, card = cards
-    card.write_text(CARD)
+    write_average(folders, tmp_path / "plain")
+    assert not (tmp_path / "plain" / "README.md").exists()
+    (tmp_path / "run" / "README.md").write_text(CARD)
     write_average(folders, tmp_path / "mean")
     mean = ModelCard.load(tmp_path / "mean" / "README.md")
     assert (mean.data.license, mean.data.language) == ("cc-by-4.0", ["en", "de"])
@@ -328,12 +281,6 @@ def test_an_average_has_the_card_of_its_run_without_its_scores(cards, tmp_path):
     names = "`checkpoint-8`, `checkpoint-10`"
     assert mean.text.lstrip().startswith(f"# mean\n\nThe weights are the mean of {names}")
     assert files_to_publish(tmp_path / "mean")
-
-
-def test_an_average_of_a_run_without_a_card_has_none(cards, tmp_path):
-    folders, _ = cards
-    write_average(folders, tmp_path / "mean")
-    assert not (tmp_path / "mean" / "README.md").exists()
 
 
 def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated, tmp_path):
@@ -351,9 +298,3 @@ def test_the_script_averages_the_checkpoints_that_its_flags_name(run, evaluated,
     assert {weight.dtype for weight in saved.values()} == {torch.float16}
     # Trainers start in the configuration's dtype.
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "b").dtype == torch.float32
-    for wrong, message in (
-        (("--run", evaluated[0]), "Give exactly one of --last, --best and --checkpoints."),
-        (("--last", 2), "--last and --best need --run"),
-    ):
-        code, out, err = run("average_checkpoints.py", *wrong, "--output", tmp_path / "c")
-        assert (code, out) == (1, "") and message in err

@@ -137,16 +137,10 @@ def test_skipping_logits_changes_neither_loss_nor_gradients(batch, cls, options)
     runs = []
     for skip_logits in (False, True):
         model = small_model(cls, **options)
-        inputs = (
-            batch
-            if cls is AiaynForConditionalGeneration
-            else {"input_ids": batch["labels"].clamp(0)}
-        )
-        outputs = model(
-            **inputs | {"labels": batch["labels"]},
-            label_smoothing_factor=0.1,
-            skip_logits=skip_logits,
-        )
+        inputs = dict(batch)
+        if cls is AiaynForCausalLM:
+            inputs["input_ids"] = batch["labels"].clamp(0)
+        outputs = model(**inputs, label_smoothing_factor=0.1, skip_logits=skip_logits)
         outputs.loss.backward()
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         runs.append((outputs.loss, gradients))
@@ -158,11 +152,7 @@ def test_skipping_logits_changes_neither_loss_nor_gradients(batch, cls, options)
 def test_logits_are_there_in_training_steps_unless_they_are_skipped(batch):
     """A user's compute_loss reads them, also where a trainer passes num_items_in_batch."""
     for model in (small_model().train(), small_model(AiaynForCausalLM).train()):
-        inputs = {
-            "input_ids": batch["input_ids"],
-            "labels": batch["labels"],
-            "num_items_in_batch": 7,
-        }
+        inputs = {**batch, "num_items_in_batch": 7}
         if not model.config.is_encoder_decoder:
             inputs["labels"] = batch["input_ids"]
         assert model(**inputs).logits.shape[:2] == inputs["labels"].shape
@@ -212,29 +202,22 @@ def test_an_adapter_on_the_projection_is_called(batch):
     torch.testing.assert_close(skipped.loss, expected.loss)
 
 
-def test_a_backward_hook_on_the_projection_is_called(batch):
+def test_hooks_on_the_projection_are_called(batch):
     model = small_model()
     seen = []
     model.lm_head.register_full_backward_hook(lambda module, *gradients: seen.append(module))
     model(**batch, skip_logits=True).loss.backward()
     assert seen == [model.lm_head]
-
-
-def test_a_hook_on_the_projection_is_called(batch):
     model = small_model()
-    seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     model(**batch, skip_logits=True)
-    assert seen == [(2, 4, 31)]
+    assert seen[1:] == [(2, 4, 31)]
 
 
 def test_labels_outside_the_vocabulary_raise_an_error(batch):
     batch["decoder_input_ids"] = batch["labels"].clamp(0)
-    batch["labels"] = batch["labels"].clone()
     batch["labels"][0, 1] = 31
-    with pytest.raises(
-        ValueError, match=r"Each label must be in \[0, 31\) or -100, got 31 at index \[0, 1\]"
-    ):
+    with pytest.raises(ValueError, match=r"must be in \[0, 31\) or -100, got 31 at index \[0, 1\]"):
         small_model()(**batch, skip_logits=True)
 
 
@@ -244,23 +227,6 @@ def test_second_derivatives_raise_an_error(batch):
     weight = model.lm_head.weight
     with pytest.raises(ValueError, match="has no second derivatives"):
         torch.autograd.grad(output.loss, weight, create_graph=True)
-    logits = model(batch["input_ids"], labels=batch["labels"]).logits
-    loss = label_smoothed_cross_entropy(logits, batch["labels"])
-    torch.testing.assert_close(loss, output.loss)
-    (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
-    gradient.square().sum().backward()
-    assert weight.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("share", [1.5, -0.1])
-def test_label_smoothing_factor_must_be_between_0_and_1(share):
-    model = small_model().train()
-    ids = torch.tensor([[5, 6, 2]])
-    for count in (None, torch.tensor(3)):
-        with pytest.raises(
-            ValueError, match=rf"label_smoothing_factor must be in \[0, 1\], got {share}"
-        ):
-            model(ids, labels=ids, num_items_in_batch=count, label_smoothing_factor=share)
 
 
 def test_new_tokens_may_be_trained_by_an_adapter():

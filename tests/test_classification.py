@@ -78,8 +78,6 @@ def test_all_formats_give_the_same_texts(tmp_path):
         ("a.tsv", "1 no tab\n", r"a\.tsv:1: a line .* must be a label, a tab and a text"),
         ("a.tsv", "1\tyes\n0\t \n", r"a\.tsv:2: .* neither may be empty"),
         ("a.jsonl", "{}\n", r"a\.jsonl:1: a record must have 'text', a text, and 'label'"),
-        ("a.jsonl", '{"text": "a", "label": 0.5}\n', r"'label', a string or an integer; got \{"),
-        ("a.csv", "1,a\n", r"labelled texts must be \.jsonl or \.tsv"),
     ],
 )
 def test_files_in_the_wrong_format_are_rejected(tmp_path, name, content, message):
@@ -186,9 +184,8 @@ def test_a_run_learns_is_scored_and_its_model_classifies(run, tmp_path, monkeypa
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
     code, out, _ = run("classify.py", "--model", folder, "--input", tmp_path / "in.txt")
     assert [line.split("\t")[0] for line in out.splitlines()] == ["animal", "thing"]
-    code, out, _ = run(
-        "train_classifier.py", *flags, *SMALL, "--num_train_epochs", 4, "--resume", "auto"
-    )
+    again = ("--num_train_epochs", 4, "--resume", "auto")
+    code, out, _ = run("train_classifier.py", *flags, *SMALL, *again)
     assert (code, out) == (0, f"Already finished: {folder}\n")
 
 
@@ -215,9 +212,8 @@ def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
     train = write_texts(tmp_path / "train.tsv", 60)
     options = (*SMALL, "--num_train_epochs", 2, "--logging_steps", 3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert (
-        run("train_classifier.py", "--train_file", train, "--output_dir", whole, *options)[0] == 0
-    )
+    flags = ("--train_file", train, *options, "--output_dir")
+    assert run("train_classifier.py", *flags, whole)[0] == 0
     step = AiaynTrainer.training_step
 
     def stop_at_10(self, *args, **kwargs):
@@ -226,10 +222,9 @@ def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(AiaynTrainer, "training_step", stop_at_10)
-    flags = ("--train_file", train, "--output_dir", killed, *options)
-    assert run("train_classifier.py", *flags)[0] == 143
+    assert run("train_classifier.py", *flags, killed)[0] == 143
     monkeypatch.setattr(AiaynTrainer, "training_step", step)
-    code, _, err = run("train_classifier.py", *flags, "--resume", "auto")
+    code, _, err = run("train_classifier.py", *flags, killed, "--resume", "auto")
     assert code == 0, err
     one, other = (
         AutoModelForSequenceClassification.from_pretrained(path).state_dict()
@@ -243,22 +238,16 @@ def test_training_can_start_from_a_translators_encoder(tokenizer, tmp_path, run)
     tokenizer.save_pretrained(tmp_path / "translator")
     path = write_texts(tmp_path / "train.tsv")
     splits = load_labelled_splits(arguments(path), seed=0)
-    start = ClassifierArguments(
-        start_from=str(tmp_path / "translator"), config_overrides="dropout: 0.2"
-    )
+    translator = str(tmp_path / "translator")
+    start = ClassifierArguments(start_from=translator, config_overrides="dropout: 0.2")
     model, found = build_classifier(start, splits["train"], 64)
     encoder = small_model(vocab_size=len(tokenizer)).model.encoder.state_dict()
-    assert all(
-        torch.equal(model.model.encoder.state_dict()[name], encoder[name]) for name in encoder
-    )
+    weights = model.model.encoder.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in encoder.items())
     assert found.get_vocab() == tokenizer.get_vocab()
     assert model.config.dropout == 0.2
     assert model.config.id2label == {0: "animal", 1: "thing"}
     assert model.config.max_position_embeddings == 64
-    with pytest.raises(OSError, match="none"):
-        build_classifier(
-            ClassifierArguments(start_from=str(tmp_path / "none")), splits["train"], 64
-        )
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -284,9 +273,6 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     small_model(vocab_size=len(tokenizer), **learned).half().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     train = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)["train"]
-    slip = ClassifierArguments(start_from=str(tmp_path), config_overrides="{dropuot: 0.2}")
-    with pytest.raises(ValueError, match=r"no field 'dropuot'\. Did you mean 'dropout'"):
-        build_classifier(slip, train, 20)
     other = ClassifierArguments(
         start_from=str(tmp_path), config_overrides="{encoder_attention_heads: 1}"
     )
@@ -298,9 +284,8 @@ def test_a_float16_start_is_trained_in_float32_and_learned_positions_limit_the_l
     model, _ = build_classifier(start, train, 20)
     assert model.dtype == torch.float32 and model.config.max_position_embeddings == 30
     assert model.config._attn_implementation == "sdpa"
-    with pytest.raises(
-        ValueError, match="max_length=31 is more than the model's max_position_embeddings, 30"
-    ):
+    message = "max_length=31 is more than the model's max_position_embeddings, 30"
+    with pytest.raises(ValueError, match=message):
         build_classifier(start, train, 31)
 
 
@@ -322,9 +307,7 @@ def test_the_evaluation_loss_is_the_mean_over_texts(tokenizer, tmp_path):
         )
         losses.append(trainer.evaluate()["eval_loss"])
     nats = [
-        torch.nn.functional.cross_entropy(
-            model(torch.tensor([ids])).logits, torch.tensor([label])
-        ).item()
+        -model(torch.tensor([ids])).logits.log_softmax(-1)[0, label].item()
         for ids, label in zip(rows["input_ids"], rows["labels"], strict=True)
     ]
     assert losses == pytest.approx([sum(nats) / 23] * 4, rel=1e-5)
@@ -351,35 +334,6 @@ def test_a_classifier_with_a_weight_that_is_not_finite_is_rejected(run, tokenize
     assert (code, out) == (1, "") and "classifier.weight is not finite" in err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"config_overrides": "{max_position_embeddings: 9}"},
-            r"max_length=64 is more than the model's max_position_embeddings, 9. Pass --max_length 9",
-        ),
-        ({"vocab_size": 100}, "vocab_size must hold special tokens, bytes"),
-    ],
-)
-def test_invalid_models_are_rejected(tmp_path, options, message):
-    splits = load_labelled_splits(arguments(write_texts(tmp_path / "train.tsv")), seed=0)
-    with pytest.raises(ValueError, match=message):
-        build_classifier(ClassifierArguments(**options), splits["train"], 64)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "Give either train_file or dataset_name"),
-        ({"train_file": "a", "dataset_name": "b"}, "Give either train_file or dataset_name"),
-        ({"dataset_name": "b", "test_file": "a"}, "Give no files with dataset_name"),
-    ],
-)
-def test_invalid_data_arguments_are_rejected(options, message):
-    with pytest.raises(ValueError, match=message):
-        TextDataArguments(**options)
-
-
 def test_a_dataset_is_read_by_its_name(tmp_path):
     """A local folder stands for a name on the Hub: `datasets` opens both in the same way."""
     folder = tmp_path / "films"
@@ -390,11 +344,8 @@ def test_a_dataset_is_read_by_its_name(tmp_path):
     splits = load_labelled_splits(
         TextDataArguments(dataset_name=str(folder), text_column="sentence"), seed=0
     )
-    assert {name: len(split) for name, split in splits.items()} == {
-        "train": 18,
-        "validation": 2,
-        "test": 20,
-    }
+    sizes = {"train": 18, "validation": 2, "test": 20}
+    assert {name: len(split) for name, split in splits.items()} == sizes
 
 
 def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
@@ -408,18 +359,12 @@ def test_a_test_set_without_labels_is_skipped(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(labelled_texts, "load_dataset", lambda *_: splits)
     found = load_labelled_splits(data, seed=0)
     assert sorted(found) == ["train", "validation"]
-    assert {
-        text[-1:] in "13579" for text in found["train"].filter(lambda row: row["label"])["text"]
-    } == {True}
+    good = found["train"].filter(lambda row: row["label"])["text"]
+    assert all(text[-1] in "13579" for text in good)
     assert "films[test] has no labels: it is skipped." in caplog.text
     splits["train"] = Dataset.from_list(rows[:9] + unlabelled, features)
     with pytest.raises(ValueError, match="-1"):
         load_labelled_splits(data, seed=0)
-
-
-def test_a_score_of_translation_is_rejected(tmp_path):
-    with pytest.raises(ValueError, match="must be accuracy, macro_f1, loss, got 'bleu'"):
-        ClassifierTrainingArguments(str(tmp_path), use_cpu=True, metric_for_best_model="bleu")
 
 
 def test_labels_of_equal_numbers_have_an_order(tmp_path):
@@ -449,9 +394,6 @@ def test_texts_are_cut_to_the_length_of_training(run, tokenizer, tmp_path):
     code, out, err = run("classify.py", "--model", tmp_path, "--text", *texts)
     assert code == 0, err
     assert len(out.splitlines()) == 2
-    code, out, err = run("classify.py", "--model", tmp_path, "--text", "a", "--device", "cuda:99")
-    assert (code, out) == (1, "")
-    assert "error: device must be a device of torch that this machine has, such as cpu" in err
     code, _, err = run(
         "show_attention.py", "--model", tmp_path, "--text", texts[1], "--output", tmp_path / "a.svg"
     )
@@ -486,21 +428,3 @@ def test_a_person_who_types_gets_each_answer_at_once(monkeypatch):
     assert pool_size(ClassifyFlags(model="a", text=["a"], batch_size=3)) == 96
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     assert pool_size(ClassifyFlags(model="a")) == 1024
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--model", "empty"), "error: empty holds no model: there is no config.json in it."),
-        (("--model", "translator"), "error: translator must hold a model saved as AiaynForSeq"),
-    ],
-)
-def test_invalid_flags_of_classify_give_an_error_of_one_line(
-    run, tmp_path, monkeypatch, flags, message
-):
-    monkeypatch.chdir(tmp_path)
-    small_model().save_pretrained("translator")
-    (tmp_path / "empty").mkdir()
-    code, out, err = run("classify.py", "--model", "translator", "--text", "a", *flags)
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith(message)

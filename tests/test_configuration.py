@@ -6,10 +6,8 @@ import pytest
 from conftest import small_config
 from huggingface_hub.errors import (
     StrictDataclassClassValidationError,
-    StrictDataclassFieldValidationError,
 )
 from transformers import AutoConfig
-from transformers.activations import ACT2FN
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.configuration_aiayn import PRESETS
@@ -40,22 +38,9 @@ def test_tiny_preset_is_transformer_tiny():
     assert AiaynForConditionalGeneration(config).num_parameters() == pytest.approx(2.6e6, rel=0.03)
 
 
-def test_an_unknown_preset_raises_an_error():
-    with pytest.raises(
-        ValueError, match=r"preset must be one of \['base', 'big', 'tiny'\].*'huge'"
-    ):
-        AiaynConfig.from_preset("huge")
-
-
 @pytest.mark.parametrize(
     ("keyword", "field"),
-    [
-        ("dmodel", "d_model"),
-        ("droput", "dropout"),
-        ("num_encoder_layers", "encoder_layers"),
-        ("encoder_atention_heads", "encoder_attention_heads"),
-        ("vocabsize", "vocab_size"),
-    ],
+    [("dmodel", "d_model"), ("num_encoder_layers", "encoder_layers")],
 )
 def test_a_misspelt_keyword_is_reported_with_the_field(caplog, keyword, field):
     config = AiaynConfig(**{keyword: 3})
@@ -87,36 +72,9 @@ def test_names_of_transformers_are_aliases_of_fields():
     assert config.hidden_size == 64
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("d_model", 32.0),
-        ("dropout", "0.1"),
-        ("encoder_layers", True),
-        ("position_type", "rotary"),
-        ("classifier_pooling", "cls"),
-        ("norm_first", 1),
-        ("pad_token_id", None),
-    ],
-)
-def test_wrong_types_raise_an_error(field, value):
-    with pytest.raises(StrictDataclassFieldValidationError, match=field):
-        AiaynConfig(**{field: value})
-
-
-POSITIVE = [
-    "vocab_size",
-    "decoder_vocab_size",
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "head_dim",
-    "max_position_embeddings",
-]
+HALVES = ("layers", "attention_heads", "ffn_dim")
+POSITIVE = [f"{half}_{name}" for half in ("encoder", "decoder") for name in HALVES]
+POSITIVE += ["vocab_size", "decoder_vocab_size", "d_model", "head_dim", "max_position_embeddings"]
 RATES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropout"]
 
 
@@ -138,31 +96,17 @@ def test_impossible_values_raise_an_error(values, message):
         AiaynConfig(**values)
 
 
-def test_with_head_dim_d_model_can_be_any_width():
+def test_any_width_is_fine_with_head_dim_or_learned_positions():
     assert AiaynConfig(d_model=30, head_dim=30).head_dim == 30
-
-
-def test_odd_width_is_fine_with_learned_positions():
     assert AiaynConfig(d_model=15, head_dim=4, position_type="learned").d_model == 15
-
-
-def test_every_activation_of_the_library_is_accepted():
-    assert AiaynConfig(activation_function=sorted(ACT2FN)[0])
 
 
 def test_round_trip_keeps_every_field(tmp_path):
     config = small_config(
-        decoder_vocab_size=29,
-        head_dim=5,
-        position_type="learned",
-        position_base=9000,
-        position_offset=2,
-        norm_first=True,
-        final_norm=False,
-        layer_norm_eps=1e-4,
-        eos_token_id=[2, 4],
-        tie_word_embeddings=False,
-    )
+        decoder_vocab_size=29, head_dim=5, position_type="learned", position_base=9000,
+        position_offset=2, norm_first=True, final_norm=False, layer_norm_eps=1e-4,
+        eos_token_id=[2, 4], tie_word_embeddings=False,
+    )  # fmt: skip
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert type(loaded) is AiaynConfig

@@ -10,6 +10,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from torch.utils.data import DataLoader
+from training_setup import logged
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
@@ -39,16 +40,9 @@ def fresh(tokenizer, cls=AiaynForConditionalGeneration, **options):
 
 def plain_arguments(cls, folder, **options):
     return cls(
-        output_dir=str(folder),
-        use_cpu=True,
-        max_steps=3,
-        learning_rate=0.01,
-        per_device_train_batch_size=8,
-        logging_steps=1,
-        save_strategy="no",
-        disable_tqdm=True,
-        **options,
-    )
+        output_dir=str(folder), use_cpu=True, max_steps=3, learning_rate=0.01, save_strategy="no",
+        per_device_train_batch_size=8, logging_steps=1, disable_tqdm=True, **options,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -61,10 +55,9 @@ def test_library_trainers(data, tokenizer, tmp_path, trainer_class, arguments_cl
     losses = []
     for options in ({}, {"gradient_accumulation_steps": 4}):
         model = fresh(tokenizer)
-        args = plain_arguments(
-            arguments_class, tmp_path, label_smoothing_factor=smoothing, max_grad_norm=0, **options
-        )
-        args.per_device_train_batch_size //= options.get("gradient_accumulation_steps", 1)
+        options |= {"label_smoothing_factor": smoothing, "max_grad_norm": 0}
+        args = plain_arguments(arguments_class, tmp_path, **options)
+        args.per_device_train_batch_size //= args.gradient_accumulation_steps
         trainer = trainer_class(
             model=model,
             args=args,
@@ -73,11 +66,13 @@ def test_library_trainers(data, tokenizer, tmp_path, trainer_class, arguments_cl
             data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         )
         trainer.train()
-        logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        assert logged[-1] < logged[0]
-        losses.append(logged)
+        losses.append(logged(trainer, "loss"))
+        assert losses[-1][-1] < losses[-1][0]
         assert "eval_loss" in trainer.evaluate()
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +82,7 @@ def test_library_trainers(data, tokenizer, tmp_path, trainer_class, arguments_cl
         (AiaynForSequenceClassification, {"num_labels": 1}, {"labels": [0.5, 1.0, 2.0, -1.0] * 4}),
         (
             AiaynForSequenceClassification,
-            {"num_labels": 3, "problem_type": "multi_label_classification"},
+            SEVERAL,
             {"labels": [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]] * 8},
         ),
         (AiaynForCausalLM, {}, {}),
@@ -109,14 +104,13 @@ def test_other_heads_under_the_trainer(data, tokenizer, tmp_path, cls, options, 
 
     losses = []
     for steps in (1, 4):
-        args = plain_arguments(
-            TrainingArguments, tmp_path, max_grad_norm=0, gradient_accumulation_steps=steps
-        )
+        once = {"max_grad_norm": 0, "gradient_accumulation_steps": steps}
+        args = plain_arguments(TrainingArguments, tmp_path, **once)
         args.per_device_train_batch_size = 8 // steps
         model = fresh(tokenizer, cls, classifier_dropout=0.0, **options)
         trainer = Trainer(model=model, args=args, train_dataset=rows, data_collator=collate)
         trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        losses.append(logged(trainer, "loss"))
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -191,9 +185,7 @@ def test_lora_trains_saves_loads_and_merges(cls, tmp_path, batch):
 def test_adapters_of_transformers_are_saved_and_loaded(cls, tmp_path, batch):
     cls(small_config(num_labels=3)).save_pretrained(tmp_path / "base")
     model = cls.from_pretrained(tmp_path / "base")
-    inputs = {"input_ids": batch["input_ids"]}
-    if cls is AiaynForConditionalGeneration:
-        inputs = batch
+    inputs = batch if cls is AiaynForConditionalGeneration else {"input_ids": batch["input_ids"]}
     plain = model(**inputs).logits
     config = LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model.add_adapter(config)
@@ -229,9 +221,7 @@ def test_vocabulary_changes_its_size_in_both_halves(options, size, batch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"tie_word_embeddings": False}, {"lm_head_bias": True}],
-    ids=["tied", "untied", "bias"],
+    "options", [{}, {"tie_word_embeddings": False}, {"lm_head_bias": True}], ids=str
 )
 @pytest.mark.parametrize(("half", "size"), [("encoder", 38), ("decoder", 37), ("decoder", 23)])
 def test_each_of_two_vocabularies_is_resized_alone(options, half, size, batch, tmp_path):
@@ -264,22 +254,17 @@ def test_each_of_two_vocabularies_is_resized_alone(options, half, size, batch, t
     torch.testing.assert_close(again(**inputs).logits, output)
 
 
+PARTS = ["lm_head", "model.decoder", *(f"model.encoder.{name}" for name in (
+    "embed_tokens", "embed_positions", "layer_norm", "layers",
+))]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "device_map",
     [
         {"": "cpu"},
         {"model.encoder": "cpu", "model.decoder": "cpu", "lm_head": "cpu"},
-        {
-            "model.encoder.embed_tokens": "cpu",
-            "model.decoder.embed_tokens": "cpu",
-            "lm_head": "cpu",
-            "model.encoder.embed_positions": "cpu",
-            "model.encoder.layer_norm": "cpu",
-            "model.encoder.layers": "disk",
-            "model.decoder.embed_positions": "cpu",
-            "model.decoder.layer_norm": "cpu",
-            "model.decoder.layers": "cpu",
-        },
+        dict.fromkeys(PARTS, "cpu") | {"model.encoder.layers": "disk"},
     ],
     ids=["one", "halves", "disk"],
 )
@@ -302,12 +287,9 @@ def test_forward_is_exported_for_any_batch_and_length(model):
         target = torch.randint(4, 31, (batch_size, target_length))
         return dict(zip(names, (source, torch.ones_like(source), target), strict=True))
 
-    program = torch.export.export(
-        model,
-        (),
-        {**inputs(3, 7, 4), "use_cache": False},
-        dynamic_shapes={**shapes, "use_cache": None},
-    )
+    given = {**inputs(3, 7, 4), "use_cache": False}
+    shapes["use_cache"] = None
+    program = torch.export.export(model, (), given, dynamic_shapes=shapes)
     other = inputs(2, 5, 6)
     output = program.module()(**other, use_cache=False)
     torch.testing.assert_close(output.logits, model(**other).logits)

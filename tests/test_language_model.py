@@ -15,7 +15,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
-from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
+from modeling_aiayn import AiaynForCausalLM
 from modeling_aiayn.language_model.completion import complete, encode_prompt
 from modeling_aiayn.language_model.texts import EncodedText, LanguageDataArguments, load_text
 from modeling_aiayn.language_model.training import (
@@ -115,40 +115,13 @@ def test_a_text_is_split_in_its_order(tmp_path, unit, caplog):
         assert parts["train"].ids.tolist() == [4 + byte for byte in content[:122]]
         assert parts["validation"].size_in_bytes == len(content) - 122 == 13
         return
-    assert {name: len(part.ids) for name, part in parts.items()} == {
-        "train": 80,
-        "validation": 15,
-        "test": 10,
-    }
+    sizes = {"train": 80, "validation": 15, "test": 10}
+    assert {name: len(part.ids) for name, part in parts.items()} == sizes
     assert parts["train"].ids.tolist() == tokenizer("abcü" * 20).input_ids
     assert set(parts["test"].ids.tolist()) == {tokenizer.unk_token_id}
     assert "test: 10 of 10 characters do not occur in the training text" in caplog.text
     assert [part.size_in_bytes for part in parts.values()] == [100, 15, 20]
     assert len(tokenizer) == 4 + 4
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        (b"abc\xffd", {}, r"not UTF-8 \(byte 0xff at position 3\).*--unit byte"),
-        (b"a" * 100, {"context": 10}, "validation must be longer than context=10, got 10 char"),
-        (b"a" * 100, {"validation_share": 0.0}, "validation must be longer than context=64, got 0"),
-    ],
-)
-def test_invalid_texts_are_rejected(tmp_path, content, options, message):
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        load_text(arguments(tmp_path / "a.txt", **options))
-
-
-def test_a_text_must_leave_something_to_train_on():
-    with pytest.raises(ValueError, match=r"must leave text to train on, got 0\.1 and 0\.9"):
-        arguments("a", test_share=0.9)
-
-
-def test_an_unknown_metric_is_rejected_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r"metric_for_best_model must be one of .*, got 'bleu'"):
-        LanguageModelTrainingArguments(output_dir=str(tmp_path), metric_for_best_model="bleu")
 
 
 def test_random_windows_come_from_the_whole_text():
@@ -158,9 +131,8 @@ def test_random_windows_come_from_the_whole_text():
     assert len(pieces) == 400
     assert all(piece == list(range(piece[0], piece[0] + 6)) for piece in pieces)
     assert {piece[0] for piece in pieces} == set(range(100, 115))
-    assert all(
-        window["labels"].tolist() == [-100, *window["input_ids"].tolist()[1:]] for window in windows
-    )
+    labels = [window["labels"].tolist() for window in windows]
+    assert labels == [[-100, *piece[1:]] for piece in pieces]
     again, other = random_windows(ids, 6, 400, seed=5), random_windows(ids, 6, 400, seed=6)
     assert torch.equal(windows.starts, again.starts)
     assert not torch.equal(windows.starts, other.starts)
@@ -200,13 +172,9 @@ def test_the_score_of_a_text_is_the_mean_over_its_tokens(tmp_path, batch_size):
     model = small_model(AiaynForCausalLM)
     ids = torch.randint(4, 31, (24,), generator=torch.Generator().manual_seed(1))
     args = LanguageModelTrainingArguments(
-        output_dir=str(tmp_path),
-        eval_strategy="no",
-        load_best_model_at_end=False,
-        per_device_eval_batch_size=batch_size,
-        use_cpu=True,
-        report_to="none",
-    )
+        str(tmp_path), eval_strategy="no", load_best_model_at_end=False, use_cpu=True,
+        per_device_eval_batch_size=batch_size, report_to="none",
+    )  # fmt: skip
     trainer = AiaynTrainer(model=model, args=args, data_collator=default_data_collator)
     size, step = 7, 3
     nats = []
@@ -233,9 +201,8 @@ def learned():
 def test_completion_continues_beyond_the_window_without_special_tokens(learned):
     model, tokenizer = learned
     for beginning in ("a", "a" * 30):
-        texts = complete(
-            model, tokenizer, beginning, 40, samples=3, do_sample=True, temperature=5.0, top_k=0
-        )
+        options = {"samples": 3, "do_sample": True, "temperature": 5.0, "top_k": 0}
+        texts = complete(model, tokenizer, beginning, 40, **options)
         assert len(texts) == len(set(texts)) == 3
         assert all(text.startswith(beginning) for text in texts)
         assert not any(token in text for text in texts for token in ("<s>", "</s>", "<unk>"))
@@ -265,9 +232,7 @@ def test_invalid_prompts_are_rejected(learned):
     blanks = train_character_tokenizer("ab \n")
     assert blanks.decode(encode_prompt(blanks, " a\n")) == " a\n"
     tokenizer = train_character_tokenizer("abc")
-    with pytest.raises(
-        ValueError, match="has 'é', which does not occur in the model's training text"
-    ):
+    with pytest.raises(ValueError, match="'é', which does not occur in the model's training text"):
         complete(learned[0], tokenizer, "abécd", 3)
 
 
@@ -296,15 +261,14 @@ def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path, mon
     assert {folder / "README.md", folder / "scores.json"} < set(files_to_publish(folder))
     monkeypatch.chdir(tmp_path)  # the card's example names the folder
     assert [len(output) for output in run_examples(card)] == [13 + 1]
-    code, out, err = run("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40)
+    completed = ("--model", folder, "--text", "the qu", "--new_tokens", 40)
+    code, out, err = run("complete.py", *completed)
     assert code == 0, err
     assert out.startswith("the quick ")
     assert len(out) == 6 + 40 + 1
-    again = run("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40)[1]
-    other = run(
-        *("complete.py", "--model", folder, "--text", "the qu", "--new_tokens", 40, "--seed", 1)
-    )[1]
-    assert again == out != other
+    assert (
+        run("complete.py", *completed)[1] == out != run("complete.py", *completed, "--seed", 1)[1]
+    )
     greedy = ("--temperature", 0, "--samples", 2, "--new_tokens", 3)
     out = run("complete.py", "--model", folder, "--text", "the qu", *greedy)[1]
     assert out == "the quick\n\n---\n\nthe quick\n"
@@ -341,23 +305,9 @@ def test_a_killed_run_resumes_exactly(run, text, tmp_path, monkeypatch):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--model", "."), "error: . holds no model: there is no config.json in it."),
-        (("--model", "translator"), "error: translator must hold a model saved as AiaynForCausal"),
-    ],
-)
-def test_invalid_flags_of_complete_give_an_error_of_one_line(
-    run, tmp_path, monkeypatch, flags, message
-):
-    monkeypatch.chdir(tmp_path)
-    for folder, head in (
-        ("translator", AiaynForConditionalGeneration),
-        ("model", AiaynForCausalLM),
-    ):
-        small_model(head, vocab_size=260).save_pretrained(folder)
-        byte_tokenizer().save_pretrained(folder)
-    code, out, err = run("complete.py", "--model", "model", "--text", "a", *flags)
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith(message)
+def test_a_model_with_another_head_is_rejected(run, tmp_path):
+    small_model(vocab_size=260).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    for script in ("complete.py", "classify.py"):
+        code, out, err = run(script, "--model", tmp_path, "--text", "a")
+        assert (code, out) == (1, "") and "must hold a model saved as Aiayn" in err

@@ -166,11 +166,3 @@ def test_each_dropout_acts_only_in_training(rate):
     assert not torch.allclose(layer(states), layer(states))
     layer.eval()
     torch.testing.assert_close(layer(states), layer(states))
-
-
-def test_activation_function_selects_the_activation():
-    layer = EncoderLayer(sizes(activation_function="tanh")).eval()
-    plain = EncoderLayer(sizes()).eval()
-    plain.load_state_dict(layer.state_dict())
-    states = torch.randn(B, S, D)
-    assert not torch.allclose(layer(states), plain(states))

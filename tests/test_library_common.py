@@ -82,15 +82,10 @@ class Inputs:
     def prepare_config_and_inputs_for_common(self):
         torch.manual_seed(0)
         config = small_config(
-            vocab_size=99,
-            d_model=16,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            num_labels=3,
+            vocab_size=99, d_model=16, encoder_layers=2, decoder_layers=2, num_labels=3,
+            encoder_attention_heads=4, decoder_attention_heads=4,
             is_encoder_decoder=self.with_target,
-        )
+        )  # fmt: skip
         ids = torch.randint(4, 99, (self.batch_size, self.seq_length))
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.with_target:

@@ -59,14 +59,9 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
     # What tensor parallelism halves is even, and no two halves are alike.
     model = small_model(
-        d_model=16,
-        encoder_attention_heads=2,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=14,
-        decoder_ffn_dim=18,
-        vocab_size=32,
-        dropout=0.0,
-    )
+        d_model=16, encoder_attention_heads=2, decoder_attention_heads=4, encoder_ffn_dim=14,
+        decoder_ffn_dim=18, vocab_size=32, dropout=0.0,
+    )  # fmt: skip
     model.save_pretrained(folder)
     source = [[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1], [9, 9, 2]]
     labels = [[15, 16, 17, 2], [18, 19, 2], [3, 2], [4, 5, 2]]
@@ -83,37 +78,25 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_processes_give_the_loss_gradients_weights_and_translations_of_one(results, mode):
-    got, expected = (
-        json.loads((results / name / "result.json").read_text()) for name in (mode, "alone")
-    )
+    folders = (results / mode, results / "alone")
+    got, expected = (json.loads((each / "result.json").read_text()) for each in folders)
     assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert got["ids"] == expected["ids"]
-    ours, theirs = (
-        torch.load(results / name / "grad.pt", weights_only=True) for name in (mode, "alone")
-    )
+    assert len({tuple(row) for row in got["ids"]}) > 1 and len(got["ids"][0]) > 3
+    ours, theirs = (torch.load(each / "grad.pt", weights_only=True) for each in folders)
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
     # The library writes tied matrices of sharded models several times; loaded, they are one again.
-    ours, theirs = (
-        AutoModelForSeq2SeqLM.from_pretrained(results / name) for name in (mode, "alone")
-    )
+    ours, theirs = map(AutoModelForSeq2SeqLM.from_pretrained, folders)
     assert ours.lm_head.weight is ours.get_input_embeddings().weight
     for name, weight in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=1e-5, rtol=1e-4, msg=name)
     # Its code too: FSDP2 gives a model a class of torch.
-    expected = sorted(each.name for each in (results / "alone").glob("*.py"))
-    assert sorted(each.name for each in (results / mode).glob("*.py")) == expected != []
-    ours, theirs = (
-        json.loads((results / name / "config.json").read_text()) for name in (mode, "alone")
-    )
+    ours, theirs = (sorted(path.name for path in each.glob("*.py")) for each in folders)
+    assert ours == theirs != []
+    ours, theirs = (json.loads((each / "config.json").read_text()) for each in folders)
     assert ours["auto_map"] == theirs["auto_map"]
-
-
-def test_translations_of_the_parallel_models_are_not_empty(results):
-    ids = json.loads((results / "alone" / "result.json").read_text())["ids"]
-    assert len({tuple(row) for row in ids}) > 1
-    assert len(ids[0]) > 3
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +113,14 @@ def trained(tmp_path_factory):
         capture_output=True,
     )
     return folder
+
+
+def write_pairs(folder):
+    """Files of training and validation pairs, and the flags that name them."""
+    for name in ("train", "validation"):
+        rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
+        (folder / f"{name}.tsv").write_text("".join(rows))
+        yield from (f"--{name}_file", folder / f"{name}.tsv")
 
 
 def read_log(folder):
@@ -173,13 +164,9 @@ def test_two_processes_stop_on_one_s_signal_and_resume_exactly(trained, batches)
 @pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
 def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
     """30 pairs are no multiple of two batches of 8: two rows are there twice, and do not count."""
-    for name in ("train", "validation"):
-        rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
-        (tmp_path / f"{name}.tsv").write_text("".join(rows))
     (tmp_path / "temporary").mkdir()
     done = launch(
-        ROOT / "scripts" / "train_translation.py",
-        *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
+        *(ROOT / "scripts" / "train_translation.py", *write_pairs(tmp_path)),
         *("--output_dir", tmp_path / "run", "--preset", "tiny"),
         *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16}"),
         *("--vocab_size", "420", "--max_steps", "2", "--use_cpu", "true"),
@@ -226,19 +213,10 @@ def test_missing_data_ends_all_processes(tmp_path):
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="accelerators are joined by default")
 def test_processes_that_are_not_connected_are_rejected(tmp_path):
     script = ROOT / "scripts" / "train_translation.py"
-    done = subprocess.run(
-        [*TORCHRUN, script, "--output_dir", tmp_path],
-        timeout=300,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = launch(script, "--output_dir", tmp_path)
     assert done.returncode != 0
-    assert (
-        "error: 2 processes were launched, but accelerate found no accelerators to connect them"
-        in done.stderr
-    )
-    assert "pass --use_cpu true" in done.stderr
+    message = "2 processes were launched, but accelerate found no accelerators to connect them"
+    assert f"error: {message}" in done.stderr and "pass --use_cpu true" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -260,12 +238,8 @@ def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, gen
         name.upper().replace("LAYER_CLS", "CLS"): str(value)
         for name, value in recipe["fsdp_config"].items()
     }
-    for name in ("train", "validation"):
-        rows = (f"{pair.source}\t{pair.target}\n" for pair in generate_pairs(name, 30))
-        (tmp_path / f"{name}.tsv").write_text("".join(rows))
     script = (
-        ROOT / "scripts" / "train_translation.py",
-        *("--train_file", tmp_path / "train.tsv", "--validation_file", tmp_path / "validation.tsv"),
+        *(ROOT / "scripts" / "train_translation.py", *write_pairs(tmp_path)),
         *("--preset", "tiny", "--vocab_size", "420", "--use_cpu", "true", "--report_to", "none"),
         *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16, dropout: 0}"),
         *("--max_steps", "4", "--learning_rate", "0.01", "--generation_max_length", "9"),
@@ -293,7 +267,7 @@ def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, gen
         assert entry == pytest.approx(expected, rel=1e-4)
     for pattern in ("*.py", "config.json"):
         ours, theirs = (
-            {path.name: path.read_text() for path in each.glob(pattern)}
-            for each in (divided, whole)
+            {path.name: path.read_text() for path in folder.glob(pattern)}
+            for folder in (divided, whole)
         )
         assert ours == theirs != {}

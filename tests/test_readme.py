@@ -51,33 +51,25 @@ def models_and_files(tmp_path_factory, tokenizer, opus):
     translator = small_model(vocab_size=len(tokenizer))
     classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
-    for model, tokenizer_of_model, folder in (
-        (translator, tokenizer, "runs/demo"),
-        (translator, tokenizer, "runs/mine"),
-        (translator, tokenizer, "runs/multi30k"),
-        (translator, tokenizer, "runs/teacher"),
-        (translator, tokenizer, "runs/multi30k-fr"),
-        (classifier, tokenizer, "runs/imdb"),
-        (classifier, tokenizer, "runs/reviews"),
-        (language_model, byte_tokenizer(), "runs/shakespeare"),
+    for model, tokenizer_of_model, names in (
+        (translator, tokenizer, ("demo", "mine", "multi30k", "teacher", "multi30k-fr")),
+        (classifier, tokenizer, ("imdb", "reviews")),
+        (language_model, byte_tokenizer(), ("shakespeare",)),
     ):
-        model.save_pretrained(root / folder)
-        tokenizer_of_model.save_pretrained(root / folder)
-        (root / folder / "README.md").write_text("---\nlicense: apache-2.0\n---\nA model.\n")
+        for folder in (root / "runs" / name for name in names):
+            model.save_pretrained(folder)
+            tokenizer_of_model.save_pretrained(folder)
+            (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\nA model.\n")
     (root / "opus-mt-en-de").symlink_to(opus)
     (root / "data").mkdir()
+    one = {"en": "The dog sees.\n", "de": "Der Hund sieht.\n"}
+    two = {"en": f"{one['en']}We see.\n", "de": f"{one['de']}Wir sehen.\n"}
+    files = {"captions": one, "data/train": two, "data/valid": one, "data/test": one}
     for path, text in (
-        ("sentences.en", "The dog sees.\nWe see.\n"),
-        ("sentences.de", "Der Hund sieht.\n"),
-        ("captions.en", "The dog sees.\n"),
-        ("captions.de", "Der Hund sieht.\n"),
+        *((f"{name}.{side}", sides[side]) for name, sides in files.items() for side in sides),
+        ("sentences.en", two["en"]),
+        ("sentences.de", one["de"]),
         ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
-        ("data/train.en", "The dog sees.\nWe see.\n"),
-        ("data/train.de", "Der Hund sieht.\nWir sehen.\n"),
-        ("data/valid.en", "The dog sees.\n"),
-        ("data/valid.de", "Der Hund sieht.\n"),
-        ("data/test.en", "The dog sees.\n"),
-        ("data/test.de", "Der Hund sieht.\n"),
         ("new.txt", "A wonderful film.\nA waste of two hours.\n"),
         ("en.txt", "the dog sees .\n" * 2),
         ("de.txt", "der Hund sieht .\n" * 2),
@@ -158,10 +150,8 @@ def make_what_a_command_reads(words):
         arguments = AiaynTrainingArguments(
             "runs/multi30k", max_steps=5, save_steps=1, save_strategy="steps", report_to="none"
         )
-        model = translator.model.float()
-        AiaynTrainer(
-            model, arguments, train_dataset=Dataset.from_dict(pair), processing_class=tokenizer
-        ).train()
+        data = {"train_dataset": Dataset.from_dict(pair), "processing_class": tokenizer}
+        AiaynTrainer(translator.model.float(), arguments, **data).train()
 
 
 def run_script(words, monkeypatch):

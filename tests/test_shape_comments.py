@@ -56,12 +56,6 @@ def commented_statements(path):
     return found
 
 
-def comment_lines(path):
-    """Return the lines of a file that end in a shape comment."""
-    lines = path.read_text().splitlines()
-    return {number for number, line in enumerate(lines, 1) if COMMENT.search(line)}
-
-
 def check_shape(tensor, shape, sizes, where):
     """Bind letters that are new, and compare known ones and products of them to their sizes."""
     dimensions = [part.strip() for part in shape.split(",") if part.strip()]
@@ -185,8 +179,9 @@ def test_every_shape_comment_is_run_and_right(statements, seen):
 
 def test_every_shape_comment_belongs_to_a_statement(statements):
     for path in PACKAGE.rglob("*.py"):
+        lines = enumerate(path.read_text().splitlines(), 1)
         ends = {statement.last for statement in statements.get(str(path), {}).values()}
-        assert comment_lines(path) == ends, path
+        assert {number for number, line in lines if COMMENT.search(line)} == ends, path
 
 
 def test_a_wrong_comment_is_found():

@@ -16,56 +16,27 @@ from modeling_aiayn import (
 
 # No two sizes are equal where they may differ.
 SIZES = {
-    "vocab_size": 31,
-    "d_model": 12,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 13,
+    "vocab_size": 31, "d_model": 12, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 3, "decoder_attention_heads": 2, "encoder_ffn_dim": 13,
     "decoder_ffn_dim": 17,
-}
+}  # fmt: skip
 # So that losses can be compared.
 NO_DROPOUT = {"dropout": 0.0, "classifier_dropout": 0.0}
 OPTIONS = {
-    "position_type": "learned",
-    "max_position_embeddings": 80,
-    "norm_first": True,
-    "final_norm": True,
-    "attention_bias": True,
-    "lm_head_bias": True,
-    "scale_embedding": False,
-    "head_dim": 5,
-    "activation_function": "gelu",
-}
+    "position_type": "learned", "max_position_embeddings": 80, "norm_first": True,
+    "final_norm": True, "attention_bias": True, "lm_head_bias": True, "scale_embedding": False,
+    "head_dim": 5, "activation_function": "gelu",
+}  # fmt: skip
 # Each folder's name, its class, its Auto class, and options of its configuration.
+TRANSLATOR = (AiaynForConditionalGeneration, "AutoModelForSeq2SeqLM")
+CLASSIFIER = (AiaynForSequenceClassification, "AutoModelForSequenceClassification")
 MODELS = (
     ("AiaynModel", AiaynModel, "AutoModel", {}),
     ("AiaynEncoderModel", AiaynEncoderModel, "AutoModel", {}),
-    (
-        "AiaynForConditionalGeneration",
-        AiaynForConditionalGeneration,
-        "AutoModelForSeq2SeqLM",
-        {},
-    ),
-    (
-        "AiaynForConditionalGeneration-two-vocabularies",
-        AiaynForConditionalGeneration,
-        "AutoModelForSeq2SeqLM",
-        {"decoder_vocab_size": 37},
-    ),
-    (
-        "AiaynForConditionalGeneration-other-options",
-        AiaynForConditionalGeneration,
-        "AutoModelForSeq2SeqLM",
-        OPTIONS,
-    ),
-    (
-        "AiaynForSequenceClassification",
-        AiaynForSequenceClassification,
-        "AutoModelForSequenceClassification",
-        {"num_labels": 3},
-    ),
+    ("AiaynForConditionalGeneration", *TRANSLATOR, {}),
+    ("AiaynForConditionalGeneration-two-vocabularies", *TRANSLATOR, {"decoder_vocab_size": 37}),
+    ("AiaynForConditionalGeneration-other-options", *TRANSLATOR, OPTIONS),
+    ("AiaynForSequenceClassification", *CLASSIFIER, {"num_labels": 3}),
     ("AiaynForCausalLM", AiaynForCausalLM, "AutoModelForCausalLM", {}),
 )
 # Two sources of 5 and 7 tokens, two targets of 4 and 3, padded on the right.
@@ -92,12 +63,6 @@ def write_models(folder: Path) -> list[Path]:
     return [_write_model(folder / name, *rest) for name, *rest in MODELS]
 
 
-def logits_of_steps(model: torch.nn.Module, prompt: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits of greedy steps, [T, N, V]. Small models give the same ids even if a cache is lost."""
-    steps = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_logits": True}
-    return torch.stack(model.generate(**prompt, num_beams=1, **steps).logits)
-
-
 def _write_model(folder: Path, cls: type, auto_class: str, options: dict) -> Path:
     torch.manual_seed(0)
     model = cls(AiaynConfig(**(SIZES | NO_DROPOUT | options))).eval()
@@ -120,7 +85,10 @@ def _write_model(folder: Path, cls: type, auto_class: str, options: dict) -> Pat
         case["prompt"] = {name: ids.tolist() for name, ids in prompt.items()}
         for name, beams in (("greedy", 1), ("beam 4", 4)):
             expected[name] = model.generate(**prompt, num_beams=beams, max_new_tokens=9).tolist()
-        expected["steps"] = logits_of_steps(model, prompt).tolist()
+        # Small models give the same ids even if a cache is lost: logits, [T, N, V].
+        steps = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_logits": True}
+        logits = model.generate(**prompt, num_beams=1, **steps).logits
+        expected["steps"] = torch.stack(logits).tolist()
     model.save_pretrained(folder)
     if cls is AiaynForConditionalGeneration:  # its decoder alone, with a matrix of the encoder's
         with torch.no_grad():
