@@ -31,9 +31,7 @@ from modeling_aiayn.classification.labelled_texts import TextDataArguments
 from modeling_aiayn.classification.training import ClassifierArguments, ClassifierTrainingArguments
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.language_model.texts import LanguageDataArguments
-from modeling_aiayn.language_model.training import (
-    LanguageModelTrainingArguments,
-)
+from modeling_aiayn.language_model.training import LanguageModelTrainingArguments
 from modeling_aiayn.tokenization import train_bpe_tokenizer
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.data import DataArguments, encode_pairs
@@ -65,14 +63,8 @@ LANGUAGE_MODEL_RECIPES = ("tiny_shakespeare", "enwik8_sample")
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-sync", "--no-first-run"]
+CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-update"]
 
 
 def pytest_collection_modifyitems(items):
@@ -95,6 +87,13 @@ def small_model(cls=AiaynForConditionalGeneration, **overrides):
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+def save_folder(model, tokenizer, folder):
+    """Save the model with its tokenizer, and return the folder."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def arguments_of_recipe(path):
@@ -157,10 +156,8 @@ def encoded(dataset, tokenizer):
 @pytest.fixture(scope="module")
 def model_folder(tokenizer, tmp_path_factory):
     """Folder of a translation model. Tests must not write to it."""
-    folder = tmp_path_factory.mktemp("model")
-    small_model(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    model = small_model(vocab_size=len(tokenizer))
+    return save_folder(model, tokenizer, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -10,21 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import httpx
 import pytest
-import torch
-from conftest import small_model
+from conftest import save_folder, small_model
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from peft import LoraConfig, get_peft_model
 from versions.environments import environment
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
-from modeling_aiayn.commands.app import EXAMPLES, make_page
+from modeling_aiayn.commands.app import make_page
 from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
-from modeling_aiayn.pages.text_pages import ClassificationPage, CompletionPage
 from modeling_aiayn.pages.translation_page import TranslationPage
-from modeling_aiayn.saved.loading import BUNDLED_MODELS, find_model, load_model
+from modeling_aiayn.saved.loading import find_model
 from modeling_aiayn.serving.batching import ModelThread
 from modeling_aiayn.tokenization import byte_tokenizer
 from modeling_aiayn.translation import Translator
@@ -41,50 +38,16 @@ pytestmark = [
 _ = anyio.open_file
 
 
-def page_for(model, max_characters=300, examples=(), device=None, **source):
-    flags = ModelFlags(model=[str(model)], device=device)
-    return make_page(flags, SourceFlags(**source), max_characters, list(examples))
-
-
-def test_each_bundled_model_has_examples():
-    assert set(EXAMPLES) == set(BUNDLED_MODELS)
-    assert page_for("aiayn-de-en").title == "aiayn-de-en"
-
-
-def test_an_adapter_is_shown_with_its_base_model(tmp_path):
-    base = find_model(BUNDLED_MODELS[0])
-    adapted = get_peft_model(load_model(base, False), LoraConfig(target_modules=["q_proj"], r=3))
-    adapted.save_pretrained(tmp_path / "adapter")
-    Translator.from_pretrained(base).source_tokenizer.save_pretrained(tmp_path / "adapter")
-    assert page_for(tmp_path / "adapter").title == "adapter"
-
-
-def test_text_models_are_put_on_the_device(tokenizer, tmp_path, monkeypatch):
-    found = []
-    for name, cls, page in (
-        ("classifier", AiaynForSequenceClassification, ClassificationPage),
-        ("language model", AiaynForCausalLM, CompletionPage),
-    ):
-        small_model(cls, vocab_size=len(tokenizer)).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        monkeypatch.setattr(page, "build", lambda self: found.append(self.model.device))
-        page_for(tmp_path / name, device="meta")
-    assert found == [torch.device("meta")] * 2
-
-
-def launched(model="aiayn-en-de", **options):
-    page = page_for(model, **options)
-    _, url, _ = page.queue(max_size=100).launch(
-        server_name="127.0.0.1",
-        prevent_thread_lock=True,
-        **LAUNCH_OPTIONS,
-    )
+def launched(model, examples=()):
+    page = make_page(ModelFlags(model=[str(model)]), SourceFlags(), 300, list(examples))
+    options = {"server_name": "127.0.0.1", "prevent_thread_lock": True, **LAUNCH_OPTIONS}
+    _, url, _ = page.queue(max_size=100).launch(**options)
     return page, url
 
 
 @pytest.fixture(scope="module")
 def url():
-    page, url = launched(examples=["A dog runs."])
+    page, url = launched("aiayn-en-de", ["A dog runs."])
     yield url
     page.close()
 
@@ -150,10 +113,8 @@ def test_clients_at_once_get_their_own_translations(url):
     texts = [f"{number} dogs run." for number in range(12)]
     with ThreadPoolExecutor(12) as pool:
         clients = list(pool.map(lambda _: Client(url, verbose=False), texts))
-        jobs = [
-            client.submit(text, 1, 1.0, api_name="/translate")
-            for client, text in zip(clients, texts, strict=True)
-        ]
+        pairs = zip(clients, texts, strict=True)
+        jobs = [client.submit(text, 1, 1.0, api_name="/translate") for client, text in pairs]
         found = [job.result(timeout=120)[0] for job in jobs]
     expected = Translator.from_pretrained("aiayn-en-de")(texts, num_beams=1, batch_size=1)
     assert found == expected
@@ -168,12 +129,9 @@ def test_a_text_that_cannot_be_translated_is_refused_by_the_server(url, text, me
 
 
 def test_a_classifier_has_a_page(tokenizer, tmp_path, browser):
-    model = small_model(
-        AiaynForSequenceClassification, vocab_size=len(tokenizer), id2label={0: "<b>", 1: "good"}
-    )
-    model.save_pretrained(tmp_path / "classes")
-    tokenizer.save_pretrained(tmp_path / "classes")
-    page, url = launched(tmp_path / "classes")
+    options = {"vocab_size": len(tokenizer), "id2label": {0: "<b>", 1: "good"}}
+    model = small_model(AiaynForSequenceClassification, **options)
+    page, url = launched(save_folder(model, tokenizer, tmp_path / "classes"))
     visitor = browser.new_page()
     visitor.goto(url)
     visitor.locator("#text textarea").fill("We see.")
@@ -189,9 +147,8 @@ def test_a_classifier_has_a_page(tokenizer, tmp_path, browser):
 
 def test_a_language_model_has_a_page(tmp_path):
     tokenizer = byte_tokenizer()
-    small_model(AiaynForCausalLM, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bytes")
-    tokenizer.save_pretrained(tmp_path / "bytes")
-    page, url = launched(tmp_path / "bytes")
+    model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer))
+    page, url = launched(save_folder(model, tokenizer, tmp_path / "bytes"))
     client = Client(url, verbose=False)
     texts = [client.predict("We ", 7, 0, api_name="/complete")[0] for _ in range(2)]
     assert texts[0] == texts[1] and texts[0].startswith("We ") and len(texts[0]) > 3
@@ -242,11 +199,8 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded(run, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         code, out, err = run("app.py", "--port", port)
-    assert (code, out) == (
-        1,
-        "",
-    ) and f"in use (while attempting to bind on address ('127.0.0.1', {port})" in err
-    assert err.count("\n") == 1
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"in use (while attempting to bind on address ('127.0.0.1', {port})" in err
 
 
 def test_a_visitor_stores_no_files(url):

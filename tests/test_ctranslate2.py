@@ -4,13 +4,12 @@ import re
 
 import pytest
 import torch
-from conftest import small_config, small_model
+from conftest import small_model
 from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aiayn.interop.ctranslate2_export import (
-    check_exportable,
     compare_engines,
     export_ctranslate2,
 )
@@ -70,9 +69,30 @@ def trained_to_end(tokenizer, **overrides):
     return model
 
 
-def test_greedy_translations_are_the_same(tokenizer, tmp_path):
-    translator = Translator(trained_to_end(tokenizer), tokenizer)
-    other = exported(translator, tmp_path / "ct2")
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return Translator(trained_to_end(tokenizer), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def other(translator, tmp_path_factory):
+    """The same model, exported."""
+    return exported(translator, tmp_path_factory.mktemp("exported") / "ct2")
+
+
+def same_ids(translators, texts, **given):
+    """Ids that both translators find by a search with one beam."""
+    length = given.pop("options", {})
+    options = SearchOptions(num_beams=1, **length)
+    ours, theirs = (
+        [best.token_ids for best, *_ in each.stream(texts, options, **given)]
+        for each in translators
+    )
+    assert theirs == ours
+    return ours
+
+
+def test_greedy_translations_are_the_same(translator, other):
     options = SearchOptions(num_beams=1, length_normalization="power")
     ours, theirs = (list(each.stream(TEXTS, options)) for each in (translator, other))
     for (mine,), (its,) in zip(ours, theirs, strict=True):
@@ -92,16 +112,12 @@ def test_greedy_translations_are_the_same(tokenizer, tmp_path):
     ],
     ids=str,
 )
-def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path, given, prefix):
+def test_hypotheses_have_their_scores_and_are_ranked_by_them(translator, other, given, prefix):
     """Beam searches end at other times, so they may find others; both score them alike."""
-    translator = Translator(trained_to_end(tokenizer), tokenizer)
-    other = exported(translator, tmp_path / "ct2")
     options = SearchOptions(num_beams=3, nbest=3, length_penalty=0.4, **given)
     sources = [text for text in TEXTS if text]
-    prefixes = [prefix] * len(sources)
-    for source, found in zip(
-        sources, other.stream(sources, options, prefixes=prefixes), strict=True
-    ):
+    streamed = other.stream(sources, options, prefixes=[prefix] * len(sources))
+    for source, found in zip(sources, streamed, strict=True):
         scores = [each.score for each in found]
         assert scores == sorted(scores, reverse=True)
         ids = translator.encode(source)
@@ -112,30 +128,19 @@ def test_hypotheses_have_their_scores_and_are_ranked_by_them(tokenizer, tmp_path
             assert each.score == pytest.approx(log_probability / divisor, rel=1e-4)
 
 
-def test_hypotheses_that_a_limit_makes_equal_are_one(tokenizer, tmp_path):
-    other = exported(Translator(trained_to_end(tokenizer), tokenizer), tmp_path / "ct2")
+def test_hypotheses_that_a_limit_makes_equal_are_one(other):
     options = SearchOptions(num_beams=4, nbest=4, max_length_factor=0, max_length_offset=2)
     for found in other.stream([text for text in TEXTS if text], options):
         ids = [each.token_ids for each in found]
         assert len(set(ids)) == len(ids)
 
 
-def test_options_mean_the_same(tokenizer, tmp_path):
-    translator = Translator(trained_to_end(tokenizer), tokenizer)
-    other = exported(translator, tmp_path / "ct2")
-    for options in (
-        SearchOptions(num_beams=1, min_length=4),
-        SearchOptions(num_beams=1, no_repeat_ngram_size=1, min_length=5),
-    ):
-        ours, theirs = (
-            [best.token_ids for best, *_ in each.stream(TEXTS, options, prefixes=["Der"] * 4)]
-            for each in (translator, other)
-        )
-        assert theirs == ours
+def test_options_mean_the_same(translator, other):
+    for options in ({"min_length": 4}, {"no_repeat_ngram_size": 1, "min_length": 5}):
+        same_ids((translator, other), TEXTS, options=options, prefixes=["Der"] * 4)
 
 
-def test_half_precision_gives_nearly_the_same_scores(tokenizer, tmp_path):
-    translator = Translator(trained_to_end(tokenizer), tokenizer)
+def test_half_precision_gives_nearly_the_same_scores(translator, tmp_path):
     other = exported(translator, tmp_path / "ct2", "float16")
     report = compare_engines(translator, other, TEXTS, SearchOptions(num_beams=2))
     assert 1e-6 < report.score_difference < 5e-3
@@ -146,12 +151,8 @@ def test_each_sentence_has_its_own_limit_and_prefix(tokenizer, tmp_path):
     other = exported(translator, tmp_path / "ct2")
     texts = ["The dog sees.", "We see the dog and the cat and the old man.", "We see."]
     prefixes = ["", "Der alte Mann sieht", "Wir"]
-    options = SearchOptions(num_beams=1, max_length_factor=0.3, max_length_offset=1)
-    ours, theirs = (
-        [best.token_ids for best, *_ in each.stream(texts, options, prefixes=prefixes)]
-        for each in (translator, other)
-    )
-    assert theirs == ours
+    options = {"max_length_factor": 0.3, "max_length_offset": 1}
+    ours = same_ids((translator, other), texts, options=options, prefixes=prefixes)
     assert len({len(ids) for ids in ours}) == 3
     given = tokenizer(prefixes[1], add_special_tokens=False).input_ids
     assert ours[1] == (*given, tokenizer.eos_token_id)
@@ -161,12 +162,9 @@ def test_source_and_target_may_name_their_ends_differently(tmp_path):
     source = train_word_tokenizer(["a b c d"] * 2)
     target = train_word_tokenizer(["e f g h i"] * 2)
     text = target.backend_tokenizer.to_str().replace("</s>", "[END]")
+    special = {"eos_token": "[END]", "bos_token": None, "unk_token": None}
     target = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(text),
-        eos_token="[END]",
-        bos_token=None,
-        unk_token=None,
-        pad_token=target.pad_token,
+        tokenizer_object=Tokenizer.from_str(text), pad_token=target.pad_token, **special
     )
     source.eos_token = source.unk_token = None
     model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
@@ -174,9 +172,7 @@ def test_source_and_target_may_name_their_ends_differently(tmp_path):
     other = exported(translator, tmp_path / "ct2")
     (ours,), (theirs,) = (each.score(["a c"], ["e i"]) for each in (translator, other))
     assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
-    options = SearchOptions(num_beams=1)
-    ours, theirs = (next(each.stream(["a c"], options))[0] for each in (translator, other))
-    assert theirs.token_ids == ours.token_ids
+    same_ids((translator, other), ["a c"])
 
 
 @pytest.mark.parametrize("is_renormalized", [False, True])
@@ -194,9 +190,8 @@ def test_export_names_ids_without_a_token_and_excludes_suppressed_ones(
     translator = Translator(model, tokenizer)
     other = exported(translator, tmp_path / "ct2")
     options = SearchOptions(num_beams=1)
-    for ours, theirs in zip(
-        *(list(each.stream(TEXTS, options)) for each in (translator, other)), strict=True
-    ):
+    streams = (each.stream(TEXTS, options) for each in (translator, other))
+    for ours, theirs in zip(*streams, strict=True):
         assert theirs[0].token_ids == ours[0].token_ids
         assert theirs[0].log_probability == pytest.approx(ours[0].log_probability, rel=1e-4)
 
@@ -214,87 +209,30 @@ def test_a_quantized_export_of_a_trained_model_is_close(quantization, tmp_path):
     translator = Translator.from_pretrained("aiayn-en-de")
     before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
     other = exported(translator, tmp_path / "ct2", quantization)
-    for name, weight in translator.model.state_dict().items():
-        torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
-    report = compare_engines(translator, other, SENTENCES, SearchOptions(num_beams=4))
-    assert report.texts == len(SENTENCES)
-    assert report.identical >= len(SENTENCES) / 2
+    after = translator.model.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    texts = SENTENCES["aiayn-en-de"]
+    report = compare_engines(translator, other, texts, SearchOptions(num_beams=4))
+    assert report.texts == len(texts) and report.identical >= len(texts) / 2
     assert 1e-5 < report.score_difference < 0.2
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            {"head_dim": 7},
-            "needs head_dim = d_model / encoder_attention_heads, got head_dim=7, d_model=12",
-        ),
-        ({"activation_function": "mish"}, "needs an activation_function of gelu.*, got 'mish'"),
-    ],
-    ids=str,
-)
-def test_ctranslate2_export_names_the_unsupported_field(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        check_exportable(small_config(**overrides))
-
-
-def test_ctranslate2_export_rejects_invalid_folders_and_options(tokenizer, tmp_path, model_folder):
-    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
-    (tmp_path / "kept").write_text("x")
-    with pytest.raises(FileExistsError, match="exists and is not empty"):
-        export_ctranslate2(translator, tmp_path, "float32")
-    several = Translator([translator.model, translator.model], tokenizer)
-    with pytest.raises(ValueError, match="needs a translator of one model, got an ensemble of 2"):
-        export_ctranslate2(several, tmp_path / "new", "float32")
-    ends = small_model(vocab_size=len(tokenizer))
-    ends.generation_config.eos_token_id = [2, 3]
-    with pytest.raises(ValueError, match=r"exactly one eos_token_id, got \[2, 3\]"):
-        export_ctranslate2(Translator(ends, tokenizer), tmp_path / "new", "float32")
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(
-        FileNotFoundError, match=r"No such directory: .*\. Write one with: aiayn export"
-    ):
-        Translator.from_pretrained(model_folder, engine="ctranslate2")
-    with pytest.raises(ValueError, match="takes no other option than device"):
-        Translator.from_pretrained(model_folder, engine="ctranslate2", dtype="float32")
-
-
-def test_rejects_options_that_the_engine_lacks(tokenizer, tmp_path):
-    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
-    other = exported(translator, tmp_path / "ct2")
-    for options, name in (
-        ({"do_sample": True}, "do_sample"),
-        ({"coverage_penalty": 0.2}, "coverage_penalty"),
-    ):
-        with pytest.raises(ValueError, match=f"ctranslate2 does not support {name}"):
-            other(TEXTS, **options)
-    with pytest.raises(ValueError, match="not support required phrases"):
-        list(other.stream(["a"], phrases=[["b"]]))
-    with pytest.raises(ValueError, match="runs an exported model, which gives neither weights"):
-        _ = other.model
 
 
 def test_the_script_exports_compares_and_translates(run, model_folder, tmp_path):
     (tmp_path / "texts").write_text("The dog sees.\nWe see.\n")
     folder = tmp_path / "ct2"
-    code, out, err = run(
-        *("export_ctranslate2.py", "--model", model_folder, "--output", folder),
-        *("--file", tmp_path / "texts", "--num_beams", 2),
-    )
+    flags = ("--file", tmp_path / "texts", "--num_beams", 2)
+    export = ("export_ctranslate2.py", "--model", model_folder, "--output")
+    code, out, err = run(*export, folder, *flags)
     assert code == 0, err
     assert f"{folder} (float32): " in out
     assert float(re.search(r"scores within (\S+) nats", out)[1]) < 1e-5
     assert int(re.search(r"(\d) of 2 translations identical", out)[1]) > 0
-    wrong = ("--output", tmp_path / "wrong", "--do_sample", "true")
-    code, out, err = run("export_ctranslate2.py", "--model", model_folder, *wrong)
+    code, out, err = run(*export, tmp_path / "wrong", "--do_sample", "true")
     assert (code, out) == (1, "") and "does not support do_sample" in err
     assert not (tmp_path / "wrong").exists()
-    code, out, err = run(
-        *("translate.py", "--engine", "ctranslate2", "--model", folder, "--text", "We see."),
-        *("--max_length_factor", 0, "--max_length_offset", 3),
-    )
-    assert code == 0, err
-    assert len(out.splitlines()) == 1
+    short = ("--max_length_factor", 0, "--max_length_offset", 3, "--text", "We see.")
+    code, out, err = run("translate.py", "--engine", "ctranslate2", "--model", folder, *short)
+    assert code == 0 and len(out.splitlines()) == 1, err
 
 
 def test_export_uses_the_end_token_of_the_generation_config(tokenizer, tmp_path):
@@ -305,29 +243,33 @@ def test_export_uses_the_end_token_of_the_generation_config(tokenizer, tmp_path)
     model.generation_config.eos_token_id = model.config.eos_token_id = 5
     translator = Translator(model, tokenizer)
     other = exported(translator, tmp_path / "ct2")
-    shortest = {"max_length_factor": 0.0, "max_length_offset": 1}
-    for options in (SearchOptions(num_beams=1), SearchOptions(num_beams=1, **shortest)):
-        ours, theirs = (
-            [best.token_ids for best, *_ in each.stream(["We see."], options)]
-            for each in (translator, other)
-        )
-        assert theirs == ours
+    for options in ({}, {"max_length_factor": 0.0, "max_length_offset": 1}):
+        ours = same_ids((translator, other), ["We see."], options=options)
         assert ours[0].count(5) == 1 and ours[0][-1] == 5
 
 
-def test_unsupported_generation_options_are_rejected_before_writing(tokenizer, tmp_path):
-    model = small_model(vocab_size=len(tokenizer))
-    model.generation_config.repetition_penalty = 1.2
-    with pytest.raises(ValueError, match=r"says repetition_penalty=1\.2"):
-        export_ctranslate2(Translator(model, tokenizer), tmp_path / "ct2", "float32")
-    assert not (tmp_path / "ct2").exists()
+def test_a_translator_that_cannot_be_exported_leaves_no_folder(tokenizer, tmp_path):
+    model, ends, penalized = (small_model(vocab_size=len(tokenizer)) for _ in range(3))
+    ends.generation_config.eos_token_id = [2, 3]
+    penalized.generation_config.repetition_penalty = 1.2
+    wide = small_model(vocab_size=len(tokenizer), head_dim=7)
+    for models, message in (
+        ([model, model], "needs a translator of one model, got an ensemble of 2"),
+        (ends, r"exactly one eos_token_id, got \[2, 3\]"),
+        (penalized, r"says repetition_penalty=1\.2"),
+        (wide, "needs head_dim = d_model / encoder_attention_heads, got head_dim=7, d_model=12"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_ctranslate2(Translator(models, tokenizer), tmp_path / "new", "float32")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "kept").write_text("x")
+    with pytest.raises(FileExistsError, match="exists and is not empty"):
+        export_ctranslate2(Translator(model, tokenizer), tmp_path, "float32")
 
 
-def test_an_exported_model_in_a_forked_process_is_an_error(tokenizer, tmp_path, monkeypatch):
+def test_an_exported_model_in_a_forked_process_is_an_error(other, monkeypatch):
     """Its threads would be waited for, for ever."""
-    model = small_model(vocab_size=len(tokenizer), norm_first=True)
-    translator = exported(Translator(model, tokenizer), tmp_path / "ct2")
     monkeypatch.setattr("os.getpid", lambda: -1)
-    for call in (translator, lambda texts: translator.score(texts, texts)):
+    for call in (other, lambda texts: other.score(texts, texts)):
         with pytest.raises(ValueError, match="threads do not exist in a forked process"):
             call(TEXTS)

@@ -8,13 +8,7 @@ from conftest import small_model
 
 from modeling_aiayn.saved.int8 import rounded_to_int8
 from modeling_aiayn.translation import fast_linear
-from modeling_aiayn.translation.fast_linear import (
-    has_int8_kernel,
-    has_packed_kernel,
-    int8_linear_function,
-    is_exact_in_float16,
-    linear_function,
-)
+from modeling_aiayn.translation.fast_linear import int8_linear_function, linear_function
 from modeling_aiayn.translation.fast_model import FastModel
 
 
@@ -36,34 +30,41 @@ def lacking(error):
     return pack
 
 
+@pytest.fixture
+def forgetting():
+    """What the processor has is found anew, in the test and after it."""
+    caches = (fast_linear._packing_works, fast_linear.has_int8_kernel)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetting")
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError])
 def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, caplog, error):
     """As on CPUs without bf16 instructions, and releases of torch without these functions."""
     monkeypatch.setattr(fast_linear, "_packed_linear", lacking(error))
-    fast_linear._packing_works.cache_clear()
-    try:
-        assert not has_packed_kernel(torch.bfloat16)
-        model = small_model().to(torch.bfloat16)
-        FastModel(model)
-        assert "has no fast products in bfloat16" in caplog.text
-        assert "dtype='float32'" in caplog.text
-        linear = torch.nn.Linear(11, 5).to(torch.bfloat16)
-        states = torch.randn(3, 11, dtype=torch.bfloat16)
-        product = linear_function(linear.weight, linear.bias)
-        assert torch.equal(product(states), linear(states))
-    finally:
-        fast_linear._packing_works.cache_clear()
+    assert not fast_linear.has_packed_kernel(torch.bfloat16)
+    FastModel(small_model().to(torch.bfloat16))
+    assert "has no fast products in bfloat16" in caplog.text
+    assert "dtype='float32'" in caplog.text
+    linear = torch.nn.Linear(11, 5).to(torch.bfloat16)
+    states = torch.randn(3, 11, dtype=torch.bfloat16)
+    product = linear_function(linear.weight, linear.bias)
+    assert torch.equal(product(states), linear(states))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 70])
 def test_weights_that_float16_holds_exactly_are_stored_in_it(rows, bias):
     linear = torch.nn.Linear(140, 33, bias=bias)
-    assert not is_exact_in_float16(linear.weight)
+    assert not fast_linear.is_exact_in_float16(linear.weight)
     with torch.no_grad():
         linear.weight.copy_(linear.weight.half())
     states = torch.randn(rows, 140)
-    if not is_exact_in_float16(linear.weight):
+    if not fast_linear.is_exact_in_float16(linear.weight):
         pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
     packed = linear_function(linear.weight, linear.bias)
     torch.testing.assert_close(packed(states), linear(states))
@@ -74,9 +75,8 @@ def test_weights_outside_the_range_of_float16_stay_in_float32(weight):
     linear = torch.nn.Linear(4, 3)
     torch.nn.init.constant_(linear.weight, weight)
     states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
-    torch.testing.assert_close(
-        linear_function(linear.weight, None)(states), states @ linear.weight.T
-    )
+    product = linear_function(linear.weight, None)
+    torch.testing.assert_close(product(states), states @ linear.weight.T)
 
 
 def test_rounded_weights_are_near_and_stay_the_same():
@@ -84,10 +84,8 @@ def test_rounded_weights_are_near_and_stay_the_same():
     weight[2] = 0
     weight[3] *= 1e-30
     numbers, scales = rounded_to_int8(weight)
-    assert (
-        numbers.dtype == torch.int8
-        and numbers.abs().amax(1).tolist() == [127] * 2 + [0] + [127] * 4
-    )
+    assert numbers.dtype == torch.int8
+    assert numbers.abs().amax(1).tolist() == [127] * 2 + [0] + [127] * 4
     rounded = numbers * scales[:, None]
     assert ((rounded - weight).abs() <= scales[:, None] * 0.5001).all()
     again, same_scales = rounded_to_int8(rounded)
@@ -108,7 +106,7 @@ def test_products_in_int8_are_near_those_of_floats(rows, bias):
 @pytest.fixture
 def tiles(monkeypatch):
     """Layers as on a processor with AMX: oneDNN multiplies many rows."""
-    if not (has_int8_kernel() and torch.backends.mkldnn.is_available()):
+    if not (fast_linear.has_int8_kernel() and torch.backends.mkldnn.is_available()):
         pytest.skip("torch has no products in int8 here, or not by two engines")
     monkeypatch.setattr(fast_linear, "has_int8_tiles", lambda: True)
     # Without VNNI, oneDNN overflows where FBGEMM does not; neither does with states of 7 bits.
@@ -117,14 +115,10 @@ def tiles(monkeypatch):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_tiles_multiply_many_rows_as_fbgemm_multiplies_few(tiles, monkeypatch, bias):
-    packed_for = []
-    pack = fast_linear._int8_packed
-
-    def packed(*arguments):
-        packed_for.append(arguments[-1])
-        return pack(*arguments)
-
-    monkeypatch.setattr(fast_linear, "_int8_packed", packed)
+    packed_for, pack = [], fast_linear._int8_packed
+    monkeypatch.setattr(
+        fast_linear, "_int8_packed", lambda *given: packed_for.append(given[-1]) or pack(*given)
+    )
     engine = torch.backends.quantized.engine
     linear = torch.nn.Linear(300, 33, bias=bias)
     product = int8_linear_function(linear.weight, linear.bias)
@@ -149,25 +143,19 @@ def test_threads_that_pack_at_once_leave_the_engine_as_it_is(tiles):
 
 def test_large_numbers_of_the_same_sign_do_not_overflow():
     """Without VNNI, processors add two products of 8 bits in 16 bits."""
-    weight = torch.full((5, 64), 0.3)
-    states = torch.full((3, 64), 2.0)
-    torch.testing.assert_close(
-        int8_linear_function(weight, None)(states), states @ weight.T, rtol=0.01, atol=0
-    )
+    weight, states = torch.full((5, 64), 0.3), torch.full((3, 64), 2.0)
+    found = int8_linear_function(weight, None)(states)
+    torch.testing.assert_close(found, states @ weight.T, rtol=0.01, atol=0)
 
 
+@pytest.mark.usefixtures("forgetting")
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError])
 def test_rounded_weights_remain_without_kernels_for_int8(monkeypatch, caplog, error):
     monkeypatch.setattr(fast_linear, "_int8_packed", lacking(error))
-    has_int8_kernel.cache_clear()
-    try:
-        linear = torch.nn.Linear(11, 5)
-        numbers, scales = rounded_to_int8(linear.weight)
-        states = torch.randn(3, 11)
-        expected = torch.nn.functional.linear(states, numbers * scales[:, None], linear.bias)
-        product = int8_linear_function(linear.weight, linear.bias)
-        torch.testing.assert_close(product(states), expected)
-        fast_linear.warn_of_slow_int8()
-        assert "no fast products in int8" in caplog.text
-    finally:
-        has_int8_kernel.cache_clear()
+    linear, states = torch.nn.Linear(11, 5), torch.randn(3, 11)
+    numbers, scales = rounded_to_int8(linear.weight)
+    expected = torch.nn.functional.linear(states, numbers * scales[:, None], linear.bias)
+    product = int8_linear_function(linear.weight, linear.bias)
+    torch.testing.assert_close(product(states), expected)
+    fast_linear.warn_of_slow_int8()
+    assert "no fast products in int8" in caplog.text

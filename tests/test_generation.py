@@ -73,7 +73,7 @@ def test_padding_side_and_missing_mask_change_nothing(num_beams):
     model = small_model()
     expected = rows(model.generate(SOURCES, attention_mask=SOURCES != 1, num_beams=num_beams))
     assert rows(model.generate(SOURCES, num_beams=num_beams)) == expected
-    left = torch.stack([torch.cat([row[row == 1], row[row != 1]]) for row in SOURCES])
+    left = torch.stack([torch.cat((row[row == 1], row[row != 1])) for row in SOURCES])
     assert rows(model.generate(left, num_beams=num_beams)) == expected
 
 
@@ -126,11 +126,8 @@ def test_a_padding_id_that_also_ends_texts_hides_no_end(flags):
 
 def test_the_limit_can_be_set_and_given_lengths_take_precedence():
     model = never_ending()
-    assert [len(row) for row in rows(model.generate(SOURCES, max_tokens_beyond_source=3))] == [
-        9,
-        11,
-        6,
-    ]
+    output = rows(model.generate(SOURCES, max_tokens_beyond_source=3))
+    assert [len(row) for row in output] == [9, 11, 6]
     assert model.generate(SOURCES, max_new_tokens=4).shape == (3, 5)
     assert model.generate(SOURCES, max_length=4).shape == (3, 4)
     config = GenerationConfig(max_new_tokens=6)
@@ -148,13 +145,8 @@ def test_a_library_trainer_does_not_shorten_translations(tmp_path):
     """It writes max_length=20 into the model's configuration: into later batches and saved folders."""
     model = never_ending()
     examples = [{"input_ids": [5] * size + [2], "labels": [7, 8, 2]} for size in (3, 4, 5)]
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path),
-        predict_with_generate=True,
-        per_device_eval_batch_size=1,
-        report_to="none",
-        use_cpu=True,
-    )
+    options = {"per_device_eval_batch_size": 1, "report_to": "none", "use_cpu": True}
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, **options)
     trainer = Seq2SeqTrainer(model, arguments)
     predictions = trainer.predict(Dataset.from_list(examples)).predictions
     limits = [1 + len(row["input_ids"]) + 50 for row in examples]
@@ -182,9 +174,9 @@ def test_a_minimum_raises_the_limit_of_every_sentence():
     """Without a minimum of its own, the shortest sentence would end before it."""
     model = never_ending()
     lengths = (SOURCES != 1).sum(-1)
+    expected = [max(7, length + 2) for length in lengths.tolist()]
     for options in ({"min_new_tokens": 7}, {"min_length": 8}):
         output = model.generate(SOURCES, max_tokens_beyond_source=2, **options)
-        expected = [max(7, length + 2) for length in lengths.tolist()]
         assert [sum(token != 1 for token in row[1:]) for row in output.tolist()] == expected
         alone = model.generate(SOURCES[:1, : lengths[0]], max_tokens_beyond_source=2, **options)
         assert alone.size(1) == 1 + expected[0]
@@ -217,18 +209,6 @@ def test_a_learned_table_bounds_the_output():
     assert model.generate(SOURCES, max_length=10).shape == (3, 10)
     with pytest.raises(ValueError, match="max_position_embeddings=9 positions"):
         model.generate(SOURCES, max_length=11)
-
-
-def test_given_encoder_outputs_generate_the_same(model):
-    encoder_outputs = model.get_encoder()(SOURCES[1:2])
-    output = model.generate(encoder_outputs=encoder_outputs, max_new_tokens=9)
-    assert output.tolist() == model.generate(SOURCES[1:2], max_new_tokens=9).tolist()
-
-
-def test_static_cache_gives_the_same(model):
-    expected = model.generate(SOURCES, max_new_tokens=9)
-    static = model.generate(SOURCES, max_new_tokens=9, cache_implementation="static")
-    assert static.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -277,15 +257,8 @@ def test_sampling_draws_from_the_model_s_distribution(model):
 
 
 def test_scores_of_a_draw_are_normalised_after_its_filters(model):
-    output = model.generate(
-        SOURCES,
-        do_sample=True,
-        top_k=3,
-        temperature=0.5,
-        renormalize_logits=True,
-        output_scores=True,
-        return_dict_in_generate=True,
-    )
+    options = {"top_k": 3, "temperature": 0.5, "renormalize_logits": True, "output_scores": True}
+    output = model.generate(SOURCES, do_sample=True, return_dict_in_generate=True, **options)
     for scores in output.scores:
         torch.testing.assert_close(scores.logsumexp(-1), torch.zeros(len(SOURCES)))
     assert (output.scores[0] > -math.inf).sum(-1).tolist() == [3] * len(SOURCES)
@@ -294,15 +267,9 @@ def test_scores_of_a_draw_are_normalised_after_its_filters(model):
 def test_beam_sampling_and_n_best_come_in_order_with_their_scores(model):
     torch.manual_seed(0)
     assert model.generate(SOURCES, do_sample=True, num_beams=3, max_new_tokens=5).size(0) == 3
-    output = model.generate(
-        SOURCES[1:2],
-        num_beams=4,
-        num_return_sequences=3,
-        max_new_tokens=6,
-        length_penalty=0.0,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    options = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.0}
+    options |= {"return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(SOURCES[1:2], max_new_tokens=6, **options)
     assert output.sequences_scores.tolist() == sorted(output.sequences_scores, reverse=True)
     assert len({tuple(row) for row in output.sequences.tolist()}) == 3
     for sequence, score in zip(output.sequences, output.sequences_scores, strict=True):
@@ -311,42 +278,38 @@ def test_beam_sampling_and_n_best_come_in_order_with_their_scores(model):
         torch.testing.assert_close(score, total, atol=1e-4, rtol=1e-5)
 
 
-def test_assisted_and_prompt_lookup_decoding_give_what_greedy_gives(model):
-    expected = model.generate(SOURCES[1:2], max_new_tokens=12)
-    torch.manual_seed(3)
-    assistant = small_model(decoder_layers=1)
-    assisted = model.generate(SOURCES[1:2], max_new_tokens=12, assistant_model=assistant)
-    looked_up = model.generate(SOURCES[1:2], max_new_tokens=12, prompt_lookup_num_tokens=3)
-    assert assisted.tolist() == looked_up.tolist() == expected.tolist()
+def test_other_ways_to_decode_give_what_greedy_gives(model):
+    source = SOURCES[1:2]
+    expected = model.generate(source, max_new_tokens=12).tolist()
+    for options in (
+        {"assistant_model": small_model(decoder_layers=1)},
+        {"prompt_lookup_num_tokens": 3},
+        {"cache_implementation": "static"},
+        {"encoder_outputs": model.get_encoder()(source), "inputs": None},
+        {"inputs_embeds": model.get_input_embeddings()(source), "inputs": None},
+    ):
+        given = {"inputs": source, "max_new_tokens": 12, **options}
+        assert model.generate(**given).tolist() == expected
 
 
 def test_tokens_are_streamed_as_they_come(model):
-    class Streamer(BaseStreamer):
-        def __init__(self):
-            self.tokens, self.ended = [], False
+    put = []
 
+    class Streamer(BaseStreamer):
         def put(self, value):
-            self.tokens += value.flatten().tolist()
+            put.extend(value.flatten().tolist())
 
         def end(self):
-            self.ended = True
+            put.append("end")
 
-    streamer = Streamer()
-    output = model.generate(SOURCES[1:2], max_new_tokens=7, streamer=streamer)
-    assert streamer.tokens == output[0].tolist()
-    assert streamer.ended
+    output = model.generate(SOURCES[1:2], max_new_tokens=7, streamer=Streamer())
+    assert put == [*output[0].tolist(), "end"]
 
 
 def test_scores_attentions_and_states_of_each_step(model):
-    output = model.generate(
-        SOURCES,
-        max_new_tokens=4,
-        min_new_tokens=4,
-        return_dict_in_generate=True,
-        output_logits=True,
-        output_attentions=True,
-        output_hidden_states=True,
-    )
+    outputs = ("output_logits", "output_attentions", "output_hidden_states")
+    options = dict.fromkeys((*outputs, "return_dict_in_generate"), True)
+    output = model.generate(SOURCES, max_new_tokens=4, min_new_tokens=4, **options)
     logits = model(SOURCES, decoder_input_ids=output.sequences[:, :-1]).logits
     torch.testing.assert_close(torch.stack(output.logits, dim=1), logits, atol=1e-5, rtol=1e-5)
     assert [len(step) for step in output.cross_attentions] == [3] * 4
@@ -357,25 +320,12 @@ def test_scores_attentions_and_states_of_each_step(model):
     assert output.cross_attentions[1][0][0, :, :, 5:].max() == 0
 
 
-def test_inputs_embeds_generate_the_same_as_ids(model):
-    embeds = model.get_input_embeddings()(SOURCES)
-    mask = (SOURCES != 1).long()
-    output = model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6)
-    assert output.tolist() == model.generate(SOURCES, max_new_tokens=6).tolist()
-
-
 def test_beam_search_leaves_the_source_s_keys_and_values_alone(model, monkeypatch):
-    moved = []
-    reorder = Cache.reorder_cache
-
-    def recorded(self, beam_idx):
-        moved.append(self)
-        return reorder(self, beam_idx)
-
-    monkeypatch.setattr(Cache, "reorder_cache", recorded)
-    output = model.generate(
-        SOURCES, num_beams=3, max_new_tokens=6, return_dict_in_generate=True, output_scores=True
+    moved, reorder = [], Cache.reorder_cache
+    monkeypatch.setattr(
+        Cache, "reorder_cache", lambda self, beams: moved.append(self) or reorder(self, beams)
     )
+    output = model.generate(SOURCES, num_beams=3, max_new_tokens=6, return_dict_in_generate=True)
     assert moved
     assert {id(cache) for cache in moved} == {id(output.past_key_values.self_attention_cache)}
 
@@ -404,12 +354,11 @@ def test_padded_target_prefixes_continue_like_single_prefixes(model, num_beams, 
 
 
 def test_threads_share_a_model(model):
-    expected = [model.generate(row[None], max_new_tokens=8).tolist() for row in SOURCES]
+    def ids(row):
+        return model.generate(row[None], max_new_tokens=8).tolist()
+
     with ThreadPoolExecutor(6) as pool:
-        got = list(
-            pool.map(lambda row: model.generate(row[None], max_new_tokens=8).tolist(), SOURCES)
-        )
-    assert got == expected
+        assert list(pool.map(ids, SOURCES)) == [ids(row) for row in SOURCES]
 
 
 @pytest.mark.parametrize("num_beams", [1, 2])
@@ -425,10 +374,8 @@ def test_nan_scores_raise_an_error(model, num_beams):
 def test_decoding_step_compiles_whole(model):
     """With a static cache, as generate() compiles it on accelerators."""
     expected = model.generate(SOURCES, max_new_tokens=5, cache_implementation="static")
-    cache = EncoderDecoderCache(
-        StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=8),
-        DynamicCache(),
-    )
+    static = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=8)
+    cache = EncoderDecoderCache(static, DynamicCache())
     encoder_outputs = model.get_encoder()(SOURCES)
     mask = (SOURCES != 1).long()
     step = torch.compile(model.forward, fullgraph=True, backend="eager")

@@ -1,19 +1,16 @@
 """Muon: which parameters it updates, its steps, and runs with it."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from conftest import small_model
 from torch import nn
-from training_setup import arguments, logged, make_trainer
+from training_setup import logged, make_trainer
 from transformers import BertConfig, BertForSequenceClassification
 
 from modeling_aiayn import AiaynForSequenceClassification
-from modeling_aiayn.training import AiaynTrainer, optimization
+from modeling_aiayn.training import optimization
 from modeling_aiayn.training.optimization import (
     MuonAndAdam,
-    has_bfloat16_instructions,
     layer_matrices,
     orthogonalized,
 )
@@ -26,6 +23,12 @@ OPTIONS = CONSTANT | {"optim": "muon", "predict_with_generate": False}
 def names_of(model, parameters):
     known = {parameter: name for name, parameter in model.named_parameters()}
     return {known[each] for each in parameters}
+
+
+@pytest.fixture
+def trainer_with(tmp_path, encoded, tokenizer):
+    """Makes a trainer with Muon."""
+    return lambda **more: make_trainer(tmp_path, encoded, tokenizer, **(OPTIONS | more))
 
 
 def test_the_matrices_are_those_of_the_layers():
@@ -53,8 +56,8 @@ def test_the_matrices_of_another_model_of_the_library_are_found():
     assert all(name.startswith("bert.encoder.layer.") for name in names)
 
 
-def test_the_first_update_is_orthogonal_and_adam_updates_the_rest(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer, max_steps=1, **OPTIONS)
+def test_the_first_update_is_orthogonal_and_adam_updates_the_rest(trainer_with):
+    trainer = trainer_with(max_steps=1)
     model = trainer.model
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
     trainer.train()
@@ -98,13 +101,10 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(shape):
 def test_the_updates_are_those_of_torch(monkeypatch):
     monkeypatch.setattr(optimization, "has_bfloat16_instructions", lambda device: True)
     rates = {"lr": 0.1, "weight_decay": 0.3}
-    matrices, bias = (
-        [torch.randn(shape) for shape in ((8, 5), (5, 8), (8, 5), (6, 6))],
-        torch.ones(3),
-    )
+    matrices = [torch.randn(shape) for shape in ((8, 5), (5, 8), (8, 5), (6, 6))]
     ours, theirs = ([nn.Parameter(each.clone()) for each in matrices] for _ in range(2))
     unused = nn.Parameter(torch.ones(4, 4))
-    adam = torch.optim.AdamW([nn.Parameter(bias)], **rates)
+    adam = torch.optim.AdamW([nn.Parameter(torch.ones(3))], **rates)
     optimizer = MuonAndAdam([*ours, unused], adam, **rates)
     expected = torch.optim.Muon(theirs, **rates, adjust_lr_fn="match_rms_adamw")
     for _ in range(4):
@@ -120,30 +120,8 @@ def test_the_updates_are_those_of_torch(monkeypatch):
     assert torch.equal(unused, torch.ones(4, 4))
 
 
-@pytest.mark.parametrize(("is_fast", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
-def test_products_are_in_bfloat16_where_the_processor_has_it(monkeypatch, is_fast, dtype):
-    used = set()
-
-    def noted(matrices, dtype):
-        used.add(dtype)
-        return orthogonalized(matrices, dtype)
-
-    monkeypatch.setattr(optimization, "has_bfloat16_instructions", lambda device: is_fast)
-    monkeypatch.setattr(optimization, "orthogonalized", noted)
-    weight = nn.Parameter(torch.ones(3, 4))
-    weight.grad = torch.ones(3, 4)
-    adam = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
-    MuonAndAdam([weight], adam, lr=0.1, weight_decay=0.0).step()
-    assert used == {dtype} and weight.dtype == torch.float32
-
-
-def test_a_torch_without_onednn_computes_in_float32(monkeypatch):
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    assert not has_bfloat16_instructions.__wrapped__("cpu")
-
-
-def test_weight_decay_is_for_matrices_and_embeddings(tmp_path, encoded, tokenizer):
-    trainer = make_trainer(tmp_path, encoded, tokenizer, weight_decay=0.3, **OPTIONS)
+def test_weight_decay_is_for_matrices_and_embeddings(trainer_with):
+    trainer = trainer_with(weight_decay=0.3)
     decays = {
         name: group["weight_decay"]
         for group in trainer.create_optimizer().param_groups
@@ -154,32 +132,30 @@ def test_weight_decay_is_for_matrices_and_embeddings(tmp_path, encoded, tokenize
         assert decay == (0.3 if trainer.model.get_parameter(name).dim() == 2 else 0), name
 
 
-def test_adam_has_its_arguments(tmp_path, encoded, tokenizer):
-    options = OPTIONS | {"adam_beta1": 0.7, "adam_beta2": 0.8, "adam_epsilon": 1e-5}
-    optimizer = make_trainer(tmp_path, encoded, tokenizer, **options).create_optimizer()
+def test_adam_has_its_arguments(trainer_with):
+    trainer = trainer_with(adam_beta1=0.7, adam_beta2=0.8, adam_epsilon=1e-5)
+    optimizer = trainer.create_optimizer()
     assert [group.get("betas") for group in optimizer.param_groups] == [None, *2 * [(0.7, 0.8)]]
     assert [group["lr"] for group in optimizer.param_groups] == 3 * [0.01]
     assert optimizer.param_groups[1]["eps"] == 1e-5
 
 
-def test_the_schedule_moves_all_rates(tmp_path, encoded, tokenizer):
-    options = OPTIONS | {"lr_scheduler_type": "linear", "max_steps": 4}
-    trainer = make_trainer(tmp_path, encoded, tokenizer, **options)
+def test_the_schedule_moves_all_rates(trainer_with):
+    trainer = trainer_with(lr_scheduler_type="linear", max_steps=4)
     trainer.train()
     assert logged(trainer, "learning_rate") == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
     assert [group["lr"] for group in trainer.optimizer.param_groups] == 3 * [0]
 
 
-def test_schedules_that_read_the_peak_find_it(tmp_path, encoded, tokenizer):
-    more = {"lr_scheduler_type": "polynomial", "max_steps": 3}
-    trainer = make_trainer(tmp_path, encoded, tokenizer, **(OPTIONS | more))
+def test_schedules_that_read_the_peak_find_it(trainer_with):
+    trainer = trainer_with(lr_scheduler_type="polynomial", max_steps=3)
     trainer.train()
     rates = logged(trainer, "learning_rate")
     assert rates[0] == pytest.approx(0.01) and rates == sorted(rates, reverse=True)
 
 
-def test_the_closure_of_a_step_is_called_once_with_gradients(tmp_path):
-    trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
+def test_the_closure_of_a_step_is_called_once_with_gradients(trainer_with):
+    trainer = trainer_with()
     optimizer, weight = trainer.create_optimizer(), layer_matrices(trainer.model)[0]
     before = weight.detach().clone()
 
@@ -190,10 +166,3 @@ def test_the_closure_of_a_step_is_called_once_with_gradients(tmp_path):
 
     assert optimizer.step(closure).item() == pytest.approx(before.square().sum().item())
     assert not torch.equal(weight, before)
-
-
-def test_divided_weights_are_rejected(tmp_path, monkeypatch):
-    trainer = AiaynTrainer(model=small_model(), args=arguments(tmp_path, **OPTIONS))
-    monkeypatch.setattr(trainer, "is_fsdp_enabled", True)
-    with pytest.raises(ValueError, match="optim='muon' needs whole weights on each process"):
-        trainer.create_optimizer()

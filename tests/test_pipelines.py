@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import small_config, small_model
+from conftest import save_folder, small_model
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
@@ -39,9 +39,10 @@ def test_equal_texts_get_different_samples(model_folder, batch_size):
 
 
 def test_a_model_kept_in_float16_is_computed_with_in_float32(model_folder, tmp_path, tokenizer):
-    AutoModelForSeq2SeqLM.from_pretrained(model_folder).half().save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    translate = pipeline("aiayn-translation", str(tmp_path), device="cpu")
+    half = AutoModelForSeq2SeqLM.from_pretrained(model_folder).half()
+    translate = pipeline(
+        "aiayn-translation", str(save_folder(half, tokenizer, tmp_path)), device="cpu"
+    )
     assert translate.model.dtype == torch.float32
     texts = Translator.from_pretrained(tmp_path)(TEXTS, num_beams=3)
     assert [each["translation_text"] for each in translate(TEXTS, num_beams=3)] == texts
@@ -51,8 +52,7 @@ def test_a_target_vocabulary_of_its_own_is_found_or_given(tmp_path):
     source = train_word_tokenizer(["a b c d"] * 2)
     target = train_word_tokenizer(["e f g h i"] * 2)
     model = small_model(vocab_size=len(source), decoder_vocab_size=len(target))
-    model.save_pretrained(tmp_path)
-    source.save_pretrained(tmp_path)
+    save_folder(model, source, tmp_path)
     target.save_pretrained(tmp_path / TARGET_TOKENIZER_FOLDER)
     expected = Translator.from_pretrained(tmp_path)(["a c"])
     found = pipeline("aiayn-translation", str(tmp_path), device="cpu")
@@ -84,24 +84,21 @@ def test_a_target_tokenizer_is_of_the_model_s_revision(model_folder, tokenizer, 
 
 def test_a_target_tokenizer_of_a_shared_vocabulary_is_found(tmp_path, tokenizer):
     """As in imports whose tokenizers differ in the language alone."""
-    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    save_folder(small_model(vocab_size=len(tokenizer)), tokenizer, tmp_path)
     tokenizer.save_pretrained(tmp_path / TARGET_TOKENIZER_FOLDER)
     translator = pipeline("aiayn-translation", str(tmp_path), device="cpu").translator
     assert translator.target_tokenizer is not translator.source_tokenizer
 
 
 def test_text_classification(tokenizer, tmp_path):
-    torch.manual_seed(0)
     labels = {0: "bad", 1: "fair", 2: "good"}
-    config = small_config(vocab_size=len(tokenizer), id2label=labels)
-    model = AiaynForSequenceClassification(config).eval()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    output = pipeline("text-classification", str(tmp_path), device="cpu")(
-        ["The dog sees.", "We see my old friend."], batch_size=2, top_k=None
+    options = {"vocab_size": len(tokenizer), "id2label": labels}
+    model = small_model(AiaynForSequenceClassification, **options)
+    classify = pipeline(
+        "text-classification", str(save_folder(model, tokenizer, tmp_path)), device="cpu"
     )
-    for text, scores in zip(["The dog sees.", "We see my old friend."], output, strict=True):
+    texts = ["The dog sees.", "We see my old friend."]
+    for text, scores in zip(texts, classify(texts, batch_size=2, top_k=None), strict=True):
         logits = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(-1)
         expected = {labels[index]: value for index, value in enumerate(logits.tolist())}
         got = {score["label"]: score["score"] for score in scores}
@@ -109,12 +106,10 @@ def test_text_classification(tokenizer, tmp_path):
 
 
 def test_text_generation(tokenizer, tmp_path):
-    torch.manual_seed(0)
-    config = small_config(vocab_size=len(tokenizer), decoder_layers=1)
-    model = AiaynForCausalLM(config).eval()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    complete = pipeline("text-generation", str(tmp_path), device="cpu")
+    model = small_model(AiaynForCausalLM, vocab_size=len(tokenizer), decoder_layers=1)
+    complete = pipeline(
+        "text-generation", str(save_folder(model, tokenizer, tmp_path)), device="cpu"
+    )
     prompts = ["The dog", "We see my old friend"]
     settings = {"max_new_tokens": 4, "do_sample": False, "return_full_text": False}
     settings["add_special_tokens"] = False  # our tokenizers end a text in eos, and this goes on

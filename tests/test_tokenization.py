@@ -20,31 +20,31 @@ from modeling_aiayn.tokenization import (
 TEXTS = ["Der Hund sieht die Katze.", "The dog sees the cat.", "The dogs, they see a cat!"] * 2
 
 
+def reopened(tokenizer, folder):
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
 @pytest.fixture(params=["trained", "reloaded"])
 def bpe(request, tmp_path):
     tokenizer = train_bpe_tokenizer(TEXTS, 340)
-    if request.param == "reloaded":
-        tokenizer.save_pretrained(tmp_path)
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    return tokenizer
+    return tokenizer if request.param == "trained" else reopened(tokenizer, tmp_path)
 
 
 @pytest.fixture(params=["trained", "reloaded"])
 def words(request, tmp_path):
     tokenizer = train_word_tokenizer(TEXTS, min_frequency=3)
-    if request.param == "reloaded":
-        tokenizer.save_pretrained(tmp_path)
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    return tokenizer
+    return tokenizer if request.param == "trained" else reopened(tokenizer, tmp_path)
 
 
 def test_special_ids_are_0_to_3(bpe, words):
     for tokenizer in (bpe, words):
         assert tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS) == [0, 1, 2, 3]
-        ids = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-        assert ids == (0, 1, 2)
-        assert tokenizer.unk_token_id == 3
+        roles = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        assert (*roles, tokenizer.unk_token_id) == (0, 1, 2, 3)
         assert tokenizer.padding_side == "right"
+    assert bpe.convert_tokens_to_ids(BYTE_TOKENS) == list(range(4, 260))
+    assert len(bpe) <= 340
 
 
 def test_eos_ends_every_sequence_and_survives_truncation(bpe, words):
@@ -55,6 +55,7 @@ def test_eos_ends_every_sequence_and_survives_truncation(bpe, words):
         assert len(cut.input_ids[0]) == 4
         assert cut.input_ids[0][-1] == 2
         assert set(cut) == {"input_ids", "attention_mask"}
+    assert bpe("the cat", "die Katze").input_ids.count(2) == 2
 
 
 def test_special_tokens_in_user_text_are_ordinary_text(bpe, words):
@@ -80,14 +81,8 @@ def test_decoding_restores_random_unicode(bpe):
     generator = random.Random(0)
     ranges = ((0, 0x7F), (0x80, 0x2580), (0x2582, 0xD7FF), (0xE000, 0x10FFFF))
     for _ in range(1000):
-        characters = (chr(generator.randint(*generator.choice(ranges))) for _ in range(12))
-        text = "".join(characters)
+        text = "".join(chr(generator.randint(*generator.choice(ranges))) for _ in range(12))
         assert bpe.decode(bpe(text).input_ids, skip_special_tokens=True) == text
-
-
-def test_each_byte_has_an_entry(bpe):
-    assert bpe.convert_tokens_to_ids(BYTE_TOKENS) == list(range(4, 260))
-    assert len(bpe) <= 340
 
 
 def test_punctuation_marks_are_separate_tokens(bpe):
@@ -110,13 +105,13 @@ def test_the_word_vocabulary_has_frequent_lower_case_words(words):
     ids = words("THE unheard cat.").input_ids
     assert words.convert_ids_to_tokens(ids) == ["the", "<unk>", "cat", ".", "</s>"]
     assert words.decode(ids, skip_special_tokens=True) == "the cat."
+    assert {"The", "the"} <= train_word_tokenizer(TEXTS, lowercase=False).get_vocab().keys()
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_tokens_of_tokenized_text_stay_whole(lowercase, tmp_path):
     texts = ["Das U-Boot kostet 3.50 $ .", "Das U-Boot taucht ."]
-    train_tokenizer(texts, "token", 7, 2, lowercase).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = reopened(train_tokenizer(texts, "token", 7, 2, lowercase), tmp_path)
     boat = "u-boot" if lowercase else "U-Boot"
     assert {boat, boat[:4].lower() + "s"} & tokenizer.get_vocab().keys() == {boat}
     assert len(tokenizer) == 4 + 3
@@ -127,8 +122,7 @@ def test_tokens_of_tokenized_text_stay_whole(lowercase, tmp_path):
 
 def test_special_tokens_in_tokenized_text_are_words_of_the_text(tmp_path):
     texts = ["<s> a <unk> </S>", "<s> a <pad> x<s> </s>"]
-    train_tokenizer(texts, "token", 7, 1, lowercase=True).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = reopened(train_tokenizer(texts, "token", 7, 1, lowercase=True), tmp_path)
     words = {"<", "s>", "/s>", "unk>", "pad>", "a", "x<s>"}
     assert tokenizer.get_vocab().keys() == {"<s>", "<pad>", "</s>", "<unk>"} | words
     assert sorted(tokenizer.get_vocab().values()) == list(range(4 + len(words)))
@@ -139,22 +133,13 @@ def test_special_tokens_in_tokenized_text_are_words_of_the_text(tmp_path):
 def test_generated_ids_become_one_line_without_special_tokens(bpe, words):
     ids = bpe("the\ncat\u2028sees\r").input_ids
     assert decode_lines(bpe, [[0, *ids, 1, 1], [0, 2]]) == ["the cat sees", ""]
-
-
-def test_unknown_words_stay_visible(words):
     ids = words("the unheard cat.").input_ids
     assert decode_lines(words, [[0, *ids, 1]]) == ["the <unk> cat."]
 
 
-def test_case_is_kept_on_request():
-    tokenizer = train_word_tokenizer(TEXTS, lowercase=False)
-    assert {"The", "the"} <= tokenizer.get_vocab().keys()
-
-
 def test_text_is_lower_cased_on_request(tmp_path):
     trained = train_bpe_tokenizer(TEXTS, 340, lowercase=True)
-    trained.save_pretrained(tmp_path)
-    for tokenizer in (trained, AutoTokenizer.from_pretrained(tmp_path)):
+    for tokenizer in (trained, reopened(trained, tmp_path)):
         learned = tokenizer.get_vocab().keys() - set(BYTE_TOKENS)
         assert "▁the" in learned and not any(token != token.lower() for token in learned)
         ids = tokenizer("THE Übergang, ΑΒΓ </S>").input_ids
@@ -162,27 +147,8 @@ def test_text_is_lower_cased_on_request(tmp_path):
         assert tokenizer.decode(ids, skip_special_tokens=True) == "the übergang, αβγ </s>"
 
 
-def test_a_pair_of_texts_has_two_end_tokens(bpe):
-    assert bpe("the cat", "die Katze").input_ids.count(2) == 2
-
-
-@pytest.mark.parametrize("vocab_size", [99, 270])
-def test_a_vocabulary_too_small_for_the_characters_is_rejected(vocab_size):
-    with pytest.raises(ValueError, match=rf"at least \d+ entries, got {vocab_size}"):
-        train_bpe_tokenizer(TEXTS, vocab_size)
-
-
-def test_a_vocabulary_without_frequent_words_is_rejected():
-    with pytest.raises(ValueError, match="min_frequency=99"):
-        train_word_tokenizer(TEXTS, min_frequency=99)
-
-
-OLD_PRE_TOKENIZER = {
-    "type": "Split",
-    "pattern": {"String": "\u2581"},
-    "behavior": "MergedWithNext",
-    "invert": False,
-}
+OLD_PRE_TOKENIZER = {"type": "Split", "behavior": "MergedWithNext", "invert": False}
+OLD_PRE_TOKENIZER |= {"pattern": {"String": "\u2581"}}
 
 
 def test_ids_are_those_of_folders_that_earlier_versions_saved(tokenizer, pairs, tmp_path):

@@ -17,8 +17,7 @@ from conftest import ROOT, small_model
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation import translate_file as module
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.processes import default_device
-from modeling_aiayn.translation.translate_file import _hashes, open_output, translate_file
+from modeling_aiayn.translation.translate_file import open_output, translate_file
 
 TEXTS = [f"The dog sees {count} cats." for count in range(5)]
 PREFIXES = ["Der", "", "Die", "Ein", "Wir"]
@@ -31,16 +30,10 @@ def job(tokenizer, tmp_path):
     translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     for name, lines in (("texts", TEXTS), ("prefixes", PREFIXES)):
         (tmp_path / name).write_text("\n".join([*lines, ""]))
-    return partial(
-        translate_file,
-        translator,
-        tmp_path / "texts",
-        tmp_path / "out",
-        SearchOptions(do_sample=True, max_length_factor=0, max_length_offset=9),
-        prefixes=tmp_path / "prefixes",
-        show_progress=False,
-        pool_size=1,
-    )
+    options = SearchOptions(do_sample=True, max_length_factor=0, max_length_offset=9)
+    files = (tmp_path / "texts", tmp_path / "out")
+    more = {"prefixes": tmp_path / "prefixes", "show_progress": False, "pool_size": 1}
+    return partial(translate_file, translator, *files, options, **more)
 
 
 def stopping(count):
@@ -93,9 +86,8 @@ def test_a_resumed_translation_has_the_same_settings(job, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer))
     model.model.encoder.layers[0].fc1.bias.data[0] += 1
     other = Translator(model, tokenizer)
-    check_refused(
-        "was written with the model=", partial(job.func, other, *job.args[1:], **job.keywords)
-    )
+    job_of_other = partial(job.func, other, *job.args[1:], **job.keywords)
+    check_refused("was written with the model=", job_of_other)
     (tmp_path / "texts").write_text("\n".join([*reversed(TEXTS), ""]))
     check_refused("was written with the content of .*texts=")
     (tmp_path / "texts").write_text("\n".join([*TEXTS, ""]))
@@ -126,26 +118,23 @@ def test_lines_of_another_command_are_not_resumed(job, tmp_path):
 
 
 def test_more_lines_than_texts_are_an_error(job, tmp_path):
-    texts = partial(job.func, job.args[0], iter(TEXTS[:2]), *job.args[2:], prefixes=None)
+    def texts(**more):
+        job.func(job.args[0], iter(TEXTS[:2]), *job.args[2:], **more)
 
     def too_many(number, found):
         return ["a", "b", "c"] if number == 0 else stopping(1)(number, found)
 
     with pytest.raises(KeyboardInterrupt):
-        texts(format_lines=too_many)
+        texts(prefixes=None, format_lines=too_many)
     with pytest.raises(ValueError, match="has 3 lines, more than there are texts"):
-        partial(job.func, job.args[0], iter(TEXTS[:2]), *job.args[2:])(resume=True)
+        texts(resume=True)
     assert (tmp_path / "out.partial").read_bytes() == b"a\nb\nc\n"
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
 def test_an_output_appears_when_it_is_complete(job, tmp_path, name):
     """One prefix is missing. The folder's permissions of an earlier output stay."""
-
-    def read(path):
-        content = path.read_bytes()
-        return gzip.decompress(content) if name == "out.gz" else content
-
+    unpack = gzip.decompress if name == "out.gz" else bytes
     output = tmp_path / name
     output.write_text("of yesterday")
     output.chmod(0o640)
@@ -154,9 +143,9 @@ def test_an_output_appears_when_it_is_complete(job, tmp_path, name):
     with pytest.raises(ValueError, match="line 5 is missing in one of them"):
         run()
     assert output.read_text() == "of yesterday"
-    assert read(tmp_path / f"{name}.partial").count(b"Der") == 4
+    assert unpack((tmp_path / f"{name}.partial").read_bytes()).count(b"Der") == 4
     run(prefixes=None)
-    assert len(read(output).splitlines()) == len(TEXTS)
+    assert len(unpack(output.read_bytes()).splitlines()) == len(TEXTS)
     assert not (tmp_path / f"{name}.partial").exists()
     assert oct(output.stat().st_mode)[-3:] == "640"
 
@@ -191,21 +180,6 @@ def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, ca
         file.write(b"Der Hund sieht.\n")
     assert (tmp_path / "out").read_bytes() == b"Der Hund sieht.\n"
     assert "out.partial cannot be locked (No locks available)" in caplog.text
-
-
-def test_only_files_have_a_hash(tmp_path):
-    (tmp_path / "texts").write_text("We see.\n")
-    assert list(_hashes([tmp_path / "texts", tmp_path, "/dev/null", tmp_path / "none"])) == [
-        f"the content of {tmp_path / 'texts'}"
-    ]
-
-
-def test_processes_get_gpus_in_turn(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    devices = [default_device(None, process) for process in range(4)]
-    assert devices == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
-    assert default_device("meta", 1) == "meta"
 
 
 @pytest.mark.long

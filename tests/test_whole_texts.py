@@ -12,25 +12,14 @@ TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
 def test_texts_are_split_into_sentences_and_keep_their_blanks():
     found = SplitText.of(TEXT, "en")
     assert found.sentences == [
-        *("Dr. Smith pays e.g. 3.5 dollars.", "We go!", "A dog runs.", "No end"),
+        *("Dr. Smith pays e.g. 3.5 dollars.", "We go!", "A dog runs.", "No end")
     ]
     assert found.joined(found.sentences) == TEXT
     assert found.joined(["1", "2", "3", "4"]) == "  1  2\n\n\t3\r\n 4"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " \n\t ",
-        "a",
-        "\n",
-        "a\n",
-        "«Â»\u2028b",
-        "\x00 \ud7ff x",
-        "x. Y\xa0. Y",
-        "J. A\u3000.\u2003",
-    ],
+    "text", ["", " \n\t ", "a\n", "«Â»\u2028b", "\x00 \ud7ff x", "x. Y\xa0. Y", "J. A\u3000.\u2003"]
 )
 def test_any_text_is_the_same_after_splitting(text):
     found = SplitText.of(text, "en")
@@ -59,20 +48,3 @@ def test_a_text_is_translated_sentence_by_sentence(run, tmp_path):
     command = ("translate.py", "--format", "text", "--input", tmp_path / "letter")
     code, out, err = run(*command)
     assert (code, out) == (0, f"{one}  {two}\n\n\t{three}\n"), err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--scores", "true"), "--format text cannot be used with --scores"),
-        (("--resume", "auto", "--output", "o"), "--resume needs --nbest 1 and --format lines"),
-        (("--nbest", "2"), "other formats --nbest 1"),
-    ],
-    ids=str,
-)
-def test_options_that_need_a_line_for_each_sentence_are_rejected(
-    run, tmp_path, monkeypatch, flags, message
-):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("translate.py", "--text", "We see.", "--format", "text", *flags)
-    assert (code, out) == (1, "") and message in err

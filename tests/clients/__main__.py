@@ -33,28 +33,24 @@ def save_folders(folder: Path) -> None:
     """Save a translator, its encoder, and a language model of bytes."""
     import torch
 
-    from modeling_aiayn import (
-        AiaynConfig,
-        AiaynEncoderModel,
-        AiaynForCausalLM,
-        AiaynForConditionalGeneration,
-    )
+    import modeling_aiayn as aiayn
     from modeling_aiayn.data.embedded_corpus import generate_pairs
     from modeling_aiayn.tokenization import byte_tokenizer, train_bpe_tokenizer
 
     torch.manual_seed(0)
     pairs = generate_pairs("train", 200)
-    words = train_bpe_tokenizer(
-        [text for pair in pairs for text in (pair.source, pair.target)], 600
-    )
+    texts = [text for pair in pairs for text in (pair.source, pair.target)]
+    words = train_bpe_tokenizer(texts, 600)
     for name, cls, tokenizer in (
-        ("translation", AiaynForConditionalGeneration, words),
-        ("language_model", AiaynForCausalLM, byte_tokenizer()),
+        ("translation", aiayn.AiaynForConditionalGeneration, words),
+        ("language_model", aiayn.AiaynForCausalLM, byte_tokenizer()),
     ):
-        config = AiaynConfig.from_preset("tiny", d_model=48, dropout=0.0, vocab_size=len(tokenizer))
+        sizes = {"d_model": 48, "vocab_size": len(tokenizer)}
+        config = aiayn.AiaynConfig.from_preset("tiny", dropout=0.0, **sizes)
         cls(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    AiaynEncoderModel.from_pretrained(folder / "translation").save_pretrained(folder / "encoder")
+    encoder = aiayn.AiaynEncoderModel.from_pretrained(folder / "translation")
+    encoder.save_pretrained(folder / "encoder")
     words.save_pretrained(folder / "encoder")
 
 

@@ -23,6 +23,8 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 REMOTE = {"trust_remote_code": True}
@@ -35,6 +37,13 @@ class Metric:
 EXAMPLES = "https://raw.githubusercontent.com/huggingface/transformers/v5.23.0/examples/pytorch"
 
 
+def translation_model(folders: Path) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """The tokenizer and the model of the translator."""
+    folder = folders / "translation"
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **REMOTE).eval()
+    return AutoTokenizer.from_pretrained(folder), model
+
+
 def check_trl(folders: Path) -> str:
     """SFTTrainer ends each text with one </s>, trains, and saves a folder that opens."""
     from trl import SFTConfig, SFTTrainer
@@ -42,19 +51,10 @@ def check_trl(folders: Path) -> str:
     folder = str(folders / "language_model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, **REMOTE)
-    options = {
-        "max_steps": 8,
-        "learning_rate": 1e-2,
-        "use_cpu": True,
-        "report_to": "none",
-        "bf16": False,
-    }
-    trainer = SFTTrainer(
-        model,
-        SFTConfig(str(folders / "trl"), logging_steps=1, **options),
-        train_dataset=Dataset.from_dict({"text": TEXTS * 16}),
-        processing_class=tokenizer,
-    )
+    options = {"max_steps": 8, "learning_rate": 1e-2, "logging_steps": 1, "use_cpu": True}
+    config = SFTConfig(str(folders / "trl"), report_to="none", bf16=False, **options)
+    texts = Dataset.from_dict({"text": TEXTS * 16})
+    trainer = SFTTrainer(model, config, train_dataset=texts, processing_class=tokenizer)
     ids = trainer.train_dataset[0]["input_ids"]
     assert ids == [4 + byte for byte in TEXTS[0].encode()] + [tokenizer.eos_token_id]
     trainer.train()
@@ -131,16 +131,11 @@ def check_quanto(folders: Path) -> str:
     """Weights in int8 by optimum-quanto: generate() runs, logits are close."""
     from optimum.quanto import freeze, qint8, quantize
 
-    def convert(model: torch.nn.Module) -> None:
-        quantize(model, weights=qint8)
-        freeze(model)
-
-    return _quantized(folders, convert)
+    return _quantized(folders, lambda model: (quantize(model, weights=qint8), freeze(model)))
 
 
-def _quantized(folders: Path, convert: Callable[[torch.nn.Module], None]) -> str:
-    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folders / "translation", **REMOTE).eval()
+def _quantized(folders: Path, convert: Callable[[torch.nn.Module], object]) -> str:
+    tokenizer, model = translation_model(folders)
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
     expected = model(**batch, labels=batch["input_ids"]).logits
     convert(model)
@@ -162,18 +157,16 @@ def check_bertviz(folders: Path) -> str:
     """model_view draws the three kinds of attention."""
     from bertviz import model_view
 
-    tokenizer = AutoTokenizer.from_pretrained(folders / "translation")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folders / "translation", **REMOTE).eval()
+    tokenizer, model = translation_model(folders)
     batch = tokenizer(TEXTS[0], text_target=TEXTS[1], return_tensors="pt")
     outputs = model(**batch, output_attentions=True)
-    page = model_view(
-        encoder_attention=outputs.encoder_attentions,
-        decoder_attention=outputs.decoder_attentions,
-        cross_attention=outputs.cross_attentions,
-        encoder_tokens=tokenizer.convert_ids_to_tokens(batch["input_ids"][0]),
-        decoder_tokens=tokenizer.convert_ids_to_tokens(batch["labels"][0]),
-        html_action="return",
-    )
+    options = {
+        "encoder_tokens": tokenizer.convert_ids_to_tokens(batch["input_ids"][0]),
+        "decoder_tokens": tokenizer.convert_ids_to_tokens(batch["labels"][0]),
+    }
+    for kind in ("encoder", "decoder", "cross"):
+        options[f"{kind}_attention"] = outputs[f"{kind}_attentions"]
+    page = model_view(**options, html_action="return")
     assert "attention" in page.data
     return "model_view: encoder, decoder and cross-attention"
 
