@@ -50,13 +50,11 @@ def test_languages_of_a_repository_on_the_hub(french_folder, hub):
 
 
 OWN = ("fr", "gsw")
-CHOSEN = [
-    ((None, None), OWN),
-    (("fr", None), OWN),
-    ((None, "gsw"), OWN),
+CHOSEN = [(given, OWN) for given in ((None, None), ("fr", None), (None, "gsw"))]
+CHOSEN += [
     ((None, "it"), ("fr", "it")),
+    *((given, given) for given in (("gsw", "fr"), ("it", "it"))),
 ]
-CHOSEN += [(("gsw", "fr"), ("gsw", "fr")), (("it", "it"), ("it", "it"))]
 
 
 @pytest.mark.parametrize(("given", "chosen"), CHOSEN)

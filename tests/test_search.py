@@ -8,20 +8,13 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
+from modeling_aiayn.translation import candidates
 from modeling_aiayn.translation.beam_decoder import BeamDecoder
-from modeling_aiayn.translation.candidates import (
-    CHUNK,
-    Candidates,
-    Restrictions,
-    best_candidates,
-    drawn_candidates,
-    top_tokens,
-)
+from modeling_aiayn.translation.candidates import CHUNK, Restrictions, top_tokens
 from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import SourceSentence, length_divisor
 from modeling_aiayn.translation.hypothesis_tree import CHECK_STEPS, FIRST_STEPS, HypothesisTree
 from modeling_aiayn.translation.options import SearchOptions
-from modeling_aiayn.translation.required_phrases import ConstrainedSearch
 from modeling_aiayn.translation.torch_engine import TorchEngine
 
 EOS = 2
@@ -279,15 +272,6 @@ def test_samples_are_repeatable_and_independent_of_the_batch(engine):
         assert each.log_probability == pytest.approx(forced, rel=1e-5)
 
 
-def test_equally_likely_hypotheses_keep_the_order_of_their_phrases():
-    """The one with the most tokens of phrases is first, as beams are given."""
-    options = SearchOptions(num_beams=3)
-    search = ConstrainedSearch(options, frozenset([2]), 9, 0, phrases=[[7, 8, 9]])
-    tied = Candidates([-1.0] * 4, [0] * 4, [5, 6, 7, 4])
-    search.advance(tied, [0.0])
-    assert search.running.tokens[0] == 7
-
-
 def test_a_sample_whose_next_tokens_are_all_forbidden_is_no_translation():
     engine = TorchEngine([small_model(vocab_size=24)])
     options = {"do_sample": True, "nbest": 2, "no_repeat_ngram_size": 1}
@@ -305,7 +289,7 @@ def test_draws_follow_temperature_top_k_and_top_p():
 
     def shares(**options):
         chances = [[(index + 0.5) / draws for index in range(draws)]]
-        (drawn,) = drawn_candidates(
+        (drawn,) = candidates.drawn_candidates(
             logits.expand(1, draws, 4),
             torch.zeros(1, draws),
             Restrictions({}, [], [], []),
@@ -333,7 +317,7 @@ def test_candidates_are_the_best_of_all_hypotheses():
     scores = before[..., None] + logits.log_softmax(-1)
     scores[0, 1, 4] = scores[0, 0, 2] = -torch.inf
     scores[1, :, [0, 1, 2, 4, 5]] = -torch.inf
-    found = best_candidates(logits, before, restrictions, 5)
+    found = candidates.best_candidates(logits, before, restrictions, 5)
     torch.testing.assert_close(before[..., None] + logits, scores)  # overwritten in place
     for sentence in range(2):
         best, index = scores[sentence].flatten().topk(5)

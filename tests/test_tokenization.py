@@ -67,22 +67,17 @@ def test_special_tokens_in_user_text_are_ordinary_text(bpe, words):
     assert words("the </s> cat").input_ids.count(2) == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["a\x00b", "a\nb\tc", " two  blanks ", "漢字漢字", "👩‍👩‍👧", "ß\r", ""]
-)
-def test_decoding_restores_any_text(bpe, text):
-    ids = bpe(text).input_ids
-    assert bpe.unk_token_id not in ids
-    assert bpe.decode(ids, skip_special_tokens=True) == text
-
-
-def test_decoding_restores_random_unicode(bpe):
+def test_decoding_restores_any_text(bpe):
     """Except surrogates, which are not text, and the space sign U+2581."""
+    texts = ["a\x00b", "a\nb\tc", " two  blanks ", "漢字漢字", "👩\u200d👩\u200d👧", "ß\r", ""]
     generator = random.Random(0)
     ranges = ((0, 0x7F), (0x80, 0x2580), (0x2582, 0xD7FF), (0xE000, 0x10FFFF))
     for _ in range(1000):
-        text = "".join(chr(generator.randint(*generator.choice(ranges))) for _ in range(12))
-        assert bpe.decode(bpe(text).input_ids, skip_special_tokens=True) == text
+        texts.append("".join(chr(generator.randint(*generator.choice(ranges))) for _ in range(12)))
+    for text in texts:
+        ids = bpe(text).input_ids
+        assert bpe.unk_token_id not in ids
+        assert bpe.decode(ids, skip_special_tokens=True) == text
 
 
 def test_punctuation_marks_are_separate_tokens(bpe):

@@ -396,8 +396,9 @@ def test_a_search_without_a_result_says_why(tokenizer, caplog):
     assert "Sentence 1: no translation is allowed by the options of the search." in caplog.text
 
 
-def test_a_prefix_of_a_megabyte_is_cut(translator, caplog, monkeypatch):
+def test_a_prefix_of_a_megabyte_is_cut(tokenizer, caplog, monkeypatch):
     monkeypatch.setattr("modeling_aiayn.translation.translator.MAX_TARGET_TOKENS", 9)
+    translator = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     options = SearchOptions(num_beams=1, max_length_factor=0.0, max_length_offset=1)
     prefixes = ["ja " * 300, ""]
     (first,), (second,) = translator.stream(["We see.", "We."], options, prefixes=prefixes)
