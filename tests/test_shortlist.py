@@ -154,7 +154,7 @@ def test_the_scripts_make_and_use_a_shortlist(run, model_folder, tmp_path):
     for _ in range(2):  # the second one replaces the first
         code, out, err = run("make_shortlist.py", *flags, "--per_token", 9, "--frequent", 4)
         assert code == 0, err
-    assert out.startswith(f"{output}: ") and "target tokens per source token" in out
+    assert out.startswith(f"{output}: ") and "target tokens for each source token" in out
     assert output.stat().st_mode & 0o777 == model_folder.stat().st_mode & 0o666
     texts = ("--model", model_folder, "--text", pairs[0].source, "--shortlist", output)
     code, out, err = run("translate.py", *texts)
