@@ -19,29 +19,16 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(chunked_loss, "LOGITS_IN_CHUNK", 100)
 
 
-class LargestResult(TorchDispatchMode):
-    """The number of elements of the largest tensor that an operation made."""
+class Watch(TorchDispatchMode):
+    """Calls a function with each operation, its arguments and its result."""
 
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.numel = max(self.numel, result.numel())
-        return result
-
-
-class Softmaxes(TorchDispatchMode):
-    """Records the size of each chunk: a softmax takes the exponential of its logits."""
-
-    def __init__(self):
+    def __init__(self, see):
         super().__init__()
-        self.sizes = []
+        self.see = see
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if func._schema.name in ("aten::exp", "aten::exp_"):
-            self.sizes.append(result.size(-2))
+        self.see(func, args, result)
         return result
 
 
@@ -50,15 +37,22 @@ def test_chunks_are_larger_on_a_gpu(monkeypatch, device):
     states, weight = torch.zeros(21, 5, device=device), torch.zeros(31, 5, device=device)
     labels = torch.ones(21, dtype=torch.int64, device=device)
     monkeypatch.setattr(chunked_loss, "LOGITS_IN_GPU_CHUNK", 310)
-    with Softmaxes() as chunks:
+    sizes = []
+
+    def see(func, args, result):
+        if func._schema.name in ("aten::exp", "aten::exp_"):  # a softmax
+            sizes.append(result.size(-2))
+
+    with Watch(see):
         options = (weight, None, labels, 0.1, torch.float32, False)
         chunked_loss._SummedCrossEntropy.apply(states, *options)
-    assert chunks.sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
+    assert sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
+    sizes.clear()
     monkeypatch.setattr(r_drop, "LOGITS_IN_CHUNK", 93)
     monkeypatch.setattr(r_drop, "LOGITS_IN_GPU_CHUNK", 310)
-    with Softmaxes() as chunks:
+    with Watch(see):
         r_drop._SummedRDrop.apply(torch.zeros(2, 21, 31, device=device), labels, 1.0, 0.1)
-    assert chunks.sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
+    assert sizes == ([3] * 7 if device == "cpu" else [10, 10, 1])
 
 
 def losses_and_gradients(function, labels, bias, **options):
@@ -163,11 +157,15 @@ def test_the_chunked_loss_never_holds_all_logits():
     """Memory is independent of batch x vocabulary: 20 x 30 targets, 500 entries."""
     model = small_model(vocab_size=500).train()
     ids = torch.randint(4, 500, (20, 30))
-    largest = {}
-    for skip_logits in (False, True):
-        with LargestResult() as results:
+    largest = {False: 0, True: 0}
+
+    def see(_func, _args, result):
+        if isinstance(result, torch.Tensor):
+            largest[skip_logits] = max(largest[skip_logits], result.numel())
+
+    for skip_logits in largest:
+        with Watch(see):
             model(input_ids=ids, labels=ids, skip_logits=skip_logits).loss.backward()
-        largest[skip_logits] = results.numel
     assert largest[False] == 20 * 30 * 500
     assert largest[True] < 20 * 30 * 500 / 5
 
@@ -175,16 +173,14 @@ def test_the_chunked_loss_never_holds_all_logits():
 def test_padding_is_not_projected(monkeypatch, labels):
     rows = []
 
-    class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.mm.out and args[1].shape == (5, 31):
-                rows.append(len(args[0]))
-            return func(*args, **(kwargs or {}))
+    def see(func, args, _):
+        if func is torch.ops.aten.mm.out and args[1].shape == (5, 31):
+            rows.append(len(args[0]))
 
     # Chunks of 6 are padded to a multiple of 4, so that few sizes of products occur.
     monkeypatch.setattr(chunked_loss, "LOGITS_IN_CHUNK", 6 * 31)
     monkeypatch.setattr(chunked_loss, "POSITIONS_MULTIPLE", 4)
-    with Products():
+    with Watch(see):
         chunked_cross_entropy(torch.randn(3, 7, 5), torch.randn(31, 5), None, labels)
     assert (labels != -100).sum() == 16
     assert rows == [8, 8, 4]

@@ -138,20 +138,6 @@ def test_classifier_loads_from_a_translation_checkpoint(tmp_path):
     torch.testing.assert_close(states, whole.model.encoder(IDS).last_hidden_state)
 
 
-@pytest.mark.parametrize("cls", [AiaynForSequenceClassification, AiaynForCausalLM])
-@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}], ids=str)
-def test_save_and_load_give_the_same_model(cls, options, tmp_path):
-    model = small_model(cls, num_labels=3, **options)
-    model.save_pretrained(tmp_path / "first")
-    loaded, info = cls.from_pretrained(tmp_path / "first", output_loading_info=True)
-    assert not any(info.values())
-    torch.testing.assert_close(loaded(IDS).logits, model(IDS).logits)
-    loaded.save_pretrained(tmp_path / "second")
-    for name in ("model.safetensors", "config.json"):
-        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
-        assert first == second, name
-
-
 # --- language model
 
 

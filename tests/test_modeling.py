@@ -15,7 +15,9 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_aiayn import (
     AiaynEncoderModel,
+    AiaynForCausalLM,
     AiaynForConditionalGeneration,
+    AiaynForSequenceClassification,
     AiaynModel,
 )
 from modeling_aiayn.losses import label_smoothed_cross_entropy, logger, shift_right
@@ -38,6 +40,7 @@ OPTIONS = [
     {"tie_word_embeddings": False},
     {"tie_word_embeddings": False, "decoder_vocab_size": 29},
 ]
+UNTIED = [{}, {"tie_word_embeddings": False}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -68,19 +71,25 @@ def test_every_option_changes_the_output(batch, options):
     assert not torch.allclose(*outputs, rtol=1e-6), options
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_save_and_load_give_the_same_model(batch, options, tmp_path):
-    model = small_model(**options)
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        *((AiaynForConditionalGeneration, options) for options in OPTIONS),
+        *((AiaynForSequenceClassification, options) for options in UNTIED),
+        *((AiaynForCausalLM, options) for options in UNTIED),
+    ],
+)
+def test_save_and_load_give_the_same_model(batch, cls, options, tmp_path):
+    model = small_model(cls, num_labels=3, **options)
+    is_translator = cls is AiaynForConditionalGeneration
+    inputs = batch if is_translator else {"input_ids": batch["input_ids"]}
     model.save_pretrained(tmp_path / "first")
-    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(
-        tmp_path / "first", output_loading_info=True
-    )
+    loaded, info = cls.from_pretrained(tmp_path / "first", output_loading_info=True)
     assert not any(info.values())
-    torch.testing.assert_close(loaded.eval()(**batch).logits, model(**batch).logits)
+    torch.testing.assert_close(loaded.eval()(**inputs).logits, model(**inputs).logits)
     loaded.save_pretrained(tmp_path / "second")
-    for name in ("model.safetensors", "config.json", "generation_config.json"):
-        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
-        assert first == second, name
+    for path in (tmp_path / "first").iterdir():
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
 
 
 def test_three_way_tie_has_one_matrix(model, tmp_path):
