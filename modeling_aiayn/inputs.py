@@ -20,10 +20,7 @@ CACHE_NAME = (
 def one_cache(
     cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
 ) -> Cache | None:
-    """The cache that a caller passed by its new or its old name.
-
-    Any other cache is an error: generate() would write nonsense with one that the model ignores.
-    """
+    """The cache, by either name; generate() would write nonsense with one that a model ignores."""
     caches = [given for given in (cache, past_key_values) if given is not None]
     if len(caches) > 1 or any(isinstance(value, Cache) for value in others.values()):
         raise ValueError(

@@ -229,7 +229,8 @@ class AiaynDecoder(AiaynStack):
     _missing_inputs_message = (
         "The decoder needs exactly one input: decoder_input_ids, labels or decoder_inputs_embeds; "
         "in a language model input_ids or inputs_embeds. With label smoothing in Seq2SeqTrainer, "
-        "use DataCollatorForSeq2Seq(tokenizer, model=model)."
+        "use DataCollatorForSeq2Seq(tokenizer, model=model). For the encoder alone, load "
+        "AutoModelForTextEncoding."
     )
     _tp_plan = AiaynEncoder._tp_plan | {
         name.replace("self_attn", "encoder_attn"): style

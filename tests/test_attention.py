@@ -303,3 +303,8 @@ def test_an_implementation_of_ones_own_gets_the_scale_and_may_return_weights():
     torch.testing.assert_close(outputs.encoder_attentions[0], eager.encoder_attentions[0])
     assert outputs.cross_attentions[0].shape == (1, 2, 2, 4)
     assert not torch.allclose(outputs.logits, eager.logits)
+
+
+def test_d_model_must_be_a_multiple_of_num_heads():
+    with pytest.raises(ValueError, match="d_model=25 and num_heads=8"):
+        MultiHeadAttention(25, 8)

@@ -607,3 +607,19 @@ def test_gradients_of_each_sample_come_from_vmap():
     dropped = vmap(grad(loss), **options)(weights, sources, targets)
     name = "model.encoder.layers.0.fc1.weight"
     assert not torch.allclose(dropped[name], found[name])
+
+
+def test_parameter_names_are_the_public_ones(model):
+    names = {name for name, _ in model.named_parameters()}
+    for attention in ("encoder.layers.1.self_attn", "decoder.layers.2.encoder_attn"):
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            assert f"model.{attention}.{projection}.weight" in names
+    for module in ("self_attn_layer_norm", "encoder_attn_layer_norm", "fc1", "fc2"):
+        assert f"model.decoder.layers.0.{module}.bias" in names
+    assert "model.encoder.layers.0.final_layer_norm.weight" in names
+    assert "model.encoder.embed_tokens.weight" in names
+
+
+def test_a_decoder_without_a_source_raises_an_error(model):
+    with pytest.raises(ValueError, match="needs encoder_hidden_states"):
+        model.model.decoder(torch.tensor([[0]]))
