@@ -27,7 +27,7 @@ test: $(INSTALLED)
 
 # Whole processes: scripts, notebooks, the wheel, two trainers.
 test-long: $(INSTALLED)
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m "long and not slow"
 
 # The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and FBGEMM.
 PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search bundled_model dropout fast_linear \

@@ -111,6 +111,7 @@ def test_greedy_ids_are_those_of_generate(tokenizer, learned):
     assert len({*found.flatten().tolist()}) > 2
 
 
+@pytest.mark.long
 def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
     sizes = {"vocab_size": len(tokenizer), "d_model": 96, "encoder_ffn_dim": 500}
     model = small_model(**CONFIGS["pre_norm"], **sizes)
@@ -167,6 +168,7 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         exported(Translator(model, tokenizer), tmp_path / "full")
 
 
+@pytest.mark.long
 def test_the_script_exports(run, model_folder, tmp_path, monkeypatch):
     folder = tmp_path / "onnx"
     command = ("export_onnx.py", "--model", model_folder, "--output", folder)
