@@ -363,3 +363,11 @@ def test_padding_on_the_left_needs_no_position():
     torch.testing.assert_close(logits, model(ids[:, 5:]).logits)
     with pytest.raises(ValueError, match="max_position_embeddings=4 positions, the input needs 5"):
         model(ids, attention_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
+
+
+def test_continuous_batching_raises_an_error():
+    model = small_model(AiaynForCausalLM)
+    with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
+        model.generate_batch([[5, 6, 7]])
+    with pytest.raises(ValueError, match=r"generate_batch, .* needs a paged cache"):
+        model.generate(torch.tensor([[5, 6, 7]]), cache_implementation="paged")

@@ -30,9 +30,9 @@ target = Path(folder, "target_tokenizer")
 if target.is_dir():
     tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=True)
 translations = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
-print(f"Reloaded {type(model).__name__} with code from {folder}:")
+sys.stdout.write(f"Reloaded {type(model).__name__} with code from {folder}:\\n")
 for text, translation in zip(texts, translations, strict=True):
-    print(f"  {text}\\n    -> {translation}")
+    sys.stdout.write(f"  {text}\\n    -> {translation}\\n")
 """
 
 

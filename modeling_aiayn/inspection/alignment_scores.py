@@ -15,7 +15,7 @@ from .attention_weights import AttentionChoice
 
 @dataclass(frozen=True)
 class GoldPair:
-    """A sentence pair with the links that it must have, and those that it may have."""
+    """A sentence pair with its required links and its optional links."""
 
     source: str
     target: str

@@ -198,7 +198,7 @@ def check_head_width(config: AiaynConfig, system: str) -> None:
 
 
 def library_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:
-    """Copy the decoding options, without those that only this package has."""
+    """Copy the decoding options that transformers has."""
     options = copy.deepcopy(model.generation_config)
     for name in ("max_tokens_beyond_source", "length_normalization"):
         vars(options).pop(name, None)

@@ -46,7 +46,7 @@ def space_operations(
     check_model_folder(folder)  # with an adapter alone, the page could not load its base model
     name = repo_id.rsplit("/", 1)[-1]
     model = f"models/{name}"
-    # Its card goes on naming the model as its folder does.
+    # Its card still names the model as its folder does.
     operations = model_operations(folder, Path(folder).resolve().name)
     for operation in operations:
         operation.path_in_repo = f"{model}/{operation.path_in_repo}"

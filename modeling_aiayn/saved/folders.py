@@ -34,7 +34,7 @@ WEIGHT_FILES = (
     *(SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, "model-?????-of-?????.safetensors"),
     *(INT8_WEIGHTS_NAME, ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
 )
-# Files that every class of tokenizers may have, beside those that the class names.
+# Files that every class of tokenizers may have, besides the files that the class names.
 TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG_FILE, FULL_TOKENIZER_FILE),
     *(ADDED_TOKENS_FILE, SPECIAL_TOKENS_MAP_FILE),

@@ -52,7 +52,7 @@ class Batcher:
         """Translate the sentences of a request.
 
         Raises:
-            QueueFullError: With those that wait already there would be more than max_waiting.
+            QueueFullError: More than max_waiting sentences would wait.
         """
         if self._waiting and len(self._waiting) + len(sentences) > self.max_waiting:
             raise QueueFullError

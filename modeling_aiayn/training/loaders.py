@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
 
-from .arguments import AiaynTrainingArguments, RunArguments
+from .arguments import RunArguments
 from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
 from .resume.interruption import SIGNALS
 
@@ -125,20 +125,20 @@ def length_groups(dataset: Dataset, args: RunArguments, *, has_target: bool) -> 
 
 def token_batch_loader(
     dataset: Dataset,
-    args: AiaynTrainingArguments,
+    args: RunArguments,
+    max_tokens: int,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
     device: torch.device,
 ) -> DataLoader[Any]:
-    """This process's batches of at most `max_tokens_per_batch` tokens."""
-    assert args.max_tokens_per_batch is not None
+    """This process's batches of at most max_tokens tokens."""
     lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
     order = (args.order_seed, args.process_index, args.world_size)
     # The sampler gives this process its share; accelerate.prepare would divide it once more.
     return DataLoaderShard(
         dataset,
         device=device,
-        batch_sampler=TokenBatches(lengths, args.max_tokens_per_batch, *order),
+        batch_sampler=TokenBatches(lengths, max_tokens, *order),
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
         multiprocessing_context=worker_start_method(args),

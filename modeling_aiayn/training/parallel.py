@@ -85,7 +85,7 @@ def support_fsdp2(accelerator: Accelerator) -> None:
                 # It calls the encoder by itself. Without this, FSDP2 would not collect the
                 # embedding, which belongs to the model as a whole.
                 register_fsdp_forward_method(model, "generate")
-                # A process whose sentences are complete goes on as long as the others do: each
+                # A process whose sentences are complete continues as long as the others: each
                 # step collects weights from all processes.
                 model.__dict__["_is_fsdp_managed_module"] = True
         return prepared

@@ -175,7 +175,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
-        loader = token_batch_loader(self.train_dataset, self.args, collate, multiple_of, device)
+        loader = token_batch_loader(
+            self.train_dataset, self.args, self._max_tokens, collate, multiple_of, device
+        )
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:

@@ -1,7 +1,7 @@
 """Lexical shortlists: for each source id, the target ids that are likely translations of it.
 
-It names those that the model's attention linked with it most often in training pairs, as Marian's
-does. The output layer, half of a step with a large vocabulary, then computes only these.
+They are the tokens that the model's attention linked with it most often in training pairs, as in
+Marian. The output layer, half of a step with a large vocabulary, then computes only these.
 """
 
 import json

@@ -58,7 +58,7 @@ class Run:
 
     def __init__(self, args: TrainingArguments, *flags: Any) -> None:
         self.args = args
-        # Read now: data may be replaced while the run goes on.
+        # Read now: data may be replaced during the run.
         self._settings = {"arguments": argument_values(args), "flags": flag_values(flags)}
         self.checkpoint: Checkpoint | None = None
         if args.resume is not None:
