@@ -88,8 +88,8 @@ def recipe_flags(recipe: dict[str, Any]) -> list[str]:
     for name, value in recipe.items():
         # A mapping as JSON, which is YAML too: transformers reads its own flags as JSON.
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
-        values = text if isinstance(text, list) else [] if text is None else [text]
-        if values:
+        if text is not None:  # an empty list is an error of the parser
+            values = text if isinstance(text, list) else [text]
             flags += [f"--{name}", *(str(word).strip() for word in values)]
     return flags
 

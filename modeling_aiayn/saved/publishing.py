@@ -34,7 +34,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     reports = [folder / name for name in REPORT_FILES if (folder / name).is_file()]
     find_int8_weights(folder)  # checks that there are no others
     base = find_base(folder, {})
-    if base is not None and Path(base).exists():
+    if base is not None and (Path(base).is_absolute() or Path(base).exists()):
         raise ValueError(
             f"{folder} holds an adapter of the folder {base}, which nobody else has. Publish the "
             f"base model, and write its repository into {ADAPTER_CONFIG_NAME} as "

@@ -148,9 +148,7 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
                 shutil.copyfile(source, target)
         if card is not None:
             (unfinished / "README.md").write_text(card, "utf-8")
-        if (
-            dtype is not None
-        ):  # it is loaded in float32: fine-tuning in half precision would ruin it
+        if dtype is not None:  # fine-tuning in half precision would ruin the model
             config = read_json_object(unfinished / CONFIG_NAME) | {"dtype": "float32"}
             (unfinished / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         save_file(average, unfinished / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})

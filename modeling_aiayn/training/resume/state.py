@@ -217,9 +217,9 @@ class RunState(TrainerCallback):
         states = self._state["states"][args.process_index]
         for name, part in self.parts.items():
             part.load_state_dict(states[name])
-        beside = self._folder.with_name(Path(self._saved.best_model_checkpoint or "none").name)
-        if beside.is_dir():  # the run may have been moved
-            state.best_model_checkpoint = str(beside)
+        if (best := self._saved.best_model_checkpoint) is not None:  # the run may have been moved
+            places = (self._folder.with_name(Path(best).name), Path(best))
+            state.best_model_checkpoint = next((str(p) for p in places if p.is_dir()), None)
         self._apply_arguments(state, kwargs["optimizer"], kwargs["lr_scheduler"])
         if self.interruption.is_evaluation_due:
             trainer = self.trainer
