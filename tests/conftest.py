@@ -1,6 +1,7 @@
 """Shared fixtures: small models with pairwise different sizes, data, and a local Hub."""
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -50,6 +51,8 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, (os.cpu_count() or 1) // WORKERS)
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 torch.set_num_threads(THREADS)
+# Workers of a loader that a garbage collection ends do not hear of it: so long torch waits for them.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # As on processors for which torch is built without oneDNN and FBGEMM (make test-processors).
 if os.environ.get("PLAIN_KERNELS"):
@@ -71,6 +74,13 @@ def pytest_collection_modifyitems(items):
     """Start with the tests of whole processes: at the end, one of them would run alone."""
     first = ("test_wheel", "test_parallel", "test_notebooks", "test_examples")
     items.sort(key=lambda item: item.path.stem not in first)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_was_imported_is_no_garbage():
+    """Leave it out of garbage collections: the Trainer asks for one in each run."""
+    gc.collect()
+    gc.freeze()
 
 
 def small_config(**overrides):

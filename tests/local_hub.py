@@ -24,7 +24,7 @@ class LocalHub(ThreadingHTTPServer):
         """Ignore clients that disconnect: tests provoke them."""
 
     def __enter__(self):
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *exception):

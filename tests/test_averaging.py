@@ -137,6 +137,7 @@ averaging.write_average([Path(sys.argv[1])], Path(sys.argv[2]))
 """
 
 
+@pytest.mark.long
 def test_an_average_whose_process_was_killed_can_be_retried(tmp_path):
     small_model().save_pretrained(tmp_path / "a")
     command = [sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "a", tmp_path / "mean"]

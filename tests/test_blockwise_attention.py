@@ -256,6 +256,7 @@ def test_checkpointing_draws_the_same_weights_again():
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_a_training_step_compiles_whole(batch):
     model = small_model(attn_implementation=NAME)

@@ -136,7 +136,7 @@ WITHOUT_POSIX = """
 import importlib, json, os, signal, sys, warnings
 warnings.simplefilter("ignore")
 names, modules, missing = json.loads(sys.argv[1])
-import accelerate, ctranslate2, datasets, evaluate, filelock, matplotlib.figure, peft, sacrebleu
+import accelerate, ctranslate2, datasets, filelock, matplotlib.figure, peft, sacrebleu
 import torch, transformers
 from transformers import Seq2SeqTrainer, EarlyStoppingCallback, pipeline
 for name in modules:

@@ -286,6 +286,7 @@ print(json.dumps([*found, again({texts!r}, num_beams=2)]))
     assert json.loads(output.splitlines()[-1]) == [expected] * 3
 
 
+@pytest.mark.long
 def test_with_the_package_neither_a_connection_nor_remote_code_is_needed(folder, tmp_path):
     output = run(
         f"""
@@ -307,6 +308,7 @@ print(type(AutoModelForSeq2SeqLM.from_pretrained({str(folder)!r})).__module__)
     assert output.splitlines()[-1] == "modeling_aiayn.modeling_aiayn"
 
 
+@pytest.mark.long
 def test_import_registers_and_does_nothing_else(tmp_path):
     """No file, no thread, and none of the workshop."""
     output = run(

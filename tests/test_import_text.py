@@ -566,6 +566,7 @@ importing.import_model(read_marian(marian_peer()), sys.argv[1], sources=2)
 """
 
 
+@pytest.mark.long
 def test_killed_import_does_not_block_its_retry(tmp_path):
     folder = tmp_path / "out"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])

@@ -16,6 +16,9 @@ from modeling_aiayn.interop.onnx_export import export_onnx
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 
+# Tracing takes ten seconds. make test traces one model, for the pages' command.
+pytestmark = pytest.mark.long
+
 NAMES = ("encoder_model", "decoder_model_merged")
 
 
@@ -53,7 +56,6 @@ def test_logits_are_the_same_with_and_without_cache(padding_side, tokenizer, lea
     check_logits(model, tokenizer, *sessions(folder), padding_side)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_of_each_architecture_are_the_same(name, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
@@ -111,7 +113,6 @@ def test_greedy_ids_are_those_of_generate(tokenizer, learned):
     assert len({*found.flatten().tolist()}) > 2
 
 
-@pytest.mark.long
 def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
     sizes = {"vocab_size": len(tokenizer), "d_model": 96, "encoder_ffn_dim": 500}
     model = small_model(**CONFIGS["pre_norm"], **sizes)
@@ -168,7 +169,6 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         exported(Translator(model, tokenizer), tmp_path / "full")
 
 
-@pytest.mark.long
 def test_the_script_exports(run, model_folder, tmp_path, monkeypatch):
     folder = tmp_path / "onnx"
     command = ("export_onnx.py", "--model", model_folder, "--output", folder)

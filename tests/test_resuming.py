@@ -1117,6 +1117,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 def test_a_folder_has_one_run_and_no_worker_of_a_killed_one_holds_its_lock(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     pipe = {"stdout": subprocess.PIPE, "text": True}

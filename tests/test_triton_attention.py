@@ -189,6 +189,7 @@ def test_float32_is_multiplied_as_torch_does():
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"),
     reason="this version of torch has one switch for TF32",

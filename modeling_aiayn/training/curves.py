@@ -1,6 +1,7 @@
 """Draw the curves of a run: losses, scores and learning rate over updates."""
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..saved.whole_files import new_file
 logger = logging.getLogger(__name__)
 
 CURVES_FILE = "curves.png"
+SECONDS_BETWEEN_PICTURES = 10
 # Title and unit of each score; the first one that the log has is drawn.
 _SCORES = {
     "eval_bleu": ("BLEU (greedy)", "sacreBLEU"),
@@ -51,10 +53,19 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 
 
 class CurvesCallback(TrainerCallback):
-    """Draws the curves into the output folder after each evaluation, and at the end."""
+    """Draws the curves into the output folder after evaluations, and at the end."""
+
+    def __init__(self) -> None:
+        self.drawn_at = time.monotonic()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the curves of all entries so far; training continues if that fails."""
+        """Draw the curves of all entries so far, unless they were drawn seconds ago."""
+        # A small run evaluates more often than anybody looks, and a picture takes 0.4 s.
+        if time.monotonic() - self.drawn_at > SECONDS_BETWEEN_PICTURES:
+            self.on_train_end(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw the curves of all entries; training continues if that fails."""
         if not state.is_world_process_zero:
             return
         path = Path(args.output_dir) / CURVES_FILE
@@ -62,5 +73,4 @@ class CurvesCallback(TrainerCallback):
             draw_curves(state.log_history, path)
         except OSError as error:
             logger.warning("%s could not be drawn (%s).", path, error)
-
-    on_train_end = on_evaluate
+        self.drawn_at = time.monotonic()
