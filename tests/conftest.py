@@ -70,12 +70,6 @@ CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-sync", "--no-first
 CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-update"]
 
 
-def pytest_collection_modifyitems(items):
-    """Start with the tests of whole processes: at the end, one of them would run alone."""
-    first = ("test_wheel", "test_parallel", "test_notebooks", "test_examples")
-    items.sort(key=lambda item: item.path.stem not in first)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def what_was_imported_is_no_garbage():
     """Leave it out of garbage collections: the Trainer asks for one in each run."""

@@ -295,6 +295,7 @@ def test_a_model_with_padding_is_exported(batch):
     torch.testing.assert_close(program.module()(**given).logits, model(**given).logits)
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch):
     """No tensor has more numbers than the inputs, or a block of scores."""
     largest = []

@@ -278,6 +278,7 @@ def test_parts_are_placed_by_a_device_map(model, batch, tmp_path, device_map):
     assert output.tolist() == model.generate(batch["input_ids"], max_new_tokens=4).tolist()
 
 
+@pytest.mark.long
 def test_forward_is_exported_for_any_batch_and_length(model):
     names = ("input_ids", "attention_mask", "decoder_input_ids")
     shapes = dict.fromkeys(names, (torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC))

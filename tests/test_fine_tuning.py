@@ -37,6 +37,10 @@ def tune(run, tmp_path, model_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 4)
     shutil.copytree(model_folder, "runs/base")
+    # A random model ends no sentence: let its translations be short.
+    config = json.loads((tmp_path / "runs/base/generation_config.json").read_text())
+    short = json.dumps(config | {"max_tokens_beyond_source": 3})
+    (tmp_path / "runs/base/generation_config.json").write_text(short)
 
     def tuned(*flags, output="runs/tuned", base="runs/base"):
         code, out, err = run(

@@ -370,6 +370,7 @@ def test_nan_scores_raise_an_error(model, num_beams):
             model.generate(SOURCES, num_beams=num_beams, max_new_tokens=3, **options)
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_decoding_step_compiles_whole(model):
     """With a static cache, as generate() compiles it on accelerators."""

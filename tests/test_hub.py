@@ -135,6 +135,7 @@ def test_saved_folder_holds_the_hub_set_whole(folder):
     assert auto_map.keys() == {f"Auto{name}" for name in heads}
 
 
+@pytest.mark.long
 def test_fresh_process_without_the_package_opens_the_folder(folder, tmp_path):
     """Every auto class, the same logits and tokens, and a second save that opens again."""
     model = modeling_aiayn.AiaynForConditionalGeneration.from_pretrained(folder).eval()

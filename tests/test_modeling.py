@@ -344,6 +344,7 @@ def test_training_steps_of_many_lengths_compile_without_graph_breaks(skip_logits
         assert (outputs.logits is None) == skip_logits
 
 
+@pytest.mark.long
 def test_training_forward_compiles_whole(batch):
     model = small_model()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

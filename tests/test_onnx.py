@@ -20,6 +20,7 @@ from modeling_aiayn.translation import Translator
 pytestmark = pytest.mark.long
 
 NAMES = ("encoder_model", "decoder_model_merged")
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 
 
 def exported(translator, folder, *dtypes):
@@ -56,9 +57,9 @@ def test_logits_are_the_same_with_and_without_cache(padding_side, tokenizer, lea
     check_logits(model, tokenizer, *sessions(folder), padding_side)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"learned"}))
 def test_logits_of_each_architecture_are_the_same(name, tokenizer, tmp_path):
-    model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name])
+    model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name] | ONE_LAYER)
     graphs = sessions(exported(Translator(model, tokenizer), tmp_path / "onnx"))
     for padding_side in ("left", "right"):
         check_logits(model, tokenizer, *graphs, padding_side)
@@ -84,7 +85,7 @@ def check_logits(model, tokenizer, encoder, decoder, padding_side):
         logits, past = decode(decoder, mask, states, targets[:, start:end], past)
         np.testing.assert_allclose(logits, whole[:, start:end], atol=2e-5)
     lengths = {name: tensor.shape[2] for name, tensor in past.items()}
-    assert lengths["past_key_values.2.decoder.value"] == 6
+    assert lengths[f"past_key_values.{model.config.decoder_layers - 1}.decoder.value"] == 6
     assert lengths["past_key_values.0.encoder.key"] == ids.shape[1]
 
 
@@ -115,7 +116,7 @@ def test_greedy_ids_are_those_of_generate(tokenizer, learned):
 
 def test_int8_graphs_are_a_quarter_and_near(tokenizer, tmp_path):
     sizes = {"vocab_size": len(tokenizer), "d_model": 96, "encoder_ffn_dim": 500}
-    model = small_model(**CONFIGS["pre_norm"], **sizes)
+    model = small_model(**CONFIGS["pre_norm"], **sizes, **ONE_LAYER)
     folder = exported(Translator(model, tokenizer), tmp_path / "onnx", "int8", "float32")
     ids = {"input_ids": np.array([[5, 6, 7, 2]]), "attention_mask": np.ones((1, 4), int)}
     exact, rounded = (sessions(folder, x)[0].run(None, ids)[0] for x in ("", "_quantized"))

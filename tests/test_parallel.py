@@ -230,8 +230,7 @@ def test_the_fsdp_file_is_valid_for_accelerate():
     assert yaml.safe_load(path.read_text())["distributed_type"] == "FSDP"
 
 
-@pytest.mark.parametrize("generates", ["false", "true"])
-def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, generates):
+def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path):
     """With the settings of examples/accelerate_fsdp2.yaml: scores, weights and the saved folder."""
     recipe = yaml.safe_load((ROOT / "examples" / "accelerate_fsdp2.yaml").read_text())
     settings = {
@@ -243,7 +242,7 @@ def test_training_under_accelerate_s_fsdp2_is_training_with_copies(tmp_path, gen
         *("--preset", "tiny", "--vocab_size", "420", "--use_cpu", "true", "--report_to", "none"),
         *("--config_overrides", "{encoder_layers: 1, decoder_layers: 1, d_model: 16, dropout: 0}"),
         *("--max_steps", "4", "--learning_rate", "0.01", "--generation_max_length", "9"),
-        *("--predict_with_generate", generates, "--per_device_eval_batch_size", "3"),
+        *("--predict_with_generate", "true", "--per_device_eval_batch_size", "3"),
         *("--eval_strategy", "steps", "--eval_steps", "2", "--save_steps", "2"),
     )
     whole, divided = tmp_path / "whole", tmp_path / "divided"

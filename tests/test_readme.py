@@ -35,6 +35,11 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", PAGES, flags=re.S)
     for line in block.replace("\\\n", " ").splitlines()
 ]
+# An export to ONNX traces a model for ten seconds, and processes import what they need.
+LONG = re.compile("export_onnx|--processes")
+COMMAND_CASES = [
+    pytest.param(line, marks=[pytest.mark.long] if LONG.search(line) else []) for line in COMMANDS
+]
 FEATURES_TABLE = FEATURES_PAGE.split("## Other libraries")[0]
 FEATURES = re.findall(r"^\| [^|]+ \| `([^`]+)`", FEATURES_TABLE, re.M)
 
@@ -165,7 +170,7 @@ def run_script(words, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMAND_CASES)
 def test_commands_run(workplace, hub, opus, monkeypatch, command):
     files = {path.name: path.read_bytes() for path in opus.iterdir()}
     hub.repositories["Helsinki-NLP/opus-mt-en-de"] = {"main": ("0" * 40, files)}

@@ -593,6 +593,7 @@ def test_vocabularies_are_of_the_training_text_alone_and_not_crossed(run, tmp_pa
     assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target)) == (7, 7)
 
 
+@pytest.mark.long
 def test_a_terminated_run_resumes_and_a_finished_run_is_left_alone(run, tmp_path, caplog):
     """The same command resumes until the run is finished."""
     caplog.set_level("INFO")

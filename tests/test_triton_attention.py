@@ -106,6 +106,7 @@ def test_the_backward_pass_draws_the_same_weights_again(is_causal):
     close(ours, torch.autograd.grad(expected, given, gradient))
 
 
+@pytest.mark.long
 def test_dropout_has_its_rate_and_heads_and_sentences_differ():
     query, key = torch.zeros(2, 2, 100, K), torch.zeros(2, 2, 90, K)
     value = torch.eye(90).expand(2, 2, -1, -1)
