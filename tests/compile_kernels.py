@@ -28,10 +28,8 @@ def signature_of(kernel, constants, name, mask):
 
 for capability, dtype, width, mask, is_causal in (
     (90, torch.bfloat16, 64, "boolean", False),
-    (90, torch.float32, 64, "none", True),
     (90, torch.float32, 128, "added", True),
     (86, torch.float32, 64, "added", False),
-    (86, torch.bfloat16, 128, "none", True),
     (80, torch.float32, 128, "boolean", False),
     (75, torch.float16, 64, "none", True),
     (75, torch.bfloat16, 64, "boolean", False),

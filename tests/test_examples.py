@@ -42,6 +42,7 @@ def run_example(monkeypatch, name, *flags):
     return runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
+@pytest.mark.long
 def test_the_library_trainer_lowers_the_loss(corpus, model_folder, monkeypatch, tmp_path):
     before = loss(model_folder, corpus)
     run_example(

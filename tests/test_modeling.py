@@ -333,7 +333,7 @@ def test_positions_do_not_depend_on_the_loaded_dtype(model, tmp_path):
 def test_training_steps_of_many_lengths_compile_without_graph_breaks(skip_logits):
     """As the library's Trainer runs them with torch_compile=True, and ours with skip_logits."""
     torch.compiler.reset()
-    model = small_model(dropout=0.1).train()
+    model = small_model(dropout=0.1, encoder_layers=1, decoder_layers=1).train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for length in (5, 6, 7, 9):
         ids = torch.randint(4, 29, (3, length))

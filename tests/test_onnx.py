@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from conftest import small_model
+from conftest import save_folder, small_model
 from test_ctranslate2 import CONFIGS, TEXTS
 from transformers import AutoTokenizer, MarianConfig
 
@@ -170,9 +170,11 @@ def test_a_model_that_clients_cannot_run_is_refused(tokenizer, tmp_path):
         exported(Translator(model, tokenizer), tmp_path / "full")
 
 
-def test_the_script_exports(run, model_folder, tmp_path, monkeypatch):
+def test_the_script_exports(run, tokenizer, tmp_path, monkeypatch):
+    model = small_model(vocab_size=len(tokenizer), **ONE_LAYER)
+    save_folder(model, tokenizer, tmp_path / "model")
     folder = tmp_path / "onnx"
-    command = ("export_onnx.py", "--model", model_folder, "--output", folder)
+    command = ("export_onnx.py", "--model", tmp_path / "model", "--output", folder)
     code, _, err = run(*command, "--dtypes", "float32")
     assert code == 0, err
     assert not re.search("INFO|WARN|torchvision", err)  # of the exporters: hundreds of lines

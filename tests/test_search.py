@@ -188,15 +188,20 @@ PHRASES = [[[9]], [[9, 10, 11]], [[9, 10], [12, 13, 14]], [[9, 10], [9, 12]], [[
 PHRASES += [[[9], [9, 10]], [[9, 10, 11], [10, 11, 12]], [[9, 9, 10], [9, 10]]]
 
 
+@pytest.fixture(scope="module", params=[2, 5])
+def free(request):
+    """An engine, options, and the best translation of the first source without phrases."""
+    engine, options = TorchEngine([small_model()]), SearchOptions(num_beams=request.param)
+    return engine, options, search(engine, SOURCES, num_beams=request.param)[0][0]
+
+
 @pytest.mark.parametrize("phrases", PHRASES, ids=str)
-@pytest.mark.parametrize("num_beams", [2, 5])
-def test_required_phrases_occur_and_are_scored(engine, phrases, num_beams):
-    options = SearchOptions(num_beams=num_beams)
-    free = engine.search([SourceSentence(ids) for ids in SOURCES], options)
+def test_required_phrases_occur_and_are_scored(free, phrases):
+    engine, options, best_without = free
     sentences = [SourceSentence(ids, phrases=phrases) for ids in SOURCES]
     sentences.append(SourceSentence(SOURCES[0]))
     *bound, unbound = engine.search(sentences, options)
-    assert unbound[0].token_ids == free[0][0].token_ids
+    assert unbound[0].token_ids == best_without.token_ids
     for source, (best,) in zip(SOURCES, bound, strict=True):
         text = " ".join(map(str, best.token_ids))
         assert all(" ".join(map(str, phrase)) in text for phrase in phrases)
