@@ -42,27 +42,6 @@ def test_every_line_of_both_files_is_on_the_page():
     assert [line for line in blocks if line] == [line for line in code.splitlines() if line]
 
 
-@pytest.mark.parametrize(
-    ("note", "message"),
-    [
-        ({"at": "return"}, "lines that begin with 'return'"),
-        ({"at": "class B:", "occurrence": 2}, "1 lines that begin with 'class B:'"),
-    ],
-)
-def test_a_note_whose_line_is_gone_raises_an_error(annotate, note, message):
-    lines = ["class B:", "    return 1", "    return 2"]
-    with pytest.raises(ValueError, match=re.escape(message)):
-        annotate._line_of(note, lines, "x.py")
-
-
-def test_notes_must_be_in_the_order_of_the_lines(annotate, tmp_path, monkeypatch):
-    (tmp_path / "x.py").write_text("a\nb\n")
-    monkeypatch.setattr(annotate, "DOCS", tmp_path / "docs")
-    notes = [{"at": "b", "note": ""}, {"at": "a", "note": ""}]
-    with pytest.raises(ValueError, match="not in the order"):
-        annotate._annotated_file({"file": "x.py", "intro": "", "notes": notes})
-
-
 def copy_of_the_project(folder):
     """A copy of the files that the tests of the model need."""
     for name in ("modeling_aiayn", "tests", "docs"):

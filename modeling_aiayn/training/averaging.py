@@ -117,7 +117,6 @@ def _check_number(folders: list[Path], number: int, run: Path, how: str = "") ->
 
 
 def _check_folder(folder: Path) -> None:
-    """Check that a folder holds a whole model, in weights that can be averaged."""
     if (folder / INT8_WEIGHTS_NAME).is_file():
         raise ValueError(
             f"{folder} holds weights in 8 bits. Average the models from which it was made."

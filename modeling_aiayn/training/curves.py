@@ -1,6 +1,7 @@
 """Draw the curves of a run: losses, scores and learning rate over updates."""
 
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,10 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 class CurvesCallback(TrainerCallback):
     """Draws the curves into the output folder after evaluations, and at the end."""
 
-    def __init__(self) -> None:
-        self.drawn_at = time.monotonic()
+    drawn_at = -math.inf
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw the curves of all entries so far, unless they were drawn seconds ago."""
-        # A small run evaluates more often than anybody looks, and a picture takes 0.4 s.
         if time.monotonic() - self.drawn_at > SECONDS_BETWEEN_PICTURES:
             self.on_train_end(args, state, control)
 

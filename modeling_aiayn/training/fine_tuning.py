@@ -168,7 +168,6 @@ def _add_source_tokens(
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
     tokens: list[str],
 ) -> None:
-    """Add tokens to the source's vocabulary, and rows around the mean to its embeddings."""
     source = tokenizers[0]
     # Found wherever they stand, as in "<2fr><formal> We see."; a normalizer would prepend a blank.
     options = {"normalized": False, "lstrip": True, "rstrip": True}

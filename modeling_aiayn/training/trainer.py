@@ -192,7 +192,6 @@ class AiaynTrainer(Seq2SeqTrainer):
             return loader
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
-        """Batches of similar length in random order, where that is the strategy."""
         args = self.args
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "__len__"):
@@ -328,7 +327,6 @@ class AiaynTrainer(Seq2SeqTrainer):
             self.meter.pause(time.perf_counter() - started)
 
     def _get_output_dir(self, trial: Any) -> str:
-        """The folder into which the library writes checkpoints, and where it deletes old ones."""
         return str(Path(super()._get_output_dir(trial)) / UNFINISHED_FOLDER)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

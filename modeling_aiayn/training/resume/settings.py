@@ -139,7 +139,6 @@ def flag_values(flags: Iterable[Any]) -> dict[str, Any]:
 
 
 def _content_sha256(paths: Iterable[str], languages: Iterable[str | None]) -> str:
-    """A hash of files, of folders' weights, and of prefixes of one file for each language."""
     endings = ["", *(f".{name}{zipped}" for name in languages for zipped in ("", ".gz"))]
     candidates = [Path(f"{path}{ending}") for path in paths for ending in endings]
     folders = [sorted(path.glob("*.safetensors")) for path in candidates if path.is_dir()]
