@@ -75,7 +75,8 @@ class AiaynConfig(PreTrainedConfig):
         encoder_layers, decoder_layers: Layers of each half, N.
         encoder_attention_heads, decoder_attention_heads: Heads of each half's attention, h.
         encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
-        head_dim: Width of one head, d_k = d_v (section 3.2.2). None: d_model / heads.
+        head_dim: Width of one head, d_k = d_v (section 3.2.2). None: d_model / heads, which is
+            what reading it gives; of the decoder's heads, from `get_text_config(decoder=True)`.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
         attention_dropout: Rate on the attention weights.
         activation_dropout: Rate inside the feed-forward networks.
@@ -168,6 +169,12 @@ class AiaynConfig(PreTrainedConfig):
         ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         return self.pad_token_id in ends
 
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "head_dim" and value is None:  # tools of transformers take it for a number
+            return self.d_model // max(1, self.encoder_attention_heads)
+        return value
+
     def __post_init__(self, **kwargs: Any) -> None:
         self._warn_of_spelling(kwargs)
         super().__post_init__(**kwargs)
@@ -232,7 +239,7 @@ class AiaynConfig(PreTrainedConfig):
 
     def _check_ranges(self) -> None:
         for name in SIZES:
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"):

@@ -1,5 +1,6 @@
 """What callers pass to a model besides states: ids, masks, positions and caches."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,12 @@ def one_cache(
 ) -> Cache | None:
     """The cache, by either name; generate() would write nonsense with one that a model ignores."""
     caches = [given for given in (cache, past_key_values) if given is not None]
+    if past_key_values is not None and CACHE_NAME == "cache" and not is_transformed():
+        warnings.warn(
+            "`past_key_values` is deprecated since transformers 5.24. Use `cache` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
     if len(caches) > 1 or any(isinstance(value, Cache) for value in others.values()):
         raise ValueError(
             "Pass one cache, as cache or as past_key_values. PEFT 0.21 passes both for prefix "

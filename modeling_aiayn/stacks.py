@@ -324,6 +324,6 @@ class AiaynDecoder(AiaynStack):
 def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     """Return the layer sizes of one half of the model, "encoder" or "decoder"."""
     names = {field.name for field in dataclasses.fields(LayerSizes)} - {"num_heads", "ffn_dim"}
-    shared = {name: getattr(config, name) for name in names}
+    shared = {name: vars(config)[name] for name in names}  # head_dim None, if it is not given
     heads, width = getattr(config, f"{half}_attention_heads"), getattr(config, f"{half}_ffn_dim")
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)

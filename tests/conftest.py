@@ -31,6 +31,7 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.classification.labelled_texts import TextDataArguments
 from modeling_aiayn.classification.training import ClassifierArguments, ClassifierTrainingArguments
 from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.inputs import CACHE_NAME
 from modeling_aiayn.language_model.texts import LanguageDataArguments
 from modeling_aiayn.language_model.training import LanguageModelTrainingArguments
 from modeling_aiayn.tokenization import train_bpe_tokenizer
@@ -91,6 +92,13 @@ def small_model(cls=AiaynForConditionalGeneration, **overrides):
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+def warning_of_name(name):
+    """A context in which a cache is passed: its name of before is deprecated, as in the library."""
+    if name == CACHE_NAME or CACHE_NAME != "cache":
+        return contextlib.nullcontext()
+    return pytest.warns(FutureWarning, match="`past_key_values` is deprecated")
 
 
 def save_folder(model, tokenizer, folder):

@@ -96,6 +96,21 @@ def test_impossible_values_raise_an_error(values, message):
         AiaynConfig(**values)
 
 
+def test_head_dim_is_read_as_a_number_and_saved_as_it_was_given(tmp_path):
+    """Tools of transformers read getattr(config, "head_dim", d_model // heads)."""
+    config = AiaynConfig(d_model=24, encoder_attention_heads=4, decoder_attention_heads=3)
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["head_dim"] is None
+    again = AiaynConfig.from_pretrained(tmp_path)
+    halves = [again.get_text_config(**{half: True}).head_dim for half in ("encoder", "decoder")]
+    assert (again.head_dim, halves) == (6, [6, 8])
+    again.d_model, again.encoder_attention_heads = 42, 6
+    assert again.head_dim == 7
+    model = AiaynForConditionalGeneration(config)
+    assert model.model.decoder.layers[0].self_attn.head_dim == 8
+    assert AiaynConfig(d_model=24, head_dim=5).get_text_config(decoder=True).head_dim == 5
+
+
 def test_any_width_is_fine_with_head_dim_or_learned_positions():
     assert AiaynConfig(d_model=30, head_dim=30).head_dim == 30
     assert AiaynConfig(d_model=15, head_dim=4, position_type="learned").d_model == 15

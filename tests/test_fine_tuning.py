@@ -132,6 +132,12 @@ def test_lora_saves_a_small_adapter_that_is_merged_on_request(tune, tmp_path):
     for name, weight in whole.state_dict().items():
         torch.testing.assert_close(weight, expected[name])
     assert card_of(merged)["library_name"] == "transformers"
+    # A stopped translation must not go on with another base.
+    fingerprint = Translator.from_pretrained(folder).engine.fingerprint
+    base = AutoModelForSeq2SeqLM.from_pretrained("runs/base")
+    base.model.encoder.layers[0].fc1.bias.data += 1
+    base.save_pretrained("runs/base")
+    assert Translator.from_pretrained(folder).engine.fingerprint != fingerprint
     check_that_an_adapter_of_a_local_base_is_not_published(folder)
 
 
@@ -310,6 +316,7 @@ def test_the_schedule_of_random_weights_is_rejected(run, model_folder, tmp_path)
     assert code == 1 and "Pass the recipe finetune.yaml, or --lr_scheduler_type" in err
 
 
+@pytest.mark.long
 def test_a_merged_run_can_be_made_longer(tune, tmp_path):
     """The longer run's adapter must not be added to the merged weights of the shorter one."""
     lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import small_model, warning_of_name
 from datasets import Dataset
 from transformers import (
     Cache,
@@ -19,6 +19,7 @@ from transformers import (
 from transformers.generation import BaseStreamer
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForConditionalGeneration
+from modeling_aiayn.inputs import CACHE_NAME
 
 SOURCES = torch.tensor([[5, 6, 7, 8, 2, 1, 1], [9, 10, 11, 12, 13, 14, 2], [15, 2, 1, 1, 1, 1, 1]])
 
@@ -48,13 +49,14 @@ def test_logits_of_cached_steps_are_those_of_one_pass(model, name):
     output = model(SOURCES, decoder_input_ids=target[:, :2], use_cache=True)
     pieces, cache = [output.logits], output.past_key_values
     for start, end in ((2, 3), (3, 6)):
-        output = model(
-            encoder_outputs=(output.encoder_last_hidden_state,),
-            attention_mask=mask,
-            decoder_input_ids=target[:, start:end],
-            use_cache=True,
-            **{name: cache},
-        )
+        with warning_of_name(name):
+            output = model(
+                encoder_outputs=(output.encoder_last_hidden_state,),
+                attention_mask=mask,
+                decoder_input_ids=target[:, start:end],
+                use_cache=True,
+                **{name: cache},
+            )
         pieces.append(output.logits)
     torch.testing.assert_close(torch.cat(pieces, dim=1), expected, atol=1e-5, rtol=1e-5)
 
@@ -386,8 +388,8 @@ def test_decoding_step_compiles_whole(model):
             encoder_outputs=encoder_outputs,
             attention_mask=mask,
             decoder_input_ids=tokens[:, -1:],
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE_NAME: cache},
         ).logits
         tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], dim=1)
     for row, other in zip(tokens.tolist(), expected.tolist(), strict=True):

@@ -139,6 +139,13 @@ TORCH_FIELDS = {
     "encoder_attention_heads": 2,
     "decoder_attention_heads": 2,
     "activation_function": "gelu",
+    "norm_first": False,
+    "scale_embedding": True,
+    "layer_norm_eps": 1e-5,
+    "decoder_start_token_id": 0,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
 }
 
 
@@ -335,7 +342,6 @@ def test_imported_folders_match_the_original_and_load_by_auto_class(system, tmp_
     foreign = SYSTEMS[system](tmp_path)
     report = import_model(foreign, tmp_path / "imported", license="cc-by-4.0")
     assert report.greedy == report.beam == report.sources == 50
-    assert bool(report.assumed) == (system in ("torch", "annotated"))
     assert max(report.right_padded, report.left_padded) <= 1e-5 * max(1, report.largest_logit)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "imported")
     assert isinstance(loaded, AiaynForConditionalGeneration)
@@ -370,15 +376,15 @@ def test_weights_in_half_precision_are_compared_with_exact_positions(tmp_path):
 def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
     """norm_first changes no tensor: reference and import share the wrong assumption."""
     module = randomised(TorchTranslator(norm_first=True))
-    wrong = read_torch(module.state_dict())
-    report = import_model(wrong, tmp_path / "unproven", sources=10)
-    assert "assumed                 norm_first=False, activation_function='gelu'" in str(report)
-    assert "are not proven: pass --check" in (tmp_path / "unproven" / "README.md").read_text()
+    given = {name: TORCH_FIELDS[name] for name in TORCH_FIELDS.keys() - {"norm_first"}}
+    wrong = read_torch_transformer(module.state_dict(), TorchOptions(given, TORCH_NAMES))
+    with pytest.raises(ValueError, match=r"do not show norm_first: False\. Give these fields in"):
+        import_model(wrong, tmp_path / "wrong", sources=10)
     source, mask, target = padded_batch(1)
     given = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
     given["logits"] = module(source, target, 1).detach()
     examples = Examples.read(saved(tmp_path, given))
-    with pytest.raises(ValueError, match=r"One of these assumptions must be wrong: norm_first=Fal"):
+    with pytest.raises(ValueError, match="One of these assumptions must be wrong: norm_first: Fal"):
         import_model(wrong, tmp_path / "wrong", sources=10, examples=examples)
     assert not (tmp_path / "wrong").exists()
     right = read_torch(module.state_dict(), norm_first=True)

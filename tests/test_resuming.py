@@ -1135,6 +1135,17 @@ def test_a_folder_has_one_run_and_no_worker_of_a_killed_one_holds_its_lock(tmp_p
     assert not any((tmp_path / ".unfinished").iterdir())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_run_where_there_are_no_locks_warns_and_trains(run, tmp_path, monkeypatch, caplog, code):
+    def lockf(file, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.lockf", lockf)
+    assert run("run", max_steps=1).state.global_step == 1
+    assert f".lock cannot be locked ({os.strerror(code)})" in caplog.text
+
+
 def test_curves_that_cannot_be_drawn_do_not_end_training(run, tmp_path, monkeypatch, caplog):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

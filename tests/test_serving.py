@@ -160,6 +160,28 @@ def test_waiting_sentences_of_all_requests_are_one_batch():
     assert [len(batch) for batch in translate.batches] == [1, 6, 2]
 
 
+def test_a_request_of_one_sentence_waits_for_no_request_of_many():
+    """Each request has a sentence in a batch before another has its second."""
+    translate = HeldTranslator()
+
+    async def run():
+        batcher = Batcher(translate, 4, 9, ModelThread())
+        first = asyncio.create_task(batcher(["first"]))
+        await asyncio.to_thread(translate.started.wait)
+        many = [asyncio.create_task(batcher([f"{n}{m}" for m in range(7)])) for n in "ab"]
+        one = asyncio.create_task(batcher(["one"]))
+        await asyncio.sleep(0)
+        # Each of the many counts as a batch: 4 + 4 + 1 sentences wait.
+        with pytest.raises(QueueFullError):
+            await batcher(["z"])
+        translate.goes_on.set()
+        assert await one == ["ONE"] and await first == ["FIRST"]
+        assert await asyncio.gather(*many) == [[f"{n}{m}" for m in range(7)] for n in "AB"]
+
+    asyncio.run(run())
+    assert translate.batches[:3] == [["first"], ["a0", "b0", "one", "a1"], ["b1", "a2", "b2", "a3"]]
+
+
 def test_a_full_queue_refuses_and_cancelled_requests_leave_it():
     translate = HeldTranslator()
 

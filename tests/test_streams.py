@@ -84,6 +84,12 @@ def test_results_that_cannot_be_written_are_an_error(tmp_path, kind, error):
     assert job.stderr.splitlines()[-1] == error
 
 
+def test_results_are_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    job, is_done = run_job(tmp_path, "results", "")
+    assert (is_done, job.stdout.count("é")) == (True, 3)
+
+
 def test_a_closed_stream_gives_its_descriptor_to_no_file(tmp_path):
     """Without this, libraries that write to descriptor 1 would write into that file."""
     job, _ = run_job(tmp_path, "log", "1>&- 2>&-")

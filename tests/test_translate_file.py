@@ -182,6 +182,36 @@ def test_an_output_is_written_where_there_are_no_locks(tmp_path, monkeypatch, ca
     assert "out.partial cannot be locked (No locks available)" in caplog.text
 
 
+@pytest.mark.parametrize("change", ["cut", "grown", "rewritten"])
+def test_an_input_that_changes_while_it_is_translated_is_refused(job, tmp_path, change):
+    texts = tmp_path / "texts"
+    before = texts.read_text()
+    cases = {"cut": before[:-9], "grown": f"{before}We see.\n"}
+
+    def changing(number, found):
+        texts.write_text(cases.get(change, before.replace("cats", "dogs")))
+        return [found[0].text]
+
+    with pytest.raises(ValueError, match=r"content of .*texts changed while it was"):
+        job(format_lines=changing, prefixes=None)
+    texts.write_text(before)
+    # Its lines may be of both contents.
+    with pytest.raises(ValueError, match=r"has no out\.partial\.json beside"):
+        job(resume=True, prefixes=None)
+    assert sorted(files_of(tmp_path)) == ["out.partial"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such links")
+def test_links_at_the_names_of_unfinished_files_are_not_followed(job, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "out.partial.json").symlink_to(tmp_path / "mine")
+    job()
+    (tmp_path / "out.partial").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        job()
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 @pytest.mark.long
 def test_a_killed_translation_loses_no_line(tmp_path):
     """Killed at random instants and resumed, a run gives the lines of one that was not killed."""

@@ -27,6 +27,13 @@ def files(folder):
     }
 
 
+def test_a_link_at_the_name_of_an_unfinished_file_is_not_followed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".unfinished-scores.json").symlink_to(tmp_path / "mine")
+    write_file(tmp_path / "scores.json", "{}")
+    assert files(tmp_path) == {"mine": "mine", "scores.json": "{}"}
+
+
 def test_a_new_folder_appears_at_the_end_of_its_block(tmp_path):
     target = tmp_path / "deep" / "model"
     with new_folder(target) as folder:

@@ -42,7 +42,7 @@ class StandardStream(io.FileIO):
 
 
 def protect_streams(is_stdout_log: bool) -> None:
-    """Make stdout and stderr streams that may break, unless a caller has replaced them."""
+    """Make stdout, in UTF-8, and stderr streams that may break, unless a caller replaced them."""
     for number, name in STREAMS.items():
         stream = getattr(sys, name)
         is_windows_console = os.name == "nt" and stream.isatty()  # it takes no bytes
@@ -51,7 +51,7 @@ def protect_streams(is_stdout_log: bool) -> None:
         raw = StandardStream(number, is_log=number == 2 or is_stdout_log)
         wrapped = io.TextIOWrapper(
             io.BufferedWriter(raw),
-            stream.encoding,
+            "utf-8" if number == 1 else stream.encoding,
             stream.errors,
             line_buffering=raw.is_log or stream.isatty(),
             write_through=stream.write_through,

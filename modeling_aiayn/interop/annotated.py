@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.hf_argparser import HfArg
 
 from ..data.lines import read_lines
-from .foreign_model import ASSUMED_FIELDS, ConfigOptions, ForeignModel, read_foreign
+from .foreign_model import ConfigOptions, ForeignModel, read_foreign
 from .layout import shared_position_table
 from .pickled import read_state_dict
 from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
@@ -81,7 +81,6 @@ def read_annotated(
         },
         shared_position_table(tensors, "src_embed.1.pe", "tgt_embed.1.pe"),
         has_sample_deviation=True,
-        assumed_fields=ASSUMED_FIELDS,
     )
     if options.source_dictionary is None:
         return foreign

@@ -17,12 +17,6 @@ from .weight_names import NameTable, TakenWeights, sizes_of, take_weights
 
 # torch.nn.LayerNorm's default, which most systems keep.
 LAYER_NORM_EPS = 1e-5
-# Fields that a plain state dict does not show.
-ASSUMED_FIELDS = (
-    *("norm_first", "activation_function", "scale_embedding", "layer_norm_eps"),
-    *("encoder_attention_heads", "decoder_attention_heads", "decoder_start_token_id"),
-    *("bos_token_id", "pad_token_id", "eos_token_id"),
-)
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,8 @@ class ForeignModel:
         source_tokenizer: Its source tokenizer, if there is one.
         target_tokenizer: Its target tokenizer, if that is a second one.
         peer: The model in the other system's own class, if that can be run here.
-        assumed_fields: Fields of config that neither a tensor nor an option of the system proves.
+        assumed_fields: Fields of config that neither a tensor nor the user gave. Only outputs of
+            the original prove them.
         repo_id: Its repository on the Hub, if it was loaded from one.
     """
 

@@ -67,10 +67,18 @@ def import_model(
 
     Raises:
         OSError: The folder is not empty, or cannot be written.
-        ValueError: The converted model differs from the original; nothing is written then.
+        ValueError: The converted model differs from the original, or nobody says what its weights
+            do not show; nothing is written then.
     """
     folder = Path(folder)
     check_unused(folder)
+    fields = foreign.assumed_fields
+    assumed = ", ".join(f"{field}: {getattr(foreign.config, field)!r}" for field in fields)
+    if assumed and examples is None:
+        raise ValueError(
+            f"The weights do not show {assumed}. Give these fields in --config, or outputs of the "
+            "original in --check."
+        )
     model = convert(foreign)
     reference: PreTrainedModel = ReferenceModel(foreign)
     name, precision = "the same tensors in torch.nn's Transformer layers", torch.float64
@@ -79,10 +87,8 @@ def import_model(
         name = f"transformers' {type(reference).__name__}"
     positions = len(foreign.position_encodings("encoder"))
     report = compare_models(model, reference, name, sources, show_progress, positions, precision)
-    fields = foreign.assumed_fields
-    assumed = ", ".join(f"{field}={getattr(foreign.config, field)!r}" for field in fields)
     proof = None if examples is None else examples.check(model, assumed)
-    report = replace(report, assumed=assumed, examples=proof)
+    report = replace(report, examples=proof)
     report.check()
     with new_folder(folder) as unfinished:
         model.to(dtype or foreign.dtype).save_pretrained(unfinished)

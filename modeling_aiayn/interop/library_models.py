@@ -189,11 +189,14 @@ def save_tokenizers(translator: Translator, folder: Path) -> None:
 def check_head_width(config: AiaynConfig, system: str) -> None:
     """Check that heads have the width that a system computes for them."""
     for half in ("encoder", "decoder"):
-        heads = getattr(config, f"{half}_attention_heads")
-        if config.head_dim not in (None, config.d_model // heads) or config.d_model % heads:
+        heads, width = (
+            getattr(config, f"{half}_attention_heads"),
+            config.get_text_config(**{half: True}).head_dim,
+        )
+        if heads * width != config.d_model:
             raise ValueError(
                 f"{system} needs head_dim = d_model / {half}_attention_heads, got "
-                f"head_dim={config.head_dim}, d_model={config.d_model} and {heads} heads."
+                f"head_dim={width}, d_model={config.d_model} and {heads} heads."
             )
 
 

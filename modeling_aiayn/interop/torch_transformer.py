@@ -11,7 +11,6 @@ from transformers.hf_argparser import HfArg
 
 from ..layers import sinusoidal_positions
 from .foreign_model import (
-    ASSUMED_FIELDS,
     LAYER_NORM_EPS,
     ConfigOptions,
     ForeignModel,
@@ -21,6 +20,14 @@ from .foreign_model import (
 from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids
 from .pickled import PREFIXES, read_state_dict
 from .weight_names import Names, NameTable
+
+# Fields that a plain state dict does not show.
+UNSEEN_FIELDS = (
+    *("norm_first", "activation_function", "scale_embedding", "layer_norm_eps"),
+    *("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id"),
+)
+COMPUTED_POSITIONS = ("position_offset", "position_base")
+HINT = "If it is a table of positions, name it in names: positions, or the second target_positions."
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class TorchNames:
             decoder_norms=("norm1", "norm2", "norm3"),
             left_out={} if self.positions is None else {self.positions: "sinusoids are computed"},
             optional_biases=(r"model\..*\.bias",),  # torch.nn.Transformer(bias=False)
+            hint=HINT,
         )
 
 
@@ -100,10 +108,9 @@ def read_torch_transformer(
 
     Args:
         source: Its state dict, or a file of it.
-        options: The module's names and fields of `AiaynConfig`. norm_first, activation_function,
-            scale_embedding, layer_norm_eps, dropouts and token ids are needed where they are not
-            the defaults of torch and of our model. With computed positions, position_offset and
-            position_base may be passed too.
+        options: The module's names and fields of `AiaynConfig`: all of UNSEEN_FIELDS, and with
+            computed positions position_offset and position_base, unless outputs of the original
+            prove the defaults of torch and of our model.
 
     Raises:
         OSError: The file is missing or damaged.
@@ -131,12 +138,12 @@ def read_torch_transformer(
                 tensors[name] = tensors[name].squeeze()
             fields_of_weights["max_position_embeddings"] = len(positions)
             positions = None
-    computed = () if names.positions else ("position_offset", "position_base")
+    unseen = UNSEEN_FIELDS if names.positions else (*UNSEEN_FIELDS, *COMPUTED_POSITIONS)
     return read_foreign(
         "torch.nn.Transformer",
         table,
         tensors,
         {**fields_of_weights, **fields},
         positions,
-        assumed_fields=(*ASSUMED_FIELDS, *computed),
+        assumed_fields=tuple(name for name in unseen if name not in fields),
     )

@@ -40,6 +40,7 @@ class NameTable:
         left_out: Tensors of a checkpoint that the model does not need: a pattern, and the reason.
         optional_biases: Patterns of our biases that the system can switch off. A checkpoint has
             all biases that match one pattern, or none of them.
+        hint: What may be wrong if a tensor has no place.
     """
 
     outside: Mapping[str, Names]
@@ -52,6 +53,7 @@ class NameTable:
     decoder_norms: Sequence[Names] = DECODER_NORMS
     left_out: Mapping[str, str] = field(default_factory=dict)
     optional_biases: tuple[str, ...] = ()
+    hint: str = "It has another architecture, or more layers than its configuration says."
 
     def names_of(self, parameter: str) -> list[str]:
         """Return the other system's names of one of our parameters, the preferred one first."""
@@ -196,8 +198,5 @@ def _left_out_tensors(table: NameTable, names: set[str]) -> dict[str, str]:
         if re.fullmatch(pattern, name)
     }
     if unknown := sorted(names - left_out.keys()):
-        raise ValueError(
-            f"The tensor {unknown[0]} has no place in this model. The checkpoint has another "
-            "architecture, or more layers than its configuration says."
-        )
+        raise ValueError(f"The tensor {unknown[0]} has no place in this model. {table.hint}")
     return left_out

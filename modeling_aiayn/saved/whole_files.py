@@ -29,6 +29,8 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
         return
     path = Path(path).resolve()
     unfinished = path.with_name(f"{path.name}{kept}" if kept else f".unfinished-{path.name}")
+    if kept is None:  # it may be a link that somebody else made
+        unfinished.unlink(missing_ok=True)
     try:
         yield unfinished
         if path.exists():

@@ -29,9 +29,10 @@ class QueueFullError(Exception):
 class Batcher:
     """Translates the sentences that wait, of all requests together, one batch after another.
 
-    While a batch of at most batch_size sentences is translated, in thread, other requests arrive;
-    their sentences, at most max_waiting, are the next batch. So the batches grow with the load, and
-    nobody waits for a batch to fill.
+    While a batch of at most batch_size sentences is translated, in thread, other requests arrive.
+    The next batch takes a sentence of each request in turn. So the batches grow with the load,
+    nobody waits for a batch to fill, and a request of one sentence waits for no request of many. At
+    most max_waiting sentences may wait; a request counts for at most a batch.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Batcher:
     ) -> None:
         self.translate = translate
         self.batch_size, self.max_waiting = batch_size, max_waiting
-        self._waiting: deque[tuple[str, asyncio.Future[str]]] = deque()
+        self._requests: deque[deque[tuple[str, asyncio.Future[str]]]] = deque()
         self._thread = thread
         self._running = 0
         self._task: asyncio.Task[None] | None = None
@@ -54,21 +55,30 @@ class Batcher:
         Raises:
             QueueFullError: More than max_waiting sentences would wait.
         """
-        if self._waiting and len(self._waiting) + len(sentences) > self.max_waiting:
+        counts = [min(len(each), self.batch_size) for each in (*self._requests, sentences)]
+        if any(counts[:-1]) and sum(counts) > self.max_waiting:
             raise QueueFullError
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[str]] = [loop.create_future() for _ in sentences]
-        self._waiting.extend(zip(sentences, futures, strict=True))
+        waiting = deque(zip(sentences, futures, strict=True))
+        self._requests.append(waiting)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._work())
         try:
             return list(await asyncio.gather(*futures))
         finally:
+            waiting.clear()  # of a request that has failed or whose client has gone
             for future in futures:
-                future.cancel()  # of a request that has failed or whose client has gone
-            self._waiting = deque(
-                (sentence, future) for sentence, future in self._waiting if not future.cancelled()
-            )
+                future.cancel()
+
+    def _next_batch(self) -> list[tuple[str, asyncio.Future[str]]]:
+        batch: list[tuple[str, asyncio.Future[str]]] = []
+        while self._requests and len(batch) < self.batch_size:
+            waiting = self._requests.popleft()
+            if waiting:
+                batch.append(waiting.popleft())
+                self._requests.append(waiting)
+        return batch
 
     async def run(self, function: Callable[[], str]) -> str:
         """Run a function that uses the model, between two batches; max_waiting may wait."""
@@ -82,10 +92,7 @@ class Batcher:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._waiting:
-            size = min(self.batch_size, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(size)]
-            batch = [(sentence, future) for sentence, future in batch if not future.cancelled()]
+        while batch := self._next_batch():
             sentences = [sentence for sentence, _ in batch]
             try:
                 translations = await loop.run_in_executor(self._thread, self.translate, sentences)

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -81,15 +82,16 @@ def translate_file(
     Raises:
         OSError: A file cannot be read or written, or another process writes this output.
         ValueError: The lines of OUTPUT.partial would be lost, or cannot be resumed. The engine does
-            not support the options. There are fewer prefixes or phrases than texts.
+            not support the options. There are fewer prefixes or phrases than texts. A file changed
+            while it was read.
     """
     options = options or translator.search_options()
     translator.engine.check_options(options, phrases is not None)
     files = [x for x in (source, prefixes, phrases, *inputs) if isinstance(x, (str, Path))]
-    note = None
+    hashes, note = _hashes(files), None
     if is_resumable and output is not None and not str(output).endswith(".gz"):
         tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
-        note = asdict(options) | dict(settings or {}) | _hashes(files)
+        note = asdict(options) | dict(settings or {}) | hashes
         note["the model"] = translator.engine.fingerprint
         note["the vocabularies"] = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
     with (
@@ -109,6 +111,10 @@ def translate_file(
                 file.flush()
         if not number:
             logger.warning("There is nothing to translate.")
+        if changed := hashes.items() - _hashes(files).items():
+            if output is not None:  # its lines may be of both contents
+                Path(f"{_partial(output)}{NOTE}").unlink(missing_ok=True)
+            raise ValueError(f"{min(changed)[0]} changed while it was translated. Start again.")
 
 
 def translation_lines(
@@ -153,6 +159,10 @@ def _rest(source: str | Path | Iterable[str], count: int) -> Iterator[str]:
     return lines
 
 
+def _partial(output: str | Path) -> Path:
+    return Path(f"{Path(output).resolve()}{PARTIAL}")
+
+
 @contextmanager
 def open_output(
     path: str | Path | None, note: Mapping[str, Any] | None, resume: bool
@@ -170,7 +180,7 @@ def open_output(
         with open(path, "wb") as file:
             yield file, 0
     else:
-        partial = Path(f"{Path(path).resolve()}{PARTIAL}")
+        partial = _partial(path)
         opened: Any = gzip.open if str(path).endswith(".gz") else open
         with _locked(partial), _kept_note(partial, note, resume):
             lines = _keep_whole_lines(partial)
@@ -206,6 +216,8 @@ def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> I
             )
     if not resume:  # lines of an older run must not get this note
         partial.write_bytes(b"")
+    if path.is_symlink():  # it would be followed
+        path.unlink()
     write_file(path, json.dumps(note))
     yield
     path.unlink(missing_ok=True)
@@ -222,10 +234,17 @@ def _difference(path: Path, note: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Create and lock a file, so that one process writes it; Windows has no such lock."""
-    with path.open("ab") as file:
+    """Create and lock a file, so that one process writes it; Windows has no such lock.
+
+    A link at its path, which somebody else may have made, is not followed.
+    """
+    with open(path, "ab", opener=_open_no_link) as file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

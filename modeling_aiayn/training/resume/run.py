@@ -70,7 +70,6 @@ class Run:
             self.checkpoint = self._find_checkpoint()
 
     def _is_finished(self) -> bool:
-        """Whether `--resume auto` finds a finished run that the arguments do not make longer."""
         path = Path(self.args.output_dir) / FINISHED_FILE
         if self.args.resume != "auto" or not path.is_file():
             return False
@@ -187,7 +186,9 @@ def _lock(path: Path) -> Any:
     file = path.open("a")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
         raise
+    except OSError as error:  # some network file systems have no locks
+        logger.warning("%s cannot be locked (%s). Start only one run in it.", path, error.strerror)
     return file
