@@ -1,7 +1,6 @@
 """Draw the curves of a run: losses, scores and learning rate over updates."""
 
 import logging
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,8 @@ def draw_curves(log_history: list[dict[str, Any]], path: str | Path) -> None:
 class CurvesCallback(TrainerCallback):
     """Draws the curves into the output folder after evaluations, and at the end."""
 
-    drawn_at = -math.inf
+    def __init__(self) -> None:
+        self.drawn_at = time.monotonic()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw the curves of all entries so far, unless they were drawn seconds ago."""
