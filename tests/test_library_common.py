@@ -101,7 +101,6 @@ DEPARTURES = {
     "test_eager_matches_sdpa_inference_24_fp32_pad_left_output_attentions": (
         "sdpa computes no attention weights here"
     ),
-    "test_bc_cache_name_forward": "both names of a cache are right here: older releases pass one",
 }
 
 

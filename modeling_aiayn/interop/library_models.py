@@ -117,7 +117,7 @@ def read_peer(
         table,
         {**peer.state_dict(), **(tensors or {})},
         {
-            **{name: getattr(peer.config, name) for name in SHARED_FIELDS},
+            **{name: getattr(peer.config, name, None) for name in SHARED_FIELDS},
             "layer_norm_eps": LAYER_NORM_EPS,
             "attention_bias": True,
             **fields,

@@ -105,16 +105,16 @@ class SentenceSearch:
 
     def banned_tokens(self) -> list[tuple[int, int]]:
         """Hypothesis index and id of each banned continuation; forced ids are never banned."""
-        size, is_short = self.options.no_repeat_ngram_size, self.length < self.options.min_length
-        if not (size or is_short) or self.forced_tokens() is not None:
-            return []
-        hypotheses = range(len(self.running.tokens))
-        ends = [(k, token) for k in hypotheses if is_short for token in self.eos_token_ids]
-        if size == 0:
-            return ends
-        return ends + [
-            (k, token) for k in hypotheses for token in repeating_tokens(self.token_ids(k), size)
-        ]
+        hypotheses, banned = range(len(self.running.tokens)), []
+        if self.length < self.options.min_length:
+            banned += [(k, token) for k in hypotheses for token in self.eos_token_ids]
+        if size := self.options.no_repeat_ngram_size:
+            banned += [
+                (k, token)
+                for k in hypotheses
+                for token in repeating_tokens(self.token_ids(k), size)
+            ]
+        return banned if self.forced_tokens() is None else []
 
     def draws(self) -> list[float]:
         """A random number in [0, 1) for each hypothesis that samples; beam search needs none."""
