@@ -152,6 +152,7 @@ def test_an_adapter_is_merged_in_the_precision_in_which_it_was_trained(tune):
     assert not torch.equal(trained, trained.bfloat16().float())
 
 
+@pytest.mark.long
 def test_an_adapter_is_no_base_of_another_but_may_be_trained_as_a_whole(tune, run):
     tune("--lora_rank", 3, output="runs/first")
     flags = ("--start_from", "runs/first", "--output_dir", "runs/second", *SCHEDULE, *SHORT)
@@ -163,6 +164,7 @@ def test_an_adapter_is_no_base_of_another_but_may_be_trained_as_a_whole(tune, ru
     assert scores["before"]["perplexity"] == pytest.approx(before["perplexity"], rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_resumes_only_with_the_same_trained_parameters_and_base(tune, run):
     lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
     folder, _ = tune(*lora)
@@ -255,6 +257,7 @@ def test_the_bundled_model_is_a_base_with_a_name_and_a_licence(tune):
     assert Translator.from_pretrained(folder)(["A dog runs."])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Could not find a config file in me/base:UserWarning")
 def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
     files = {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}

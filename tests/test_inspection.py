@@ -407,6 +407,7 @@ def hover(page, row, column):
     return float(page.locator("#weight").text_content())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "kind"), [("tokens", "encoder"), ("tokens", "cross"), ("words", "decoder")]
 )

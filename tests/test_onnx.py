@@ -57,8 +57,8 @@ def test_logits_are_the_same_with_and_without_cache(padding_side, tokenizer, lea
     check_logits(model, tokenizer, *sessions(folder), padding_side)
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"learned"}))
-def test_logits_of_each_architecture_are_the_same(name, tokenizer, tmp_path):
+@pytest.mark.parametrize("name", ["pre_norm", "untied"])
+def test_logits_of_other_architectures_are_the_same(name, tokenizer, tmp_path):
     model = small_model(vocab_size=len(tokenizer) + 3, **CONFIGS[name] | ONE_LAYER)
     graphs = sessions(exported(Translator(model, tokenizer), tmp_path / "onnx"))
     for padding_side in ("left", "right"):

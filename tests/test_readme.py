@@ -36,7 +36,7 @@ COMMANDS = [
     for line in block.replace("\\\n", " ").splitlines()
 ]
 # An export to ONNX traces a model for ten seconds, and processes import what they need.
-LONG = re.compile("export_onnx|--processes")
+LONG = re.compile("export_onnx|score_alignment|--processes")
 COMMAND_CASES = [
     pytest.param(line, marks=[pytest.mark.long] if LONG.search(line) else []) for line in COMMANDS
 ]
@@ -53,7 +53,7 @@ def opus(tmp_path_factory):
 def models_and_files(tmp_path_factory, tokenizer, opus):
     """A folder with the models and files that the pages name: runs/demo, data/test.en, ..."""
     root = tmp_path_factory.mktemp("pages")
-    translator = small_model(vocab_size=len(tokenizer))
+    translator = small_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=2)
     classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
     for model, tokenizer_of_model, names in (

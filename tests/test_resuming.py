@@ -124,7 +124,10 @@ def assert_same_run(trainer, expected):
     [
         {"max_tokens_per_batch": 200, "logging_steps": 3}
         | {"gradient_accumulation_steps": 2, "dataloader_num_workers": 2},
-        {"max_tokens_per_batch": 2000, "max_steps": -1, "num_train_epochs": 4, "save_steps": 2},
+        pytest.param(
+            {"max_tokens_per_batch": 2000, "max_steps": -1, "num_train_epochs": 4, "save_steps": 2},
+            marks=pytest.mark.long,
+        ),
         {"ema_decay": 0.9, "eval_strategy": "steps", "eval_steps": 4}
         | {"label_smoothing_factor": 0.0},
         {"lr_scheduler_type": "cosine", "learning_rate": 0.01, "max_grad_norm": 1.0}

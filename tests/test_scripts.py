@@ -824,9 +824,3 @@ def test_several_processes_translate_in_the_order_of_the_texts(tmp_path):
         found.append(output.read_text().splitlines())
     assert len(found[0]) == count
     assert found[0] == found[1]
-    (tmp_path / "prefixes").write_text("Wir\n" * 5)
-    done = subprocess.run(
-        [sys.executable, *flags, "--processes", "2", "--prefixes", str(tmp_path / "prefixes")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1 and "line 6 is missing in one of them" in done.stderr

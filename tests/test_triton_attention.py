@@ -82,6 +82,7 @@ def test_rows_without_keys_have_zeros_and_finite_gradients():
     assert all(each.isfinite().all() for each in gradients)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_backward_pass_draws_the_same_weights_again(is_causal):
     """Values that are unit vectors show the weights, and so which of them are dropped."""
@@ -117,6 +118,7 @@ def test_dropout_has_its_rate_and_heads_and_sentences_differ():
         assert not any(torch.equal(part, other) for other in parts[:index])
 
 
+@pytest.mark.long
 def test_what_dropout_keeps_of_a_row_tells_nothing_about_other_rows():
     """Draws are combined from those of rows and columns: without a hash, all rows would be alike."""
     query, key, value = torch.zeros(1, 1, 200, K), torch.zeros(1, 1, 90, K), torch.eye(90)
