@@ -54,7 +54,6 @@ AUTO_MODEL_CLASSES = {
     "AiaynDecoder": "stacks.AiaynDecoder",
 }
 
-# Fields that must be at least 1.
 SIZES = (
     *("vocab_size", "decoder_vocab_size", "d_model", "head_dim", "max_position_embeddings"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),

@@ -19,7 +19,6 @@ from transformers import (
 
 # Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
-# The default of transformers for models without a source.
 DEFAULT_NEW_TOKENS = 20
 # Seq2SeqTrainer writes every default of transformers into a model's generation configuration, this
 # length among them.
@@ -144,7 +143,6 @@ class AiaynGenerationMixin(GenerationMixin):
         return output
 
     def _hide_padding(self, inputs: Tensor | None, kwargs: Kwargs) -> Kwargs:  # noqa: ARG002
-        """Return arguments to add that say which tokens are padding."""
         return {}
 
     def _default_length(
@@ -153,7 +151,6 @@ class AiaynGenerationMixin(GenerationMixin):
         kwargs: Kwargs,  # noqa: ARG002
         get_setting: Setting,
     ) -> SettingsAndLimits:
-        """Return the length settings of a call that has none, and processors that apply them."""
         prefix = 1 if prompt is None else prompt.size(1)  # 1: transformers starts from bos
         new_tokens = max(DEFAULT_NEW_TOKENS, minimum_new_tokens(prefix, get_setting))
         return {"max_new_tokens": self._within_positions(new_tokens, prefix)}, []
@@ -171,7 +168,6 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
     """generate() of a model with a source: section 6.1's length limit, and a cache for beams."""
 
     def _hide_padding(self, inputs: Tensor | None, kwargs: Kwargs) -> Kwargs:
-        """Return the source's mask if none was given: decoding steps do not see the source ids."""
         source = find_input(inputs, kwargs)
         is_masked = kwargs.get("attention_mask") is not None
         if source is None or is_masked or kwargs.get("inputs_embeds") is not None:
@@ -184,7 +180,6 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
     def _default_length(
         self, prompt: Tensor | None, kwargs: Kwargs, get_setting: Setting
     ) -> SettingsAndLimits:
-        """Limit each translation by the length of its source."""
         prefix = prefix_length(kwargs.get("decoder_input_ids"), get_setting)
         max_beyond = get_setting("max_tokens_beyond_source")
         max_beyond = MAX_TOKENS_BEYOND_SOURCE if max_beyond is None else max_beyond

@@ -24,11 +24,8 @@ def one_cache(
     """The cache, by either name; generate() would write nonsense with one that a model ignores."""
     caches = [given for given in (cache, past_key_values) if given is not None]
     if past_key_values is not None and CACHE_NAME == "cache" and not is_transformed():
-        warnings.warn(
-            "`past_key_values` is deprecated since transformers 5.24. Use `cache` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
+        text = "`past_key_values` is deprecated since transformers 5.24. Use `cache` instead."
+        warnings.warn(text, FutureWarning, stacklevel=2)
     if len(caches) > 1 or any(isinstance(value, Cache) for value in others.values()):
         raise ValueError(
             "Pass one cache, as cache or as past_key_values. PEFT 0.21 passes both for prefix "

@@ -288,7 +288,6 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
     Departs from the paper: the paper has no classifier; this one comes from the seed documents.
     """
 
-    # Weights of a translation checkpoint that this model skips without a warning.
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: AiaynConfig) -> None:
@@ -367,7 +366,6 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
     _input_half = "decoder"
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
-    # Weights of other heads' checkpoints that this model skips without a warning.
     _keys_to_ignore_on_load_unexpected = [
         r"^(model\.)?encoder\.|\.encoder_attn(_layer_norm)?\.|^classifier\."
     ]

@@ -97,7 +97,6 @@ class AiaynStack(AiaynPreTrainedModel):
         return self.embed_tokens(input_ids)
 
     def _can_check(self, values: Tensor, past_length: int | Tensor) -> bool:
-        """Return whether values can be checked without making an accelerator wait."""
         if is_transformed() or values.device.type == "meta":
             return False
         is_first = isinstance(past_length, int) and past_length == 0

@@ -13,7 +13,6 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from .parallel import check_whole_weights
 
-# The folder in a checkpoint that holds the averaged model.
 EMA_FOLDER = "ema"
 
 

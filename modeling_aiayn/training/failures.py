@@ -15,7 +15,6 @@ from .resume.checkpoints import newest_whole_checkpoint
 
 # Training has diverged if its loss is this many times the loss of random guessing.
 DIVERGED_LOSS_RATIO = 10.0
-# The messages of GPUs and CPUs that lack memory.
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
