@@ -208,6 +208,7 @@ def test_predictions_do_not_depend_on_the_batch(tmp_path):
         torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_exactly(run, tmp_path, monkeypatch):
     train = write_texts(tmp_path / "train.tsv", 60)
     options = (*SMALL, "--num_train_epochs", 2, "--logging_steps", 3)

@@ -80,6 +80,7 @@ def test_a_saved_model_is_trained_further_with_its_own_vocabulary(tune, tmp_path
     assert f"perplexity           {expected['perplexity']:6.2f} {scores['perplexity']:6.2f}" in out
 
 
+@pytest.mark.long
 def test_a_student_starts_from_some_layers_of_its_teacher(tune, tmp_path):
     depth = ("--config_overrides", "{dropout: 0.0, decoder_layers: 1}")
     base = json.loads((tmp_path / "runs" / "base" / "config.json").read_text())
@@ -111,6 +112,7 @@ def test_the_card_names_the_base_model_and_no_folder_of_this_machine(tune, tmp_p
     assert files_to_publish(folder)
 
 
+@pytest.mark.long
 def test_lora_saves_a_small_adapter_that_is_merged_on_request(tune, tmp_path):
     lora = ("--lora_rank", 3, "--save_strategy", "steps", "--save_steps", 2)
     folder, _ = tune(*lora)
@@ -244,6 +246,7 @@ def test_tokens_are_added_to_the_source_of_two_vocabularies(tmp_path, tokenizer)
     assert built(torch.tensor([[len(source) - 1, 2]]), labels=torch.tensor([[4, 2]])).loss > 0
 
 
+@pytest.mark.long
 def test_the_bundled_model_is_a_base_with_a_name_and_a_licence(tune):
     folder, _ = tune("--lora_rank", 2, "--max_steps", 1, base="aiayn-en-de")
     assert (card_of(folder)["base_model"], card_of(folder)["license"]) == (

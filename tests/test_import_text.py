@@ -266,6 +266,7 @@ def test_imported_model_is_fine_tuned_with_both_tokenizers(imported, tmp_path, r
     assert AutoTokenizer.from_pretrained(tmp_path / "tuned" / "target_tokenizer")
 
 
+@pytest.mark.long
 def test_export_to_marian_restores_the_imported_weights(opus, imported, tmp_path):
     report = export_marian(Translator.from_pretrained(imported), tmp_path / "back", sources=8)
     report.check()

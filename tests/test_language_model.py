@@ -276,6 +276,7 @@ def test_a_run_learns_is_scored_and_its_model_completes(run, text, tmp_path, mon
     assert (code, out) == (0, f"Already finished: {folder}\n")
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_exactly(run, text, tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = ("--train_file", text, *SMALL, "--max_steps", 40)

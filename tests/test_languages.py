@@ -86,6 +86,7 @@ def test_commands_take_the_languages_of_the_model():
     assert (pairs.source_lang, pairs.target_lang) == ("en", "de")
 
 
+@pytest.mark.long
 def test_a_model_is_trained_further_in_its_own_direction(run, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 8)
     code, _, err = run(

@@ -59,6 +59,7 @@ def test_every_recipe_gives_a_configuration(path):
         assert getattr(config, name.replace("attn_", "_attn_")) == value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", WMT14, ids=lambda path: path.stem)
 def test_the_recipe_trains_with_smaller_sizes(run, wmt14, tmp_path, path):
     """Data by name, shared BPE, accumulation, beam 4 and alpha 0.6 are the recipe's own."""

@@ -130,6 +130,7 @@ def test_what_dropout_keeps_of_a_row_tells_nothing_about_other_rows():
     assert float(of_pairs.mean()) == pytest.approx(0, abs=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("on_cpu")
 def test_a_model_has_the_same_outputs_and_gradients(batch, monkeypatch):
     used = []
