@@ -54,7 +54,7 @@ AUTO_MODEL_CLASSES = {
     "AiaynDecoder": "stacks.AiaynDecoder",
 }
 
-SIZES = (
+POSITIVE_FIELDS = (
     *("vocab_size", "decoder_vocab_size", "d_model", "head_dim", "max_position_embeddings"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
@@ -237,7 +237,7 @@ class AiaynConfig(PreTrainedConfig):
             )
 
     def _check_ranges(self) -> None:
-        for name in SIZES:
+        for name in POSITIVE_FIELDS:
             value = vars(self)[name]
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")

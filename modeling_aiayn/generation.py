@@ -19,7 +19,7 @@ from transformers import (
 
 # Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
-DEFAULT_NEW_TOKENS = 20
+DEFAULT_NEW_TOKENS = 20  # of transformers, for models without a source
 # Seq2SeqTrainer writes every default of transformers into a model's generation configuration, this
 # length among them.
 TRAINER_MAX_LENGTH = 20
@@ -175,7 +175,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         mask = torch.ones(source.shape[:2], dtype=torch.long, device=source.device)  # [B, S]
         if source.dim() == 2 and not self.config.pads_with_eos:
             mask *= source != self.config.pad_token_id
-        return {"attention_mask": mask}
+        return {"attention_mask": mask}  # decoding steps do not see the source ids
 
     def _default_length(
         self, prompt: Tensor | None, kwargs: Kwargs, get_setting: Setting

@@ -52,7 +52,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, (os.cpu_count() or 1) // WORKERS)
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
 torch.set_num_threads(THREADS)
-# Workers of a loader that a garbage collection ends do not hear of it: so long torch waits for them.
+# Seconds that torch waits for a loader's workers to stop, if the loader is garbage-collected.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # As on processors for which torch is built without oneDNN and FBGEMM (make test-processors).
@@ -72,8 +72,8 @@ CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-updat
 
 
 @pytest.fixture(autouse=True, scope="module")
-def what_was_imported_is_no_garbage():
-    """Leave it out of garbage collections: the Trainer asks for one in each run."""
+def skip_imported_modules_in_garbage_collections():
+    """The Trainer collects garbage in each run; looking at all modules takes 0.3 seconds."""
     gc.collect()
     gc.freeze()
 
@@ -95,7 +95,7 @@ def small_model(cls=AiaynForConditionalGeneration, **overrides):
 
 
 def warning_of_name(name):
-    """A context in which a cache is passed: its name of before is deprecated, as in the library."""
+    """Expect a warning if a cache is passed by the name that transformers 5.24 deprecates."""
     if name == CACHE_NAME or CACHE_NAME != "cache":
         return contextlib.nullcontext()
     return pytest.warns(FutureWarning, match="`past_key_values` is deprecated")

@@ -378,7 +378,7 @@ def test_the_module_s_own_outputs_prove_what_no_tensor_shows(tmp_path):
     module = randomised(TorchTranslator(norm_first=True))
     given = {name: TORCH_FIELDS[name] for name in TORCH_FIELDS.keys() - {"norm_first"}}
     wrong = read_torch_transformer(module.state_dict(), TorchOptions(given, TORCH_NAMES))
-    with pytest.raises(ValueError, match=r"do not show norm_first: False\. Give these fields in"):
+    with pytest.raises(ValueError, match=r"inferred from the weights \(norm_first: False would"):
         import_model(wrong, tmp_path / "wrong", sources=10)
     source, mask, target = padded_batch(1)
     given = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}

@@ -89,7 +89,7 @@ def test_the_bundled_model_translates(run):
 
 
 def test_a_recipe_is_found_by_its_name(run, tmp_path):
-    """And the run draws its curves, fills its card, and leaves a model that opens."""
+    """And the run draws its curves, fills its card, and leaves a folder that others can open."""
     pair = "The old man sees the dog.\tDer alte Mann sieht den Hund.\n"
     (tmp_path / "pairs.tsv").write_text(pair + "We see the cat.\tWir sehen die Katze.\n")
     files = [f"--{name}_file=pairs.tsv" for name in ("train", "validation", "test")]
@@ -99,8 +99,10 @@ def test_a_recipe_is_found_by_its_name(run, tmp_path):
     folder = tmp_path / "runs" / "a"
     assert {"README.md", "scores.json", "curves.png"} <= {path.name for path in folder.iterdir()}
     assert "aiayn train-translation demo.yaml" in (folder / "README.md").read_text("utf-8")
+    out = run("aiayn", "check-reload", "--model", "runs/a", "--text", "We see.")
+    assert out.startswith("Reloaded AiaynForConditionalGeneration with code from runs/a")
     page = ("--text", "We see.", "--output", "page.html")
-    run("aiayn", "show-attention", "--model", "runs/a", *page)
+    run("aiayn", "show-attention", "--model", "aiayn-en-de", *page)
     assert "<html" in (tmp_path / "page.html").read_text("utf-8")
 
 

@@ -76,8 +76,8 @@ def import_model(
     assumed = ", ".join(f"{field}: {getattr(foreign.config, field)!r}" for field in fields)
     if assumed and examples is None:
         raise ValueError(
-            f"The weights do not show {assumed}. Give these fields in --config, or outputs of the "
-            "original in --check."
+            f"These fields cannot be inferred from the weights ({assumed} would be assumed). Pass "
+            "them with --config, or outputs of the original with --check."
         )
     model = convert(foreign)
     reference: PreTrainedModel = ReferenceModel(foreign)

@@ -27,7 +27,9 @@ UNSEEN_FIELDS = (
     *("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id"),
 )
 COMPUTED_POSITIONS = ("position_offset", "position_base")
-HINT = "If it is a table of positions, name it in names: positions, or the second target_positions."
+HINT = (
+    "Name a table of positions with --names: positions, or target_positions for the target's own."
+)
 
 
 @dataclass(frozen=True)

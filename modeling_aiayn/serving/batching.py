@@ -31,8 +31,8 @@ class Batcher:
 
     While a batch of at most batch_size sentences is translated, in thread, other requests arrive.
     The next batch takes a sentence of each request in turn. So the batches grow with the load,
-    nobody waits for a batch to fill, and a request of one sentence waits for no request of many. At
-    most max_waiting sentences may wait; a request counts for at most a batch.
+    nobody waits for a batch to fill, and a large request does not delay others by more than the
+    batch that runs. At most max_waiting sentences may wait; a request counts for at most a batch.
     """
 
     def __init__(

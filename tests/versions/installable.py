@@ -26,7 +26,7 @@ SYSTEMS = (
 def conflict(python: str, system: str) -> str:
     """What stands in the way of all extras for a version of Python on a system, or ""."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary", ":all:"]
-    command += ["--no-python-downloads"]  # it needs no Python of that version
+    command += ["--no-python-downloads"]  # uv resolves without that Python
     command += ["--python-version", python, "--python-platform", system]
     command += ["--constraint", "constraints.txt", "--extra", "dev", "pyproject.toml"]
     done = subprocess.run(
