@@ -3,11 +3,13 @@
 python benchmarks/benchmark_server.py --file data/multi30k/test_2016_flickr
 
 Each client sends the next request when it has got the last answer. The same translator translates
-all sentences at once before, in the same process.
+all sentences at once before, in the same process. At the end clients of many kinds share the
+server: 64 send one sentence at a time, two 200, and one as many texts as a request may have.
 """
 
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -43,7 +45,8 @@ class BenchmarkArguments:
     dtype: str = HfArg(default="int8", help="Type of the weights.")
     num_beams: int = HfArg(default=4, help="Number of beams.")
     clients: list[int] = HfArg(default_factory=lambda: [1, 16], help="Clients.")
-    sentences: list[int] = HfArg(default_factory=lambda: [1, 16], help="Sentences of a request.")
+    sentences: list[int] = HfArg(default_factory=lambda: [16, 1], help="Sentences of a request.")
+    seconds: int = HfArg(default=30, help="Time for which clients of many kinds share the server.")
     port: int = HfArg(default=5099, help="Port of the server.")
 
 
@@ -77,15 +80,47 @@ def server(arguments: BenchmarkArguments) -> Iterator[None]:
             process.terminate()
 
 
-def request(connections: local, arguments: BenchmarkArguments, texts: list[str]) -> list[str]:
-    """Translate texts by a request on the connection of this thread."""
+def request(connections: local, arguments: BenchmarkArguments, texts: list[str]) -> int:
+    """Translate texts by a request on the connection of this thread, and return its status."""
     if not hasattr(connections, "own"):
         connections.own = HTTPConnection(HOST, arguments.port)
     fields = {"q": texts, "source": arguments.source_lang, "target": arguments.target_lang}
     headers = {"Content-Type": "application/json"}
     connections.own.request("POST", "/translate", dumps(fields), headers)
-    translations: list[str] = loads(connections.own.getresponse().read())["translatedText"]
-    return translations
+    answer = connections.own.getresponse()
+    translations = loads(answer.read()).get("translatedText", [])
+    if answer.status == 200 and len(translations) != len(texts):
+        raise ValueError(f"Sent {len(texts)} texts and got {len(translations)}.")
+    return answer.status
+
+
+def share(arguments: BenchmarkArguments, kinds: dict[str, tuple[int, list[str]]]) -> None:
+    """Let clients of several kinds, with their number and texts, send requests; print a table."""
+    end = time.perf_counter() + arguments.seconds
+
+    def client(texts: list[str]) -> list[tuple[int, float]]:
+        connections, answers = local(), []
+        while (before := time.perf_counter()) < end:
+            answers.append((request(connections, arguments, texts), time.perf_counter() - before))
+        return answers
+
+    with ThreadPoolExecutor(sum(number for number, _ in kinds.values())) as pool:
+        running = {
+            kind: [pool.submit(client, texts) for _ in range(number)]
+            for kind, (number, texts) in kinds.items()
+        }
+    sentences = 0
+    for kind, clients in running.items():
+        answers = [answer for client in clients for answer in client.result()]
+        served = [1000 * seconds for status, seconds in answers if status == 200] or [float("nan")]
+        p99 = statistics.quantiles([*served, *served], n=100)[98]
+        median, refused = statistics.median(served), sum(status != 200 for status, _ in answers)
+        sys.stdout.write(
+            f"{kind:<40}{len(answers) - refused:>6} served, {refused} refused, "
+            f"median {median:.0f} ms, p99 {p99:.0f} ms\n"
+        )
+        sentences += (len(answers) - refused) * len(kinds[kind][1])
+    sys.stdout.write(f"{'together':<40}{sentences / arguments.seconds:>8.0f} sentences/s\n")
 
 
 def main() -> None:
@@ -114,6 +149,14 @@ def main() -> None:
                     rate = len(texts) / (time.perf_counter() - before)
                 name = f"{clients} clients, requests of {size}"
                 sys.stdout.write(f"{name:<40}{rate:>8.0f} sentences/s  {rate / offline:.2f}\n")
+        one = {"1 client of 1": (1, texts[:1])}
+        hostile = {"1 client of 5,000 letters": (1, ["a"] * 5000)}
+        share(arguments, one)
+        share(arguments, one | hostile)
+        share(arguments, one | {"4 clients of 5,000 letters": (4, ["a"] * 5000)})
+        many = {"64 clients of 1": (64, texts[:1]), "2 clients of 200": (2, texts[:200])}
+        share(arguments, many)
+        share(arguments, many | hostile)
 
 
 if __name__ == "__main__":

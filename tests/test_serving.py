@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +13,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
 from urllib.parse import urlencode
 
 import httpx
@@ -19,13 +25,15 @@ import pytest
 import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
 
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
-from modeling_aiayn.serving.service import ServedModel, Service, make_app
+from modeling_aiayn.serving.keys import ApiKeys
+from modeling_aiayn.serving.service import ServedModel, Service, make_app, served_model
 from modeling_aiayn.translation import Translator
 
 
@@ -38,10 +46,12 @@ def attention(source, target):
     return torch.eye(len(units_of(target)), len(units_of(source)))
 
 
-def client_of(translate=upper, max_characters=100, max_waiting=50, formats=("text", "html")):
+def client_of(
+    translate=upper, max_characters=100, max_waiting=50, formats=("text", "html"), keys=None
+):
     batcher = Batcher(translate, 8, max_waiting, ModelThread())
     model = ServedModel(batcher, lambda text: len(text) > 60, attention, formats)
-    service = Service({("en", "de"): model}, max_characters)
+    service = Service({("en", "de"): model}, max_characters, keys)
     return TestClient(make_app(service), raise_server_exceptions=False)
 
 
@@ -182,6 +192,28 @@ def test_a_request_of_one_sentence_waits_for_no_request_of_many():
     assert translate.batches[:3] == [["first"], ["a0", "b0", "one", "a1"], ["b1", "a2", "b2", "a3"]]
 
 
+def test_batches_are_short_while_small_requests_come():
+    """Alone, a request has whole batches; then they take 0.1 s, of 20 ms a sentence."""
+    sizes = []
+
+    def translate(sentences):
+        sizes.append(len(sentences))
+        time.sleep(0.02 * len(sentences))
+        return sentences
+
+    async def run():
+        batcher = Batcher(translate, 30, 99, ModelThread(), shared_seconds=0.1)
+        many = asyncio.create_task(batcher(["many"] * 60))
+        await asyncio.sleep(0.3)
+        await asyncio.gather(*(batcher(["one"]) for _ in range(7)))
+        await many
+
+    asyncio.run(run())
+    assert sizes[0] == 30
+    # Eight requests have two sentences each, or what they have.
+    assert sizes[1] == 16 and max(sizes[2:]) <= 5 and sum(sizes) == 67
+
+
 def test_a_full_queue_refuses_and_cancelled_requests_leave_it():
     translate = HeldTranslator()
 
@@ -247,15 +279,24 @@ def test_long_sentences_are_counted_in_tokens():
     assert not translator.is_too_long("The \ud800 end.")
 
 
+TOO_MANY_FILES = "OSError: [Errno 24] Too many open files"
+
+
+def few_files():
+    """At most 256 connections and files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
 @pytest.fixture(scope="module")
-def server():
+def server(tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "log"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "scripts/serve.py", "--port", str(port), "--num_beams", "1"]
-    with subprocess.Popen(
+    with log.open("w") as stderr, subprocess.Popen(
         [*command, "--max_waiting", "40", "--max_characters", "20000", "--restore_case", "true"],
-        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, stderr=stderr, preexec_fn=few_files,
     ) as process:  # fmt: skip
         url = f"http://127.0.0.1:{port}"
         for _ in range(600):
@@ -263,9 +304,9 @@ def server():
                 urllib.request.urlopen(f"{url}/health", timeout=5)
                 break
             except urllib.error.URLError:
-                assert process.poll() is None, process.stderr.read()
+                assert process.poll() is None, log.read_text()
                 time.sleep(0.1)
-        yield process, url
+        yield process, url, log
         process.kill()
 
 
@@ -309,9 +350,71 @@ def test_many_clients_get_the_translations_of_one(server):
     assert set(statuses) == {True, (429, "1")}
 
 
+def send_on(connection, part, pause):
+    connection.sendall(bytes(300_000))
+    for _ in range(900):
+        connection.sendall(part)
+        time.sleep(pause)
+
+
+@pytest.mark.long
+def test_connections_that_send_nothing_or_on_and_on_are_closed(server):
+    """More wait within a header, or without a word, than the server may have open."""
+    address = ("127.0.0.1", int(server[1].rpartition(":")[2]))
+    half = [socket.create_connection(address, timeout=60) for _ in range(300)]
+    with ExitStack() as stack:
+        for number, connection in enumerate(half):
+            stack.enter_context(connection)
+            if number % 2:
+                connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n")
+        with httpx.Client(base_url=server[1], timeout=60) as direct:
+            assert ask(direct, "A dog runs.").status_code == 200
+        for connection in half:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
+    for part, pause in ((bytes(1), 0.05), (bytes(2**20), 0)):
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(head)
+            with pytest.raises(ConnectionError):
+                send_on(connection, part, pause)
+
+
+def resident_memory(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_requests(server):
+    process, url, _ = server
+    sentences = ["A dog runs across the grass. ", "Two <b>small</b> cats. ", "# An *old* man. "]
+    statuses = Counter()
+
+    def some(seed, number):
+        """Requests of mixed lengths and formats; a tenth leaves before the answer."""
+        random = Random(seed)
+        for _ in range(number):
+            fields = {
+                "q": [random.choice(sentences) * random.randint(1, 5)] * random.choice([1, 1, 1, 3]),
+                "format": random.choice(["text", "html", "markdown"]), "target": "de",
+            }  # fmt: skip
+            with suppress(httpx.TimeoutException):
+                timeout = 0.01 if random.random() < 0.1 else 60
+                statuses[clients.post("/translate", json=fields, timeout=timeout).status_code] += 1
+
+    with httpx.Client(base_url=url) as clients, ThreadPoolExecutor(8) as pool:
+        list(pool.map(some, range(8), [125] * 8))
+        before = resident_memory(process)
+        list(pool.map(some, range(8, 16), [2375] * 8))
+        after = resident_memory(process)
+    assert statuses[200] > 12_000, statuses
+    assert after <= 1.1 * before, f"{before} kB after 1,000 requests, {after} kB after 20,000"
+
+
 @pytest.mark.long
 def test_sigterm_lets_requests_finish(server):
-    process, url = server
+    process, url, log = server
     client = LibreTranslateAPI(url)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.translate, "A dog runs across the grass. " * 400, "en", "de")
@@ -319,9 +422,8 @@ def test_sigterm_lets_requests_finish(server):
         process.send_signal(signal.SIGTERM)
         assert answer.result(timeout=60).count(".") >= 300
     process.wait(timeout=30)
-    err = process.stderr.read()
-    assert re.search(r"Listening on http://127\.0\.0\.1:\d+\.", err)
-    assert "Traceback" not in err
+    assert re.search(r"Running on http://127\.0\.0\.1:\d+", log.read_text())
+    assert set(re.findall(r"^\w*Error.*$", log.read_text(), re.MULTILINE)) <= {TOO_MANY_FILES}
 
 
 def test_forms_are_read_in_one_encoding():
@@ -332,6 +434,89 @@ def test_forms_are_read_in_one_encoding():
         assert answer.json() == {"translatedText": "A & Ü"}
         parts = {name: (None, text) for name, text in fields.items()}
         assert client.post("/translate", files=parts).status_code == 415
+
+
+def test_keys_are_needed_and_limit_their_clients(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text(
+        "shop: {key: s3cret, requests: 3/minute}\nblog: {key: 0x5e, characters: 10 per day}\n"
+    )
+    keys = ApiKeys(path)
+    with client_of(keys=keys) as client:
+
+        def status(key, text="abc", **more):
+            return ask(client, text, api_key=key, **more).status_code
+
+        assert [status("wrong"), status(""), status(None), status(["s3cret"])] == [403] * 4
+        bearer = {"Authorization": "Bearer s3cret"}
+        fields = {"q": "a", "target": "de"}
+        assert client.post("/translate", json=fields, headers=bearer).status_code == 200
+        assert [status("s3cret") for _ in range(3)] == [200, 200, 429]
+        assert [status("0x5e", text) for text in ("abcdef", "abcde", "abcd")] == [200, 429, 200]
+        refused = ask(client, "ab", api_key="0x5e")
+        assert refused.json() == {"error": "Your key allows 10 per 1 day (characters)."}
+        assert refused.headers["Retry-After"]
+        assert client.get("/languages").status_code == 200
+        path.write_text("new: {key: other}\n")
+        keys.read()
+        assert [status("s3cret"), status("other")] == [403, 200]
+        for wrong in (
+            "new: {secret: a}",
+            "new: {key: 7}",
+            "new: a",
+            "[",
+            "- a",
+            "new: {key: a, requests: 5}",
+        ):
+            path.write_text(wrong)
+            with pytest.raises(ValueError, match=r"keys\.yaml"):
+                keys.read()
+        assert status("other") == 200
+
+
+def measured(client):
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def test_metrics_and_the_log_tell_of_requests_but_not_their_texts(caplog, tmp_path):
+    (tmp_path / "keys.yaml").write_text("shop: {key: s3cret}")
+    caplog.set_level("INFO", "modeling_aiayn.serving.monitoring")
+    with client_of(keys=ApiKeys(tmp_path / "keys.yaml")) as client:
+        before = measured(client)
+        ask(client, ["Private.", "words"], api_key="s3cret")
+        ask(client, "Private.")
+        after = measured(client)
+    for status in ("200", "403"):
+        name = ("aiayn_request_seconds_count", status)
+        assert after[name] - before.get(name, 0) == 1
+    lines = [json.loads(record.message) for record in caplog.records]
+    first, second = [line for line in lines if line["path"] == "/translate"]
+    assert (first["status"], first["characters"], first["key"]) == (200, 13, "shop")
+    assert second["status"] == 403 and "key" not in second and first["seconds"] > 0
+    assert not re.search("(?i)private|words|s3cret", caplog.text)
+
+
+def test_a_model_is_served_once_it_is_warm():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    calls = []
+    translate = type(translator).__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Translator, "__call__", lambda *a, **k: calls.append(a[1]) or translate(*a, **k)
+        )
+        served = served_model(
+            translator, ModelThread(), str.lower, 50, "x-y", batch_size=8, num_beams=1
+        )
+        assert len(calls) == 2
+    with TestClient(make_app(Service({("x", "y"): served}, 100))) as client:
+        found = ask(client, ["A dog runs.", "Two dogs."], "x", "y").json()["translatedText"]
+        numbers = measured(client)
+    assert numbers["aiayn_waiting_sentences", "x-y"] == 0
+    assert numbers["aiayn_batch_sentences_sum", "x-y"] == 2
+    tokens = sum(map(len, translator.target_tokenizer(found).input_ids))
+    assert numbers["aiayn_target_tokens_total", "x-y"] == tokens
 
 
 def test_bodies_that_do_not_arrive_are_given_up(monkeypatch):
@@ -368,7 +553,8 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
             await asyncio.sleep(leaves_after)
             return {"type": "http.disconnect"}
 
-        return await service.translate(Request({"type": "http", "headers": []}, receive))
+        scope = {"type": "http", "headers": [], "state": {"facts": {}}}
+        return await service.translate(Request(scope, receive))
 
     async def three_clients():
         first = asyncio.ensure_future(ask(["a"], 9))
@@ -382,3 +568,46 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
 
     assert asyncio.run(three_clients()) == [["A"], ["D", "E"]]
     assert translate.batches == [["a"], ["d"], ["e"]]
+
+
+# What Containerfile's server must do in a container: start without a network, without rights and
+# without a place to write but /tmp.
+IN_CONTAINER = """
+import json, subprocess, sys, time, urllib.request
+server = subprocess.Popen([sys.executable, "-m", "modeling_aiayn", *sys.argv[1:]])
+fields = {"q": "A dog runs.", "source": "en", "target": "de"}
+asked = urllib.request.Request(
+    "http://127.0.0.1:5000/translate", json.dumps(fields).encode(), {"Content-Type": "json"}
+)
+while True:
+    try:
+        print(urllib.request.urlopen(asked).read().decode())
+        break
+    except urllib.error.URLError:
+        assert server.poll() is None
+        time.sleep(0.1)
+server.terminate()
+sys.exit(server.wait())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap, to imitate a container")
+def test_the_container_needs_no_network_no_rights_and_no_disk():
+    text = (ROOT / "Containerfile").read_text("utf-8")
+    command = json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
+    user = re.search(r"^USER (\d+):(\d+)$", text, re.MULTILINE).groups()
+    settings = re.search(r"^ENV (.*)$", text, re.MULTILINE)[1].split()
+    assert command[0] == "aiayn"
+    box = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    box += ["--tmpfs", "/tmp", "--uid", user[0], "--gid", user[1], "--clearenv"]
+    for folder in (ROOT, sys.prefix):
+        box += ["--ro-bind", folder, folder]
+    for setting in settings:
+        box += ["--setenv", *setting.split("=", 1)]
+    done = subprocess.run(
+        [*box, "--chdir", ROOT, sys.executable, "-c", IN_CONTAINER, *command[1:], "--num_beams", "1"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"translatedText": "Ein Hund rennt."}

@@ -3,13 +3,16 @@
 aiayn serve --port 5000
 curl 127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
 
-SIGTERM and Ctrl-C end the server after the requests that are under way, or after a minute.
+SIGTERM and Ctrl-C end the server after the requests that are under way, or after a minute. SIGHUP
+reads --api_keys again.
 """
 
+import asyncio
 import logging
+import signal
 import socket
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from transformers.hf_argparser import HfArg
 
@@ -36,6 +39,11 @@ logger = logging.getLogger(__name__)
 @dataclass
 class ServeFlags:
     target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
+    api_keys: str = HfArg(
+        default=None,
+        help="YAML file of the clients, {NAME: {key: KEY, requests: 60/minute, characters: "
+        "100000/day}}, the limits as you like. Default: no key is needed.",
+    )
 
 
 def address(server: ServerFlags) -> str:
@@ -55,30 +63,33 @@ def main() -> None:
     )
     for text_format in FORMATS.values():
         text_format.check_packages()
-    for package in ("starlette", "uvicorn"):
-        check_package(package, "server")
+    check_package("hypercorn", "server")
     source_lang, target_lang = choose_languages(
         source.source_lang, flags.target_lang, model.model[0], model.hub
     )
-    import uvicorn
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
 
     from ..serving.batching import ModelThread
+    from ..serving.keys import ApiKeys
     from ..serving.service import Service, make_app, served_model
 
+    keys = ApiKeys(flags.api_keys) if flags.api_keys else None
     thread = ModelThread()
     translator = thread(load_translator, model, engine)
     _, prepare = sentence_preparation(source, model)
     options = asdict(batch) | given_options(search)
-    served = served_model(translator, thread, prepare, server.max_waiting, **options)
-    service = Service({(source_lang, target_lang): served}, server.max_characters)
-    config = uvicorn.Config(
-        make_app(service),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=60,
-    )
-    with open_port(server) as listener:
-        logger.info("Listening on %s.", address(server))
-        with suppress(KeyboardInterrupt):  # uvicorn has answered the last request
-            uvicorn.Server(config).run(sockets=[listener])
+    direction = f"{source_lang}-{target_lang}"
+    served = served_model(translator, thread, prepare, server.max_waiting, direction, **options)
+    app: Any = make_app(Service({(source_lang, target_lang): served}, server.max_characters, keys))
+    config = Config()
+    config.errorlog = logger  # and it says where it listens
+    config.include_server_header, config.graceful_timeout = False, 60
+    config.bind = f"fd://{open_port(server).detach()}"
+
+    async def run() -> None:
+        if keys and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.read)
+        await serve(app, config)
+
+    asyncio.run(run())

@@ -189,10 +189,8 @@ def save_tokenizers(translator: Translator, folder: Path) -> None:
 def check_head_width(config: AiaynConfig, system: str) -> None:
     """Check that heads have the width that a system computes for them."""
     for half in ("encoder", "decoder"):
-        heads, width = (
-            getattr(config, f"{half}_attention_heads"),
-            config.get_text_config(**{half: True}).head_dim,
-        )
+        heads = getattr(config, f"{half}_attention_heads")
+        width = config.get_text_config(**{half: True}).head_dim
         if heads * width != config.d_model:
             raise ValueError(
                 f"{system} needs head_dim = d_model / {half}_attention_heads, got "

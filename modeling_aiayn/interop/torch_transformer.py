@@ -26,10 +26,7 @@ UNSEEN_FIELDS = (
     *("norm_first", "activation_function", "scale_embedding", "layer_norm_eps"),
     *("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id"),
 )
-COMPUTED_POSITIONS = ("position_offset", "position_base")
-HINT = (
-    "Name a table of positions with --names: positions, or target_positions for the target's own."
-)
+HINT = "Name tables of positions with --names: positions, or target_positions for the target's own."
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,9 @@ def read_torch_transformer(
                 tensors[name] = tensors[name].squeeze()
             fields_of_weights["max_position_embeddings"] = len(positions)
             positions = None
-    unseen = UNSEEN_FIELDS if names.positions else (*UNSEEN_FIELDS, *COMPUTED_POSITIONS)
+    unseen = (
+        UNSEEN_FIELDS if names.positions else (*UNSEEN_FIELDS, "position_offset", "position_base")
+    )
     return read_foreign(
         "torch.nn.Transformer",
         table,

@@ -1,6 +1,7 @@
 """The thread in which a server's models compute, and batches of concurrent requests."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +31,11 @@ class Batcher:
     """Translates the sentences that wait, of all requests together, one batch after another.
 
     While a batch of at most batch_size sentences is translated, in thread, other requests arrive.
-    The next batch takes a sentence of each request in turn. So the batches grow with the load,
-    nobody waits for a batch to fill, and a large request does not delay others by more than the
-    batch that runs. At most max_waiting sentences may wait; a request counts for at most a batch.
+    The next batch takes a sentence of each request in turn, so batches grow with the load, and
+    nobody waits for one to fill. A batch is short, with as many sentences as take shared_seconds or
+    two of each request, if a request of half that size came beside others within ten seconds. So
+    small requests do not wait long for large ones. At most max_waiting sentences may wait; a
+    request counts for at most a batch.
     """
 
     def __init__(
@@ -41,9 +44,12 @@ class Batcher:
         batch_size: int,
         max_waiting: int,
         thread: ModelThread,
+        shared_seconds: float = math.inf,
     ) -> None:
-        self.translate = translate
+        self.translate, self.shared_seconds = translate, shared_seconds
         self.batch_size, self.max_waiting = batch_size, max_waiting
+        self._short = math.inf  # sentences of a batch that takes shared_seconds
+        self._short_until = -math.inf
         self._requests: deque[deque[tuple[str, asyncio.Future[str]]]] = deque()
         self._thread = thread
         self._running = 0
@@ -64,6 +70,8 @@ class Batcher:
         self._requests.append(waiting)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._work())
+        elif 2 * len(sentences) <= self._short:
+            self._short_until = loop.time() + 10
         try:
             return list(await asyncio.gather(*futures))
         finally:
@@ -71,12 +79,19 @@ class Batcher:
             for future in futures:
                 future.cancel()
 
-    def _next_batch(self) -> list[tuple[str, asyncio.Future[str]]]:
+    @property
+    def waiting(self) -> int:
+        """The number of sentences that wait."""
+        return sum(map(len, self._requests))
+
+    def _next_batch(self, is_short: bool) -> list[tuple[str, asyncio.Future[str]]]:
         batch: list[tuple[str, asyncio.Future[str]]] = []
-        while self._requests and len(batch) < self.batch_size:
+        short = max(self._short, 2 * len(self._requests)) if is_short else math.inf
+        while self._requests and len(batch) < min(short, self.batch_size):
             waiting = self._requests.popleft()
             if waiting:
                 batch.append(waiting.popleft())
+            if waiting:
                 self._requests.append(waiting)
         return batch
 
@@ -92,7 +107,8 @@ class Batcher:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        while batch := self._next_batch():
+        while batch := self._next_batch(loop.time() < self._short_until):
+            started = loop.time()
             sentences = [sentence for sentence, _ in batch]
             try:
                 translations = await loop.run_in_executor(self._thread, self.translate, sentences)
@@ -104,6 +120,7 @@ class Batcher:
                     if not future.done():
                         future.set_exception(failure)
                 continue
+            self._short = self.shared_seconds * len(batch) / max(loop.time() - started, 1e-6)
             for (_, future), translation in zip(batch, translations, strict=True):
                 if not future.done():
                     future.set_result(translation)

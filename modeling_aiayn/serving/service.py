@@ -1,20 +1,22 @@
-"""LibreTranslate's HTTP interface: /translate, /languages and /health.
+"""LibreTranslate's HTTP interface: /translate, /languages and /health; /metrics for Prometheus.
 
 Source: https://docs.libretranslate.com/api/operations/translate/.
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..documents.document import Document
@@ -24,6 +26,8 @@ from ..documents.word_attention import word_attention
 from ..tokenization import replace_surrogates
 from ..translation import Translator
 from .batching import Batcher, ModelThread, QueueFullError
+from .keys import ApiKeys
+from .monitoring import BATCHES, TOKENS, WAITING, Monitor
 
 # Bytes of a body for each character of its texts, and for its other fields, at most.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 10_000
@@ -64,22 +68,34 @@ def served_model(
     thread: ModelThread,
     prepare: Callable[[str], str],
     max_waiting: int,
+    direction: str,
     *,
     batch_size: int,
     **options: Any,
 ) -> ServedModel:
     """A translator as a served model; several may share a thread.
 
-    prepare returns a sentence as the model gets it, and options are those of calling the
-    translator. A first translation shows an unusable model, and makes the first request fast.
+    prepare returns a sentence as the model gets it, direction is its name in the metrics, and
+    options are those of calling the translator. A first translation shows an unusable model, and
+    makes the first request fast. A second takes half the time of a batch of small and large
+    requests: small ones, which wait for one and are part of the next, may take four times that.
     """
 
     def translate(sentences: list[str]) -> list[str]:
-        return translator([*map(prepare, sentences)], batch_size=batch_size, **options)
+        translations = translator([*map(prepare, sentences)], batch_size=batch_size, **options)
+        BATCHES.labels(direction).observe(len(sentences))
+        tokens = translator.target_tokenizer(translations).input_ids
+        TOKENS.labels(direction).inc(sum(map(len, tokens)))
+        return translations
 
-    thread(translate, ["A test."])
+    for _ in range(2):
+        started = time.perf_counter()
+        thread(translator, [prepare("A sentence of a few words.")], **options)
+    shared_seconds = 2 * (time.perf_counter() - started)
+    batcher = Batcher(translate, batch_size, max_waiting, thread, shared_seconds)
+    WAITING.labels(direction).set_function(lambda: batcher.waiting)
     return ServedModel(
-        Batcher(translate, batch_size, max_waiting, thread),
+        batcher,
         lambda sentence: translator.is_too_long(prepare(sentence)),
         lambda source, target: word_attention(translator, prepare(source), target),
         [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
@@ -88,15 +104,17 @@ def served_model(
 
 @dataclass(frozen=True)
 class Service:
-    """Models by their source and target language, for requests of at most max_characters."""
+    """Models by source and target language; with keys, a request for a translation needs one."""
 
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
+    keys: ApiKeys | None = None
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
         fields = _parsed(await self._body(request), request.headers.get("content-type", ""))
         texts = self._texts(fields)
+        self._use(request, fields, sum(map(len, texts)))
         source, model = self._source_and_model(fields)
         format_name = fields.get("format", "text")
         if format_name not in model.formats:
@@ -126,6 +144,19 @@ class Service:
     async def health(self, _: Request) -> JSONResponse:
         """Answer GET /health."""
         return JSONResponse({"status": "ok"})
+
+    async def metrics(self, _: Request) -> Response:
+        """Answer GET /metrics."""
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    def _use(self, request: Request, fields: Mapping[str, Any], characters: int) -> None:
+        request.state.facts["characters"] = characters
+        if self.keys is not None:
+            bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+            client = self.keys.client(str(fields.get("api_key") or bearer))
+            request.state.facts["key"] = client
+            self.keys.use(client, "requests", 1)
+            self.keys.use(client, "characters", characters)
 
     async def _body(self, request: Request) -> bytes:
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
@@ -211,12 +242,13 @@ async def _refusal(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "The translation failed."}, 500)
 
 
-def make_app(service: Service) -> Starlette:
+def make_app(service: Service) -> Monitor:
     """The application of a service."""
     routes = [
         Route("/translate", service.translate, methods=["POST"]),
         Route("/languages", service.languages, methods=["GET"]),
         Route("/health", service.health, methods=["GET"]),
+        Route("/metrics", service.metrics, methods=["GET"]),
     ]
     handlers: Any = {HTTPException: _refusal, Exception: _refusal}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Monitor(Starlette(routes=routes, exception_handlers=handlers))
