@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
+from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_index, check_model_folder, check_weights, named_weight_errors
 from ..tokenization import TARGET_TOKENIZER_FOLDER, portable_tokenizer
@@ -81,6 +82,10 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
     """Load a model in the type of its weights. Torch reads pickled ones without running code."""
     check_model_folder(folder)
     check_index(folder, {})
+    wanted = model_class.config_class.model_type
+    found = read_json_object(folder / "config.json").get("model_type")
+    if found != wanted:  # transformers would take the names that both have
+        raise ValueError(f"{folder}: the model must have the type {wanted}, got {found}.")
     with named_weight_errors(folder):
         model, loading_info = model_class.from_pretrained(
             folder,
@@ -112,6 +117,8 @@ def read_peer(
     fields of our configuration beside `SHARED_FIELDS`.
     """
     peer = _in_float32(given)
+    sinusoids = peer.model.encoder.embed_positions  # a weight, or M2M-100's buffer
+    (positions,) = (*sinusoids.parameters(), *sinusoids.buffers())
     return read_foreign(
         system,
         table,
@@ -122,7 +129,7 @@ def read_peer(
             "attention_bias": True,
             **fields,
         },
-        peer.model.encoder.embed_positions.weight[first_position:],
+        positions[first_position:],
         dtype=given.dtype,
         generation_config=_own_generation_config(peer),
         peer=peer,

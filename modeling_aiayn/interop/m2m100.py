@@ -1,0 +1,55 @@
+"""Weights and tokenizers of M2M100ForConditionalGeneration: M2M-100, NLLB-200 and SMaLL-100."""
+
+from pathlib import Path
+
+from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer, NllbTokenizer
+
+from .foreign_model import ForeignModel
+from .library_models import HubOptions, Tokenizers, load_if_present, open_peer, read_peer
+from .weight_names import NameTable
+
+M2M100_NAMES = NameTable(
+    outside={
+        "model.encoder.embed_tokens": ("model.encoder.embed_tokens", "model.shared"),
+        "model.decoder.embed_tokens": ("model.decoder.embed_tokens", "model.shared"),
+        "model.encoder.layer_norm": "model.encoder.layer_norm",
+        "model.decoder.layer_norm": "model.decoder.layer_norm",
+        "lm_head": "lm_head",
+    },
+    encoder_layer="model.encoder.layers.{n}.",
+    decoder_layer="model.decoder.layers.{n}.",
+    left_out={r"model\.shared\.weight": "the encoder's embeddings are the same"},
+)
+
+
+def read_m2m100(
+    source: str | Path | M2M100ForConditionalGeneration, options: HubOptions | None = None
+) -> ForeignModel:
+    """Read an M2M-100, NLLB-200 or SMaLL-100 model: pre-norm, biases, sinusoids in two halves.
+
+    Its first token has the position `pad_token_id` + 1, and its decoder starts from `</s>`.
+
+    Args:
+        source: The model, its folder, or its repository. The tokenizer is read too.
+        options: Where the model is. None: in a folder.
+
+    Raises:
+        OSError: There is no such model, or it cannot be read.
+        ValueError: A weight is missing, is not finite, or has another shape than the
+            configuration says.
+    """
+    model, more = open_peer(M2M100ForConditionalGeneration, source, options, m2m100_tokenizers)
+    first_position = model.config.pad_token_id + 1
+    return read_peer(
+        *("M2M100", M2M100_NAMES, model, more), first_position=first_position, norm_first=True
+    )
+
+
+def m2m100_tokenizers(folder: Path) -> Tokenizers:
+    """Load the tokenizer in its own class; it puts the tag of a language before or after a text.
+
+    M2M-100's and SMaLL-100's need the package sentencepiece. SMaLL-100's own class is code in its
+    folder, and differs by its tag alone, which is the target's.
+    """
+    whole = load_if_present(M2M100Tokenizer, folder, "vocab.json")
+    return whole or load_if_present(NllbTokenizer, folder, "tokenizer_config.json"), None

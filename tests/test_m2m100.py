@@ -1,0 +1,173 @@
+"""Import of M2M-100, NLLB-200 and SMaLL-100: many languages in one model."""
+
+import json
+
+import pytest
+import torch
+from foreign_peers import train_pieces
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+    NllbMoeConfig,
+    NllbMoeForConditionalGeneration,
+    NllbTokenizer,
+)
+
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.m2m100 import read_m2m100
+
+GREEK = str.maketrans("abdefghiklmnoprstuvwyz", "αβδεφγηικλμνοπρστυβωυζ")
+CYRILLIC = str.maketrans("abdefghiklmnoprstuvwz", "абдефгхиклмнопрстувшз")
+# The codes of the two families of models.
+CODES = {
+    "en": "eng_Latn",
+    "de": "deu_Latn",
+    "el": "ell_Grek",
+    "ru": "rus_Cyrl",
+}
+
+
+def sentences(split, count):
+    """Sentences of four languages; those of two are spelt in the letters of another script."""
+    pairs = generate_pairs(split, count)
+    english, german = (
+        [getattr(pair, side).lower() for pair in pairs] for side in ("source", "target")
+    )
+    return {
+        "en": english,
+        "de": german,
+        "el": [text.translate(GREEK) for text in english],
+        "ru": [text.translate(CYRILLIC) for text in german],
+    }
+
+
+DIRECTIONS = [(source, target) for source in CODES for target in CODES if source != target]
+
+
+def nllb_tokenizer(texts, is_legacy):
+    """A tokenizer with merges, as NLLB-200's has."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=250, special_tokens=specials, show_progress=False)
+    trained.train_from_iterator(texts, trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    return NllbTokenizer(model["vocab"], merges, src_lang="eng_Latn", legacy_behaviour=is_legacy)
+
+
+def m2m_tokenizer(folder, texts):
+    """A tokenizer with pieces of SentencePiece, as M2M-100's has."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *train_pieces(folder, "pieces", texts, 150)]
+    (folder / "vocab.json").write_text(json.dumps({piece: n for n, piece in enumerate(pieces)}))
+    return M2M100Tokenizer(
+        str(folder / "vocab.json"), str(folder / "pieces.spm"), src_lang="en", tgt_lang="de"
+    )
+
+
+def tagged(kind, tokenizer, texts, source, target):
+    """A batch as the kind of model gets it, and the token that its translation starts with."""
+    codes = {"source": source, "target": target}
+    codes = codes if kind in ("m2m", "small") else {key: CODES[code] for key, code in codes.items()}
+    tokenizer.src_lang = codes["target" if kind == "small" else "source"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    if kind == "small":
+        return batch, None
+    tag = f"__{target}__" if kind == "m2m" else codes["target"]
+    return batch, tokenizer.convert_tokens_to_ids(tag)
+
+
+def trained_a_little(kind, config, tokenizer, texts):
+    """Train on all directions until most translations end."""
+    torch.manual_seed(0)
+    model = M2M100ForConditionalGeneration(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(180):
+        source, target = DIRECTIONS[step % len(DIRECTIONS)]
+        batch, tag = tagged(kind, tokenizer, texts[source], source, target)
+        labels = tokenizer(
+            texts[target], padding=True, add_special_tokens=False, return_tensors="pt"
+        )
+        labels = labels.input_ids
+        end = torch.full((len(labels), 1), config.eos_token_id)
+        start = end if tag is None else torch.cat((end, torch.full_like(end, tag)), 1)
+        inputs = torch.cat((start, labels), 1)
+        wanted = torch.cat((inputs[:, 1:], torch.full_like(end, config.pad_token_id)), 1)
+        rows = torch.arange(len(wanted))
+        wanted[rows, (wanted != config.pad_token_id).sum(1)] = config.eos_token_id
+        wanted[wanted == config.pad_token_id] = -100
+        optimizer.zero_grad()
+        model(**batch, decoder_input_ids=inputs, labels=wanted).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=["nllb", "nllb-legacy", "m2m", "small"])
+def peer(request, tmp_path_factory):
+    """A small model's folder with the files of its family."""
+    folder = tmp_path_factory.mktemp(request.param)
+    texts = sentences("train", 8)
+    every = [text for language in texts.values() for text in language]
+    if request.param.startswith("nllb"):
+        tokenizer = nllb_tokenizer(every, request.param.endswith("legacy"))
+        size = len(tokenizer)
+    else:
+        tokenizer = m2m_tokenizer(folder, every)
+        # Languages have the ids behind the pieces; then come some of no meaning.
+        size = tokenizer.encoder_size + len(tokenizer.lang_code_to_id) + 8
+    config = M2M100Config(
+        vocab_size=size, d_model=48, max_position_embeddings=200, dropout=0.0, init_std=0.1,
+        encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, encoder_layerdrop=0.0,
+        decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=40, decoder_layerdrop=0.0,
+    )  # fmt: skip
+    model = trained_a_little(request.param, config, tokenizer, texts)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    if request.param == "small":  # its own class is code that nobody runs
+        path = folder / "model" / "tokenizer_config.json"
+        settings = json.loads(path.read_text()) | {"tokenizer_class": "SMALL100Tokenizer"}
+        settings["auto_map"] = {"AutoTokenizer": ["tokenization_small100.SMALL100Tokenizer", None]}
+        path.write_text(json.dumps(settings))
+    return request.param, folder / "model"
+
+
+def test_every_direction_is_the_same_in_plain_transformers(peer, tmp_path):
+    kind, folder = peer
+    report = import_model(read_m2m100(folder), tmp_path / "ours", sources=50)
+    assert (report.greedy, report.beam) == (50, 50)
+    theirs = M2M100ForConditionalGeneration.from_pretrained(folder).eval()
+    ours = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    family = NllbTokenizer if kind.startswith("nllb") else M2M100Tokenizer
+    before, after = (
+        family.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(tmp_path / "ours"),
+    )
+    assert type(after) is family
+    texts = {code: some[:4] for code, some in sentences("train", 8).items()}
+    ended = 0
+    for source, target in DIRECTIONS:
+        batch, tag = tagged(kind, before, texts[source], source, target)
+        again, _ = tagged(kind, after, texts[source], source, target)
+        assert batch.input_ids.tolist() == again.input_ids.tolist()
+        for beams in (1, 4):
+            options = {"num_beams": beams, "max_new_tokens": 40, "forced_bos_token_id": tag}
+            found = ours.generate(**again, **options)
+            assert found.tolist() == theirs.generate(**batch, **options).tolist()
+            ended += int((found == 2).sum(1).gt(1).sum())
+    assert ended > 24  # of 96
+
+
+def test_a_mixture_of_experts_is_refused(tmp_path):
+    config = NllbMoeConfig(
+        vocab_size=20, d_model=8, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, num_experts=2,
+        encoder_sparse_step=2, decoder_sparse_step=2,
+    )  # fmt: skip
+    NllbMoeForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="nllb-moe"):
+        read_m2m100(tmp_path)
