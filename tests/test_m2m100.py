@@ -20,6 +20,7 @@ from transformers import (
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import read_m2m100
+from modeling_aiayn.translation import Translator
 
 GREEK = str.maketrans("abdefghiklmnoprstuvwyz", "αβδεφγηικλμνοπρστυβωυζ")
 CYRILLIC = str.maketrans("abdefghiklmnoprstuvwz", "абдефгхиклмнопрстувшз")
@@ -171,3 +172,36 @@ def test_a_mixture_of_experts_is_refused(tmp_path):
     NllbMoeForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="nllb-moe"):
         read_m2m100(tmp_path)
+
+
+def test_translator_mixes_directions_as_generate_does_each(peer, tmp_path):
+    """Scores too: the first token, the language's tag, has the probability 1."""
+    kind, folder = peer
+    import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    model = M2M100ForConditionalGeneration.from_pretrained(folder).eval()
+    tokenizer = (NllbTokenizer if kind.startswith("nllb") else M2M100Tokenizer).from_pretrained(
+        folder
+    )
+    names = CODES if kind.startswith("nllb") else dict(zip(CODES, CODES, strict=True))
+    assert set(names.values()) <= set(translator.languages)
+    texts = {code: some[:4] for code, some in sentences("train", 8).items()}
+    compared = 0
+    options = {"length_normalization": "power", "max_length_factor": 0.0, "max_length_offset": 40}
+    for source in CODES:
+        targets = [target for target in CODES if target != source]
+        given = [texts[source][n] for n, _ in enumerate(targets)]
+        mixed = translator(
+            given, source_lang=names[source], target_lang=[names[code] for code in targets],
+            num_beams=4, length_penalty=1.0, **options,
+        )  # fmt: skip
+        for text, target, found in zip(given, targets, mixed, strict=True):
+            batch, tag = tagged(kind, tokenizer, [text], source, target)
+            ids = model.generate(
+                **batch, forced_bos_token_id=tag, num_beams=4, length_penalty=1.0, max_length=41
+            )
+            if int((ids == 2).sum()) > 1:  # at the limit, ours adds an end
+                first = 1 if tag is None else 2
+                assert found == tokenizer.decode(ids[0, first:], skip_special_tokens=True)
+                compared += 1
+    assert compared > 6  # of 12

@@ -117,8 +117,10 @@ def read_peer(
     fields of our configuration beside `SHARED_FIELDS`.
     """
     peer = _in_float32(given)
-    sinusoids = peer.model.encoder.embed_positions  # a weight, or M2M-100's buffer
-    (positions,) = (*sinusoids.parameters(), *sinusoids.buffers())
+    sinusoids: Any = peer.model.encoder.embed_positions
+    positions = next(sinusoids.parameters(), None)
+    if positions is None:  # M2M-100's are a buffer
+        positions = sinusoids.weights
     return read_foreign(
         system,
         table,

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer, NllbTokenizer
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
+from ..data.parsing import read_json_object
+from ..saved.languages import TAG_SETTING
 from .foreign_model import ForeignModel
 from .library_models import HubOptions, Tokenizers, load_if_present, open_peer, read_peer
 from .weight_names import NameTable
@@ -52,4 +55,10 @@ def m2m100_tokenizers(folder: Path) -> Tokenizers:
     folder, and differs by its tag alone, which is the target's.
     """
     whole = load_if_present(M2M100Tokenizer, folder, "vocab.json")
-    return whole or load_if_present(NllbTokenizer, folder, "tokenizer_config.json"), None
+    if whole is None:
+        return load_if_present(NllbTokenizer, folder, TOKENIZER_CONFIG_FILE), None
+    settings = folder / TOKENIZER_CONFIG_FILE
+    found = read_json_object(settings) if settings.is_file() else {}
+    if found.get("tokenizer_class") == "SMALL100Tokenizer":
+        whole.init_kwargs[TAG_SETTING] = "target"
+    return whole, None

@@ -1,6 +1,10 @@
 """The languages that a translation model was trained for, saved with its source tokenizer."""
 
+import difflib
 import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,61 @@ Languages = tuple[str, str]  # source and target, as codes of ISO 639: ("en", "d
 # MarianTokenizer has the same settings, so OPUS-MT models have them, too.
 SETTINGS = ("source_lang", "target_lang")
 DEFAULT_LANGUAGES: Languages = ("en", "de")
+
+
+# Setting of a tokenizer with tags: whose tag stands in the source, "source" (the default) or
+# "target".
+TAG_SETTING = "language_in_source"
+
+
+@dataclass(frozen=True)
+class LanguageTags:
+    """How a model of many languages is told those of a sentence: by tags of its tokenizer.
+
+    In M2M-100 and NLLB-200 the source carries the tag of its own language, and the translation
+    begins with the target's. In SMaLL-100 the source carries the target's.
+
+    Args:
+        tokenizer: A tokenizer whose attribute src_lang says which tag it adds to a text.
+        ids: The id of each language's tag, by the names that the tokenizer has for languages.
+        is_of_target: Whether the source carries the tag of the target.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    ids: Mapping[str, int]
+    is_of_target: bool
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
+        """The tags of a tokenizer; None if it has none."""
+        if not hasattr(tokenizer, "set_src_lang_special_tokens"):
+            return None
+        ids = getattr(tokenizer, "lang_code_to_id", None)  # M2M100Tokenizer's
+        if ids is None:
+            names = filter(re.compile("[a-z]{3}_[A-Z][a-z]{3}").fullmatch, tokenizer.get_vocab())
+            ids = {name: tokenizer.convert_tokens_to_ids(name) for name in names}
+        return cls(tokenizer, ids, tokenizer.init_kwargs.get(TAG_SETTING) == "target")
+
+    def check(self, name: str | None, kind: str) -> str:
+        """Return a language that the model has, or raise a ValueError with the nearest names."""
+        if name in self.ids:
+            return str(name)
+        near = difflib.get_close_matches(name or "", self.ids, n=5, cutoff=0.4) or [*self.ids][:5]
+        raise ValueError(
+            f"{kind} must be one of the model's {len(self.ids)} languages, such as "
+            f"{', '.join(near)}; got {name!r}."
+        )
+
+    def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
+        """Ids of texts of a direction, with the tag; a tag within a text is text."""
+        tokenizer: Any = self.tokenizer
+        tokenizer.src_lang = target_lang if self.is_of_target else source_lang
+        ids: list[list[int]] = tokenizer(texts, split_special_tokens=True).input_ids
+        return ids
+
+    def first_ids(self, target_lang: str) -> list[int]:
+        """The ids that each translation into a language begins with."""
+        return [] if self.is_of_target else [self.ids[target_lang]]
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_lang: str) -> None:

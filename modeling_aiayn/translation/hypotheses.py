@@ -17,6 +17,7 @@ class SourceSentence:
     input_ids: Sequence[int]
     prefix: Sequence[int] = ()  # the first ids of the translation
     phrases: Sequence[Sequence[int]] = ()  # ids of each phrase that it must contain
+    certain: int = 0  # ids of the prefix whose probability is 1, as that of a language's tag
     number: int = 0  # by which sampling draws: equal sentences get different samples
 
 
@@ -62,6 +63,7 @@ class SentenceSearch:
     max_length: int
     start_token_id: int
     prefix: Sequence[int] = ()
+    certain: int = 0
     running: Candidates = field(init=False)
     # Parents and tokens of the running hypotheses after each step, one step behind the other, and
     # where each step begins. Python's garbage collector would visit lists of lists again and again.
@@ -140,6 +142,10 @@ class SentenceSearch:
         self.starts.append(len(tokens))
         parents += living.parents
         tokens += living.tokens
+        if len(self.starts) <= self.certain:
+            scores = living.log_probabilities
+            certain = [0.0 if score > -math.inf else score for score in scores]
+            self.running = living._replace(log_probabilities=certain)
 
     def _stop_if_best(self) -> None:
         if self.is_done or len(self.finished) < self.options.width:

@@ -20,6 +20,7 @@ class SourceText(NamedTuple):
     text: str
     prefix: str = ""
     phrases: Sequence[str] = ()
+    languages: tuple[str, str] | None = None  # source and target, of a model with several
 
 
 def check_several(texts: Iterable[object] | None) -> None:

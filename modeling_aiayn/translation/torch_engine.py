@@ -160,7 +160,8 @@ class TorchEngine:
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
         start = self.models[0].config.decoder_start_token_id
-        shared = (options, self.rules.eos_token_ids, limit, start, sentence.prefix)
+        prefix = (sentence.prefix, sentence.certain)
+        shared = (options, self.rules.eos_token_ids, limit, start, *prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
         if sentence.phrases:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_directory, find_int8_weights, location_options
-from ..saved.languages import Languages, saved_languages
+from ..saved.languages import Languages, LanguageTags, saved_languages
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizer, load_tokenizers
 from ..tokenization import (
@@ -91,9 +91,13 @@ class Translator:
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
         engine: An engine with a model of its own. None: our own engine with the given model.
+        source_lang: Language of the texts, of a model with several, in the names of its tokenizer
+            (`translator.languages`). A call may name another.
+        target_lang: Language of the translations.
 
     Raises:
-        ValueError: Model and tokenizers do not fit each other, or a model is of another class.
+        ValueError: Model and tokenizers do not fit each other, a model is of another class, or it
+            does not have the languages.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class Translator:
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         engine: "TorchEngine | CTranslate2Engine | None" = None,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
     ) -> None:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
@@ -119,6 +125,32 @@ class Translator:
         self.models: Sequence[AiaynForConditionalGeneration] = engine.models
         for loaded in self.models:
             self._check_tokenizers(loaded)
+        self._tags = LanguageTags.of(source_tokenizer)
+        if self._tags and not self.models:
+            raise ValueError("Models of several languages cannot be exported yet.")
+        self._languages: Languages | None = None
+        if source_lang or target_lang:
+            self._languages = self._direction(source_lang, target_lang)
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages of a model of several; empty for a model of one direction."""
+        return list(self._tags.ids) if self._tags else []
+
+    def _direction(self, source_lang: str | None, target_lang: str | None) -> Languages | None:
+        """Complete and check the languages of a sentence; None for a model of one direction."""
+        source_default, target_default = self._languages or (None, None)
+        if self._tags is None:
+            if source_lang or target_lang:
+                raise ValueError(
+                    "source_lang and target_lang need a model of several languages, and this one "
+                    "has one direction."
+                )
+            return None
+        return (
+            self._tags.check(source_lang or source_default, "source_lang"),
+            self._tags.check(target_lang or target_default, "target_lang"),
+        )
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
@@ -246,6 +278,8 @@ class Translator:
         self,
         texts: Iterable[str],
         *,
+        source_lang: str | None = None,
+        target_lang: str | Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         show_progress: bool = False,
@@ -256,6 +290,8 @@ class Translator:
         Args:
             texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
                 cut, with a warning.
+            source_lang: Language of the texts, of a model with several. None: the translator's.
+            target_lang: Language of the translations, or a list with that of each.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
@@ -263,13 +299,20 @@ class Translator:
                 `search_options` says. nbest must be 1: `stream` returns several translations.
 
         Raises:
-            ValueError: nbest is more than 1, or as for `stream`.
+            ValueError: nbest is more than 1, the model does not have a language, or as for
+                `stream`.
         """
         check_several(texts)
         options = self.search_options(**search_options)
         options.check_one_translation()
         self.engine.check_options(options, has_phrases=False)
         pool = list(source_texts(texts))
+        is_one = target_lang is None or isinstance(target_lang, str)
+        targets = cast("list[str | None]", [target_lang] * len(pool) if is_one else target_lang)
+        pool = [
+            given._replace(languages=self._direction(source_lang, target))
+            for given, target in zip(pool, targets, strict=True)
+        ]
         with translation_bar(len(pool), show_progress) as report:
             results = self.translate_pool(pool, options, batch_size, max_tokens_per_batch, report)
         return [best.text for best, *_ in results]
@@ -340,7 +383,7 @@ class Translator:
             for index, best in zip(batch, hypotheses, strict=True):
                 if best:
                     source = pool[filled[index]].text
-                    results[filled[index]] = self._decoded(source, best)
+                    results[filled[index]] = self._decoded(source, best, sentences[index].certain)
                     tokens += len(best[0].token_ids)
                 else:
                     reason = "is allowed by the options of the search"
@@ -376,6 +419,8 @@ class Translator:
         Raises:
             ValueError: There are more texts than targets, or fewer.
         """
+        if self._tags is not None:
+            raise ValueError("Translations of a model of several languages cannot be scored yet.")
         check_several(texts)
         check_several(targets)
         options = options or self.search_options()
@@ -395,13 +440,11 @@ class Translator:
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
         """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
-        ids = self.source_tokenizer(self.source_text(text)).input_ids
-        return self._cut(ids, name, self.max_source_tokens)
+        return self._cut(self._source_ids([text])[0], name, self.max_source_tokens)
 
     def is_too_long(self, text: str) -> bool:
         """Whether a text has more than `max_source_tokens`, so that it would be cut."""
-        ids = self.source_tokenizer(self.source_text(text)).input_ids
-        return len(ids) > self.max_source_tokens
+        return len(self._source_ids([text])[0]) > self.max_source_tokens
 
     def source_text(self, text: str) -> str:
         """A sentence as its tokenizer gets it: stripped, and with plain blanks.
@@ -430,25 +473,50 @@ class Translator:
         ends = (self.source_tokenizer.eos_token_id, self.target_tokenizer.eos_token_id)
         return [*ids[: limit - 1], ids[-1]] if ids[-1] in ends else ids[:limit]
 
+    def _source_ids(
+        self, texts: Sequence[str], languages: Languages | None = None
+    ) -> list[list[int]]:
+        """Ids of texts of one direction, by default the translator's."""
+        clean = [self.source_text(text) for text in texts]
+        if self._tags is not None:
+            return self._tags.encode(clean, *(languages or self._direction(None, None) or ()))
+        ids: list[list[int]] = self.source_tokenizer(clean).input_ids
+        return ids
+
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
-        texts = [self.source_text(given.text) for given in pool]
-        encoded = self.source_tokenizer(texts).input_ids if texts else []
-        return [self._sentence(given, ids) for given, ids in zip(pool, encoded, strict=True)]
+        default = self._languages
+        pool = [given._replace(languages=given.languages or default) for given in pool]
+        groups: dict[Languages | None, list[int]] = {}
+        for index, given in enumerate(pool):
+            groups.setdefault(given.languages, []).append(index)
+        ids: dict[int, list[int]] = {}
+        for languages, group in groups.items():
+            encoded = self._source_ids([pool[index].text for index in group], languages)
+            ids |= dict(zip(group, encoded, strict=True))
+        return [self._sentence(given, ids[index]) for index, given in enumerate(pool)]
 
     def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
         name = f"Sentence {given.number + 1}"
         room = self.max_target_tokens - 1  # leaves room for the end
-        prefix = self._cut(self._part_ids(given.prefix), f"{name}, prefix", room)
+        tag = []
+        if self._tags and given.languages:
+            tag = self._tags.first_ids(given.languages[1])
+        prefix = [*tag, *self._part_ids(given.prefix)]
+        prefix = self._cut(prefix, f"{name}, prefix", room)
         phrases = [part for part in map(self._part_ids, given.phrases) if part]
         source = self._cut(ids, name, self.max_source_tokens)
-        return SourceSentence(source, prefix, phrases, given.number)
+        return SourceSentence(source, prefix, phrases, len(tag), given.number)
 
     def _part_ids(self, text: str) -> list[int]:
         part = clean_text(text)
         return self.target_tokenizer(part, add_special_tokens=False).input_ids if part else []
 
-    def _decoded(self, source: str, hypotheses: list[Hypothesis]) -> list[Translation]:
-        texts = decode_lines(self.target_tokenizer, [found.token_ids for found in hypotheses])
+    def _decoded(
+        self, source: str, hypotheses: list[Hypothesis], first: int = 0
+    ) -> list[Translation]:
+        """Texts of hypotheses from their first id that is a text's."""
+        ids = [found.token_ids[first:] for found in hypotheses]
+        texts = decode_lines(self.target_tokenizer, ids)
         return [
             Translation(source, text, found.score, found.log_probability, found.token_ids)
             for text, found in zip(texts, hypotheses, strict=True)
