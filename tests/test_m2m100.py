@@ -205,3 +205,32 @@ def test_translator_mixes_directions_as_generate_does_each(peer, tmp_path):
                 assert found == tokenizer.decode(ids[0, first:], skip_special_tokens=True)
                 compared += 1
     assert compared > 6  # of 12
+
+
+def test_the_command_takes_the_languages_and_refuses_others(peer, tmp_path, run):
+    kind, folder = peer
+    import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
+    source, target = [CODES[code] if kind.startswith("nllb") else code for code in ("en", "ru")]
+    texts = sentences("train", 8)["en"][:3]
+    (tmp_path / "texts").write_text("\n".join([*texts, ""]))
+    flags = ["--model", str(tmp_path / "ours"), "--input", str(tmp_path / "texts")]
+    flags += ["--output", str(tmp_path / "out"), "--num_beams", "2"]
+    code, _, err = run("translate.py", *flags, "--source_lang", source, "--target_lang", target)
+    assert code == 0, err
+    translator = Translator.from_pretrained(
+        tmp_path / "ours", source_lang=source, target_lang=target
+    )
+    expected = translator(texts, num_beams=2)
+    assert (tmp_path / "out").read_text().splitlines() == expected
+    assert translator(texts, target_lang=[target] * 3, num_beams=2) == expected
+    for languages in (
+        {"source_lang": "eng_Latin"},
+        {"target_lang": "xx"},
+        {"target_lang": ["en", "ru", "xx"]},
+    ):
+        with pytest.raises(ValueError, match=f"of the model's {len(translator.languages)} lang"):
+            translator(texts, **languages)
+    with pytest.raises(ValueError, match=r"such as .*got None"):
+        Translator.from_pretrained(tmp_path / "ours")(texts)
+    with pytest.raises(ValueError, match="has one direction"):
+        Translator.from_pretrained("aiayn-en-de")(texts, target_lang=target)

@@ -62,7 +62,7 @@ def make_page(
         model.eval().to(default_device(model_flags.device))
         return kinds[head](model, tokenizer, thread, title, max_characters, examples).build()
     language, prepare = sentence_preparation(source, model_flags)
-    translator = thread(load_translator, model_flags)
+    translator = thread(load_translator, model_flags, None, source)
     examples = examples or EXAMPLES.get(name, [])
     page = TranslationPage(translator, thread, title, language, max_characters, examples, prepare)
     return page.build()

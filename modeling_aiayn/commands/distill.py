@@ -54,7 +54,7 @@ def main() -> None:
     check_outputs({"--output": stream.output}, [*files, engine.shortlist])
     pairs = concatenate_datasets([read_pairs_of(columns, file) for file in flags.file])
     references = list(pairs["target"])
-    translator = load_translator(model, engine)
+    translator = load_translator(model, engine, columns)
     options = translator.search_options(**given_options(search))
     if search.nbest is None and not options.do_sample:
         options = replace(options, nbest=options.num_beams)
@@ -70,7 +70,7 @@ def main() -> None:
         stream.output,
         options,
         resume=stream.resume is not None,
-        translate_pools=several_processes(model, engine, stream),
+        translate_pools=several_processes(model, engine, columns, stream),
         format_lines=lines,
         inputs=files,
         settings=asdict(columns),

@@ -71,7 +71,7 @@ def main() -> None:
         translations = list(pairs["translation"])
         scores = score_translations(translations, pairs)
     else:
-        translator = load_translator(model, engine)
+        translator = load_translator(model, engine, columns)
         options = asdict(batch) | given_options(search)
         scores, translations = evaluate_translation(translator, pairs, **options)
     if flags.moses:

@@ -95,6 +95,7 @@ def given_options(search: Any) -> dict[str, Any]:
 @dataclass
 class SourceFlags:
     source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
+    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
     restore_case: bool = HfArg(default=False, help="Translate CAPITALS and Titles as normal text.")
 
 
@@ -129,7 +130,10 @@ class ServerFlags:
 
 
 def load_translator(
-    model: ModelFlags, engine: EngineFlags | None = None, process: int = 0
+    model: ModelFlags,
+    engine: EngineFlags | None = None,
+    languages: "SourceFlags | PairFlags | None" = None,
+    process: int = 0,
 ) -> Translator:
     """Load a translator in the process with this number. Jobs without an engine use one model."""
     if engine is None and len(model.model) > 1:
@@ -142,11 +146,14 @@ def load_translator(
     else:
         options |= {} if model.dtype == "auto" else {"dtype": model.dtype}
         options |= {"engine": engine.engine, "device": model.device or "cpu"}
-    return Translator.from_pretrained(model.model, **options)
+    translator = Translator.from_pretrained(model.model, **options)
+    if translator.languages and languages is not None:
+        translator.set_languages(languages.source_lang, languages.target_lang)
+    return translator
 
 
 def several_processes(
-    model: ModelFlags, engine: EngineFlags, stream: StreamFlags
+    model: ModelFlags, engine: EngineFlags, languages: Any, stream: StreamFlags
 ) -> Callable[..., Iterator[list[Translation]]] | None:
     """Set the number of threads; return what translates in several processes, if flags say so."""
     if stream.threads is not None:
@@ -154,7 +161,7 @@ def several_processes(
     if stream.processes == 1:
         return None
     threads = stream.threads or max(1, torch.get_num_threads() // stream.processes)
-    load = partial(load_translator, model, engine)
+    load = partial(load_translator, model, engine, languages)
     return partial(translate_in_processes, load, stream.processes, threads)
 
 

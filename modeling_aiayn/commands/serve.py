@@ -21,7 +21,6 @@ from ..saved.languages import choose_languages
 from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
-    TARGET_LANG_HELP,
     BatchFlags,
     EngineFlags,
     ModelFlags,
@@ -38,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ServeFlags:
-    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
     api_keys: str = HfArg(
         default=None,
         help="YAML file of the clients, {NAME: {key: KEY, requests: 60/minute, characters: "
@@ -65,7 +63,7 @@ def main() -> None:
         text_format.check_packages()
     check_package("hypercorn", "server")
     source_lang, target_lang = choose_languages(
-        source.source_lang, flags.target_lang, model.model[0], model.hub
+        source.source_lang, source.target_lang, model.model[0], model.hub
     )
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
@@ -76,7 +74,7 @@ def main() -> None:
 
     keys = ApiKeys(flags.api_keys) if flags.api_keys else None
     thread = ModelThread()
-    translator = thread(load_translator, model, engine)
+    translator = thread(load_translator, model, engine, source)
     _, prepare = sentence_preparation(source, model)
     options = asdict(batch) | given_options(search)
     direction = f"{source_lang}-{target_lang}"

@@ -83,7 +83,7 @@ def main() -> None:
     check_outputs({"--output": stream.output}, read)
     language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
-    translator = load_translator(model, engine)
+    translator = load_translator(model, engine, source)
     align = aligner(translator, choice) if choice else None
     options = translator.search_options(**given_options(search))
     is_resumable = flags.format == "lines" and options.nbest == 1
@@ -109,7 +109,7 @@ def main() -> None:
         resume=stream.resume is not None,
         prefixes=flags.prefixes,
         phrases=flags.phrases,
-        translate_pools=None if is_dialogue else several_processes(model, engine, stream),
+        translate_pools=None if is_dialogue else several_processes(model, engine, source, stream),
         format_lines=lines,
         inputs=[file],
         settings=asdict(flags) | asdict(source),

@@ -91,13 +91,9 @@ class Translator:
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
         engine: An engine with a model of its own. None: our own engine with the given model.
-        source_lang: Language of the texts, of a model with several, in the names of its tokenizer
-            (`translator.languages`). A call may name another.
-        target_lang: Language of the translations.
 
     Raises:
-        ValueError: Model and tokenizers do not fit each other, a model is of another class, or it
-            does not have the languages.
+        ValueError: Model and tokenizers do not fit each other, or a model is of another class.
     """
 
     def __init__(
@@ -107,8 +103,6 @@ class Translator:
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         engine: "TorchEngine | CTranslate2Engine | None" = None,
-        source_lang: str | None = None,
-        target_lang: str | None = None,
     ) -> None:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
@@ -129,8 +123,14 @@ class Translator:
         if self._tags and not self.models:
             raise ValueError("Models of several languages cannot be exported yet.")
         self._languages: Languages | None = None
-        if source_lang or target_lang:
-            self._languages = self._direction(source_lang, target_lang)
+
+    def set_languages(self, source_lang: str | None, target_lang: str | None) -> None:
+        """Set the languages of calls that name none.
+
+        Raises:
+            ValueError: The model does not have the languages, or has one direction.
+        """
+        self._languages = self._direction(source_lang, target_lang)
 
     @property
     def languages(self) -> list[str]:
@@ -179,6 +179,8 @@ class Translator:
         engine: Literal["torch", "ctranslate2"] = "torch",
         dtype: str | torch.dtype | None = None,
         shortlist: str | Path | None = None,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
         **model_options: Any,
     ) -> Self:
         """Load a model's folder, or with hub a repository.
@@ -196,6 +198,8 @@ class Translator:
                 folders that `aiayn quantize` wrote are loaded as "int8".
             shortlist: A file that `aiayn make-shortlist` wrote. The output layer then computes only
                 target ids that are likely translations of the batch's source tokens.
+            source_lang: Language of the texts, of a model with several.
+            target_lang: Language of the translations.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -205,8 +209,12 @@ class Translator:
         """
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         if engine == "torch":
-            return cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
-        if hub or dtype or shortlist or model_options or len(paths) > 1:
+            translator = cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
+            if source_lang or target_lang:
+                translator.set_languages(source_lang, target_lang)
+            return translator
+        given = (hub, dtype, shortlist, source_lang, target_lang, model_options)
+        if any(given) or len(paths) > 1:
             raise ValueError(
                 "CTranslate2 runs one exported folder, and takes no other option than device."
             )
