@@ -11,9 +11,17 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional
-from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    NllbTokenizer,
+)
 
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 
@@ -488,3 +496,29 @@ def opus_folder(folder: Path) -> Path:
     MarianMTModel(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     return folder / "model"
+
+
+# NLLB-200
+
+
+def nllb_tokenizer(texts, is_legacy):
+    """A tokenizer with merges, as NLLB-200's has."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=250, special_tokens=specials, show_progress=False)
+    trained.train_from_iterator(texts, trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    return NllbTokenizer(model["vocab"], merges, src_lang="eng_Latn", legacy_behaviour=is_legacy)
+
+
+def nllb_folder(folder: Path) -> Path:
+    """Write a folder like NLLB-200's, with random weights."""
+    tokenizer = nllb_tokenizer([pair.source for pair in generate_pairs("train", 50)], False)
+    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 20}
+    sizes |= {name.replace("encoder", "decoder"): size for name, size in sizes.items()}
+    config = M2M100Config(**sizes, vocab_size=len(tokenizer), d_model=16)
+    M2M100ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

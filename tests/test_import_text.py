@@ -620,7 +620,7 @@ def test_rejects_files_that_are_not_opennmt_checkpoints(tmp_path):
 def test_rejects_folders_of_other_or_damaged_models(opus, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no model: there is no config\.json"):
         read_marian(tmp_path)
-    with pytest.raises(ValueError, match="weight"):
+    with pytest.raises(ValueError, match="the type fsmt, got marian"):
         read_fsmt(opus)
     folder = shutil.copytree(opus, tmp_path / "copy")
     weights = load_file(folder / "model.safetensors")

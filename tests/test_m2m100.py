@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from foreign_peers import train_pieces
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from foreign_peers import nllb_tokenizer, train_pieces
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -18,8 +17,14 @@ from transformers import (
 )
 
 from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.documents.word_attention import document_lines
+from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import read_m2m100
+from modeling_aiayn.training import AiaynTrainingArguments
+from modeling_aiayn.training.fine_tuning import FineTuningArguments, SavedModel
+from modeling_aiayn.training.setup import ModelArguments
 from modeling_aiayn.translation import Translator
 
 GREEK = str.maketrans("abdefghiklmnoprstuvwyz", "αβδεφγηικλμνοπρστυβωυζ")
@@ -48,18 +53,6 @@ def sentences(split, count):
 
 
 DIRECTIONS = [(source, target) for source in CODES for target in CODES if source != target]
-
-
-def nllb_tokenizer(texts, is_legacy):
-    """A tokenizer with merges, as NLLB-200's has."""
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.BpeTrainer(vocab_size=250, special_tokens=specials, show_progress=False)
-    trained.train_from_iterator(texts, trainer)
-    model = json.loads(trained.to_str())["model"]
-    merges = [tuple(merge) for merge in model["merges"]]
-    return NllbTokenizer(model["vocab"], merges, src_lang="eng_Latn", legacy_behaviour=is_legacy)
 
 
 def m2m_tokenizer(folder, texts):
@@ -234,3 +227,23 @@ def test_the_command_takes_the_languages_and_refuses_others(peer, tmp_path, run)
         Translator.from_pretrained(tmp_path / "ours")(texts)
     with pytest.raises(ValueError, match="has one direction"):
         Translator.from_pretrained("aiayn-en-de")(texts, target_lang=target)
+
+
+@pytest.mark.parametrize("peer", ["m2m"], indirect=True)
+def test_what_has_no_languages_yet_is_refused(peer, tmp_path):
+    _, folder = peer
+    import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
+    translator = Translator.from_pretrained(tmp_path / "ours", source_lang="en", target_lang="de")
+    start = FineTuningArguments(start_from=str(tmp_path / "ours"))
+    arguments = AiaynTrainingArguments(
+        tmp_path / "run", lr_scheduler_type="linear", learning_rate=1e-3, use_cpu=True
+    )
+    for refused in (
+        lambda: translator.score(["the dog"], ["der hund"]),
+        lambda: attention_maps(translator, "the dog", "der hund"),
+        lambda: document_lines(translator, ["the <b>dog</b>"], "html", "en", str),
+        lambda: export_ctranslate2(translator, tmp_path / "ct2", "float32"),
+        lambda: SavedModel(start, ModelArguments(), arguments),
+    ):
+        with pytest.raises(ValueError, match="several languages"):
+            refused()

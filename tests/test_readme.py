@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, arguments_of_recipe, small_model
 from datasets import Dataset
-from foreign_peers import opus_folder
+from foreign_peers import nllb_folder, opus_folder
 
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.command_line import find_recipe, parse_arguments
@@ -20,6 +20,7 @@ from modeling_aiayn.inspection.alignment import count_links
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.int8_export import export_int8
+from modeling_aiayn.interop.m2m100 import read_m2m100
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.tokenization import byte_tokenizer, vocabulary_sha256
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
@@ -50,7 +51,12 @@ def opus(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def models_and_files(tmp_path_factory, tokenizer, opus):
+def nllb(tmp_path_factory):
+    return nllb_folder(tmp_path_factory.mktemp("nllb"))
+
+
+@pytest.fixture(scope="session")
+def models_and_files(tmp_path_factory, tokenizer, opus, nllb):
     """A folder with the models and files that the pages name: runs/demo, data/test.en, ..."""
     root = tmp_path_factory.mktemp("pages")
     translator = small_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=2)
@@ -66,6 +72,7 @@ def models_and_files(tmp_path_factory, tokenizer, opus):
             tokenizer_of_model.save_pretrained(folder)
             (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\nA model.\n")
     (root / "opus-mt-en-de").symlink_to(opus)
+    (root / "nllb-200-distilled-600M").symlink_to(nllb)
     (root / "data").mkdir()
     one = {"en": "The dog sees.\n", "de": "Der Hund sieht.\n"}
     two = {"en": f"{one['en']}We see.\n", "de": f"{one['de']}Wir sehen.\n"}
@@ -148,6 +155,8 @@ def make_what_a_command_reads(words):
         export_int8(Translator.from_pretrained("runs/mine"), "runs/mine-int8")
     if "models/opus-en-de" in words and "--system" not in words:
         import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
+    if "models/nllb" in words and "--system" not in words:
+        import_model(read_m2m100("nllb-200-distilled-600M"), "models/nllb", sources=2)
     if "scripts/average_checkpoints.py" in words:
         translator = Translator.from_pretrained("runs/demo")
         tokenizer = translator.source_tokenizer
@@ -171,9 +180,11 @@ def run_script(words, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
 @pytest.mark.parametrize("command", COMMAND_CASES)
-def test_commands_run(workplace, hub, opus, monkeypatch, command):
-    files = {path.name: path.read_bytes() for path in opus.iterdir()}
-    hub.repositories["Helsinki-NLP/opus-mt-en-de"] = {"main": ("0" * 40, files)}
+def test_commands_run(workplace, hub, opus, nllb, monkeypatch, command):
+    given = {"Helsinki-NLP/opus-mt-en-de": opus, "facebook/nllb-200-distilled-600M": nllb}
+    for name, folder in given.items():
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        hub.repositories[name] = {"main": ("0" * 40, files)}
     program, *words = shlex.split(command.split(" > ")[0], comments=True)
     if program == "make":
         dry_run = ["make", "-n", *words]

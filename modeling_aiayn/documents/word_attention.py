@@ -47,7 +47,8 @@ def document_lines(
     """The sentences of a text that a translator will translate; prepare changes each for it."""
     FORMATS[format_name].check_packages()
     if FORMATS[format_name].has_markup:
-        _ = translator.model  # raises an error for an exported model, which gives no attention
+        # Exported models, and models of several languages, raise an error here.
+        _ = translator.model, translator.encode_target("")
 
     def attention(source: str, target: str) -> Tensor:
         return word_attention(translator, prepare(source), target)

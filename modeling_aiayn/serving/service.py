@@ -94,11 +94,12 @@ def served_model(
     shared_seconds = 2 * (time.perf_counter() - started)
     batcher = Batcher(translate, batch_size, max_waiting, thread, shared_seconds)
     WAITING.labels(direction).set_function(lambda: batcher.waiting)
+    gives_attention = translator.models and not translator.languages
     return ServedModel(
         batcher,
         lambda sentence: translator.is_too_long(prepare(sentence)),
         lambda source, target: word_attention(translator, prepare(source), target),
-        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
+        [name for name, kind in FORMATS.items() if gives_attention or not kind.has_markup],
     )
 
 

@@ -15,6 +15,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, C
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.languages import LanguageTags
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizers
 from ..saved.whole_files import replaced_files, write_file
@@ -90,6 +91,8 @@ class SavedModel:
         self._tokenizers = load_tokenizers(
             path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
         )
+        if LanguageTags.of(self._tokenizers[0]):
+            raise ValueError(f"Models of several languages, as {path}, cannot be fine-tuned yet.")
         for tokenizer in self._tokenizers:
             # Remove loading options that save_pretrained would store.
             for name in ("is_local", "local_files_only"):

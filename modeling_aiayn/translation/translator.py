@@ -120,17 +120,17 @@ class Translator:
         for loaded in self.models:
             self._check_tokenizers(loaded)
         self._tags = LanguageTags.of(source_tokenizer)
-        if self._tags and not self.models:
-            raise ValueError("Models of several languages cannot be exported yet.")
-        self._languages: Languages | None = None
+        self._languages: tuple[str | None, str | None] = (None, None)
 
     def set_languages(self, source_lang: str | None, target_lang: str | None) -> None:
-        """Set the languages of calls that name none.
+        """Set languages for calls that name none.
 
         Raises:
             ValueError: The model does not have the languages, or has one direction.
         """
-        self._languages = self._direction(source_lang, target_lang)
+        self._languages = (source_lang, target_lang)
+        if source_lang and target_lang:
+            self._direction(None, None)
 
     @property
     def languages(self) -> list[str]:
@@ -139,18 +139,21 @@ class Translator:
 
     def _direction(self, source_lang: str | None, target_lang: str | None) -> Languages | None:
         """Complete and check the languages of a sentence; None for a model of one direction."""
-        source_default, target_default = self._languages or (None, None)
-        if self._tags is None:
-            if source_lang or target_lang:
-                raise ValueError(
-                    "source_lang and target_lang need a model of several languages, and this one "
-                    "has one direction."
-                )
-            return None
-        return (
-            self._tags.check(source_lang or source_default, "source_lang"),
-            self._tags.check(target_lang or target_default, "target_lang"),
+        source_lang, target_lang = (
+            source_lang or self._languages[0],
+            target_lang or self._languages[1],
         )
+        if self._tags is not None:
+            return (
+                self._tags.check(source_lang, "source_lang"),
+                self._tags.check(target_lang, "target_lang"),
+            )
+        if source_lang or target_lang:
+            raise ValueError(
+                "source_lang and target_lang need a model of several languages, and this one has "
+                "one direction."
+            )
+        return None
 
     def _check_tokenizers(self, model: AiaynForConditionalGeneration) -> None:
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
@@ -427,8 +430,6 @@ class Translator:
         Raises:
             ValueError: There are more texts than targets, or fewer.
         """
-        if self._tags is not None:
-            raise ValueError("Translations of a model of several languages cannot be scored yet.")
         check_several(texts)
         check_several(targets)
         options = options or self.search_options()
@@ -471,6 +472,11 @@ class Translator:
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
+        if self._tags is not None:
+            raise ValueError(
+                "Given translations, alignments and documents with markup cannot be used with a "
+                "model of several languages yet."
+            )
         ids = self.target_tokenizer(clean_text(text)).input_ids
         return self._cut(ids, name, self.max_target_tokens)
 
@@ -492,8 +498,10 @@ class Translator:
         return ids
 
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
-        default = self._languages
-        pool = [given._replace(languages=given.languages or default) for given in pool]
+        pool = [
+            given if given.languages else given._replace(languages=self._direction(None, None))
+            for given in pool
+        ]
         groups: dict[Languages | None, list[int]] = {}
         for index, given in enumerate(pool):
             groups.setdefault(given.languages, []).append(index)
