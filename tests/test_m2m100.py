@@ -1,10 +1,12 @@
 """Import of M2M-100, NLLB-200 and SMaLL-100: many languages in one model."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from foreign_peers import nllb_tokenizer, train_pieces
+from starlette.testclient import TestClient
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -22,6 +24,9 @@ from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import read_m2m100
+from modeling_aiayn.saved.languages import known_language
+from modeling_aiayn.serving.batching import ModelThread
+from modeling_aiayn.serving.service import Service, every_direction, make_app, served_model
 from modeling_aiayn.training import AiaynTrainingArguments
 from modeling_aiayn.training.fine_tuning import FineTuningArguments, SavedModel
 from modeling_aiayn.training.setup import ModelArguments
@@ -217,7 +222,7 @@ def test_the_command_takes_the_languages_and_refuses_others(peer, tmp_path, run)
     assert (tmp_path / "out").read_text().splitlines() == expected
     assert translator(texts, target_lang=[target] * 3, num_beams=2) == expected
     for languages in (
-        {"source_lang": "eng_Latin"},
+        {"source_lang": "Klingon"},
         {"target_lang": "xx"},
         {"target_lang": ["en", "ru", "xx"]},
     ):
@@ -247,3 +252,46 @@ def test_what_has_no_languages_yet_is_refused(peer, tmp_path):
     ):
         with pytest.raises(ValueError, match="several languages"):
             refused()
+
+
+@pytest.mark.parametrize("peer", ["nllb"], indirect=True)
+def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
+    _, folder = peer
+    import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    translator.set_languages("eng_Latn", "deu_Latn")
+    served = served_model(translator, ModelThread(), str, 99, "all", batch_size=8, num_beams=2)
+    service = Service(every_direction(served, list(CODES.values())), 9000)
+    texts = sentences("train", 8)
+    with TestClient(make_app(service)) as client:
+        listed = {found["code"]: found["targets"] for found in client.get("/languages").json()}
+        assert listed == {code: [c for c in CODES.values() if c != code] for code in CODES.values()}
+
+        def ask(source, target):
+            fields = {"q": texts[source][:2], "source": source, "target": target}
+            return client.post("/translate", json=fields)
+
+        def translated(direction):
+            return ask(*direction).json()["translatedText"]
+
+        with ThreadPoolExecutor(len(DIRECTIONS)) as pool:
+            found = list(pool.map(translated, DIRECTIONS))
+        for (source, target), answer in zip(DIRECTIONS, found, strict=True):
+            names = {"source_lang": CODES[source], "target_lang": CODES[target]}
+            assert answer == translator(texts[source][:2], num_beams=2, **names)
+        assert ask("en", "en").status_code == ask("en", "fr").status_code == 400
+        # The server does not guess which of three languages it is.
+        fields = {"q": "the dog", "source": "auto", "target": "de", "format": "text"}
+        assert client.post("/translate", json=fields).status_code == 400
+
+
+def test_codes_mean_the_language_of_the_model():
+    names = ("eng_Latn", "deu_Latn", "zho_Hans", "zho_Hant", "nob_Latn", "srp_Cyrl")
+    for code, name in {
+        "en": "eng_Latn", "eng": "eng_Latn", "zh": "zho_Hans", "zh-TW": "zho_Hant",
+        "no": "nob_Latn", "deu_Latn": "deu_Latn", "sr": "srp_Cyrl",
+        # Swiss German, Serbian in Latin letters, and no codes.
+        "gsw": None, "sr-Latn": None, "German": None, "": None, "xx": None,
+    }.items():  # fmt: skip
+        assert known_language(code, names) == name
+    assert known_language("__de__", ("en", "de")) == "de"

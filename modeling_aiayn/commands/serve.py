@@ -70,16 +70,23 @@ def main() -> None:
 
     from ..serving.batching import ModelThread
     from ..serving.keys import ApiKeys
-    from ..serving.service import Service, make_app, served_model
+    from ..serving.service import Service, every_direction, make_app, served_model
 
     keys = ApiKeys(flags.api_keys) if flags.api_keys else None
     thread = ModelThread()
     translator = thread(load_translator, model, engine, source)
     _, prepare = sentence_preparation(source, model)
     options = asdict(batch) | given_options(search)
-    direction = f"{source_lang}-{target_lang}"
-    served = served_model(translator, thread, prepare, server.max_waiting, direction, **options)
-    app: Any = make_app(Service({(source_lang, target_lang): served}, server.max_characters, keys))
+    languages, name = translator.languages, f"{source_lang}-{target_lang}"
+    is_open = languages and not (source.source_lang or source.target_lang)
+    if is_open:
+        name = "all"
+        translator.set_languages(*languages[:2])  # for the first translations
+    served = served_model(translator, thread, prepare, server.max_waiting, name, **options)
+    directions = {(source_lang, target_lang): served}
+    if is_open:
+        directions = every_direction(served, languages)
+    app: Any = make_app(Service(directions, server.max_characters, keys))
     config = Config()
     config.errorlog = logger  # and it says where it listens
     config.include_server_header, config.graceful_timeout = False, 60

@@ -4,7 +4,10 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +61,11 @@ class LanguageTags:
         return cls(tokenizer, ids, tokenizer.init_kwargs.get(TAG_SETTING) == "target")
 
     def check(self, name: str | None, kind: str) -> str:
-        """Return a language that the model has, or raise a ValueError with the nearest names."""
+        """Return the tokenizer's name of a language, or raise a ValueError with the nearest."""
         if name in self.ids:
             return str(name)
+        if found := name and known_language(name, tuple(self.ids)):
+            return found
         near = difflib.get_close_matches(name or "", self.ids, n=5, cutoff=0.4) or [*self.ids][:5]
         raise ValueError(
             f"{kind} must be one of the model's {len(self.ids)} languages, such as "
@@ -77,6 +82,29 @@ class LanguageTags:
     def first_ids(self, target_lang: str) -> list[int]:
         """The ids that each translation into a language begins with."""
         return [] if self.is_of_target else [self.ids[target_lang]]
+
+
+@lru_cache(maxsize=1000)
+def known_language(name: str, languages: tuple[str, ...]) -> str | None:
+    """Find the one of a model's languages that a name means: its own, its token, or an ISO code.
+
+    "en" is eng_Latn, and "zh" zho_Hans, the usual script, which the log says. Codes need the
+    package langcodes.
+    """
+    if name.strip("_") in languages:
+        return name.strip("_")
+    if find_spec("langcodes") is None:
+        return None
+    from langcodes import closest_supported_match
+    from langcodes.tag_parser import LanguageTagError
+
+    found: str | None = None
+    with suppress(LanguageTagError):
+        # At the distance 1 is Norwegian (no) from Bokmal (nb); other languages are further away.
+        found = closest_supported_match(name, list(languages), max_distance=1)
+    if found is not None:
+        logger.info("The language %s is the model's %s.", name, found)
+    return found
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_lang: str) -> None:

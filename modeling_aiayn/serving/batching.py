@@ -40,7 +40,7 @@ class Batcher:
 
     def __init__(
         self,
-        translate: Callable[[list[str]], list[str]],
+        translate: Callable[[list[Any]], list[str]],
         batch_size: int,
         max_waiting: int,
         thread: ModelThread,
@@ -50,12 +50,12 @@ class Batcher:
         self.batch_size, self.max_waiting = batch_size, max_waiting
         self._short = math.inf  # sentences of a batch that takes shared_seconds
         self._short_until = -math.inf
-        self._requests: deque[deque[tuple[str, asyncio.Future[str]]]] = deque()
+        self._requests: deque[deque[tuple[Any, asyncio.Future[str]]]] = deque()
         self._thread = thread
         self._running = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, sentences: Sequence[str]) -> list[str]:
+    async def __call__(self, sentences: Sequence[Any]) -> list[str]:
         """Translate the sentences of a request.
 
         Raises:
@@ -84,8 +84,8 @@ class Batcher:
         """The number of sentences that wait."""
         return sum(map(len, self._requests))
 
-    def _next_batch(self, is_short: bool) -> list[tuple[str, asyncio.Future[str]]]:
-        batch: list[tuple[str, asyncio.Future[str]]] = []
+    def _next_batch(self, is_short: bool) -> list[tuple[Any, asyncio.Future[str]]]:
+        batch: list[tuple[Any, asyncio.Future[str]]] = []
         short = max(self._short, 2 * len(self._requests)) if is_short else math.inf
         while self._requests and len(batch) < min(short, self.batch_size):
             waiting = self._requests.popleft()

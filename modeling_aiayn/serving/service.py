@@ -7,8 +7,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,8 +24,10 @@ from ..documents.document import Document
 from ..documents.formats import FORMATS
 from ..documents.placement import Attention
 from ..documents.word_attention import word_attention
+from ..saved.languages import Languages, known_language
 from ..tokenization import replace_surrogates
 from ..translation import Translator
+from ..translation.pools import MAX_TOKENS_PER_BATCH, SourceText
 from .batching import Batcher, ModelThread, QueueFullError
 from .keys import ApiKeys
 from .monitoring import BATCHES, TOKENS, WAITING, Monitor
@@ -41,18 +44,20 @@ class ServedModel:
     """A model that translates in one direction, and the names of the formats that it can translate.
 
     is_too_long tells whether a sentence has more tokens than the model takes; attention returns the
-    attention of a translation to its source, which places markup.
+    attention of a translation to its source, which places markup. as_item makes a sentence an item
+    of the batcher, which may be that of several directions.
     """
 
     batcher: Batcher
     is_too_long: Callable[[str], bool]
     attention: Attention
     formats: Sequence[str] = tuple(FORMATS)
+    as_item: Callable[[str], Any] = str
 
     async def translate(self, documents: Sequence[Document]) -> list[str]:
         """Translate texts."""
         sentences = [sentence for document in documents for sentence in document.sentences]
-        translations = iter(await self.batcher(sentences))
+        translations = iter(await self.batcher([*map(self.as_item, sentences)]))
         return [
             await self._joined(document, [next(translations) for _ in document.sentences])
             for document in documents
@@ -71,6 +76,7 @@ def served_model(
     direction: str,
     *,
     batch_size: int,
+    max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
     **options: Any,
 ) -> ServedModel:
     """A translator as a served model; several may share a thread.
@@ -81,13 +87,19 @@ def served_model(
     requests: small ones, which wait for one and are part of the next, may take four times that.
     """
 
-    def translate(sentences: list[str]) -> list[str]:
-        translations = translator([*map(prepare, sentences)], batch_size=batch_size, **options)
+    def translate(sentences: list[SourceText]) -> list[str]:
+        pool = [
+            given._replace(number=number, text=prepare(given.text))
+            for number, given in enumerate(sentences)
+        ]
+        found = translator.translate_pool(pool, search, batch_size, max_tokens_per_batch)
+        translations = [best.text for best, *_ in found]
         BATCHES.labels(direction).observe(len(sentences))
         tokens = translator.target_tokenizer(translations).input_ids
         TOKENS.labels(direction).inc(sum(map(len, tokens)))
         return translations
 
+    search = translator.search_options(**options)
     for _ in range(2):
         started = time.perf_counter()
         thread(translator, [prepare("A sentence of a few words.")], **options)
@@ -100,7 +112,16 @@ def served_model(
         lambda sentence: translator.is_too_long(prepare(sentence)),
         lambda source, target: word_attention(translator, prepare(source), target),
         [name for name, kind in FORMATS.items() if gives_attention or not kind.has_markup],
+        partial(SourceText, 0),
     )
+
+
+def every_direction(served: ServedModel, languages: Sequence[str]) -> dict[Languages, ServedModel]:
+    """A served model of several languages for each pair of them, in batches of all together."""
+    return {
+        pair: replace(served, as_item=partial(SourceText, 0, languages=pair))
+        for pair in permutations(languages, 2)
+    }
 
 
 @dataclass(frozen=True)
@@ -136,10 +157,12 @@ class Service:
 
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
-        codes = dict.fromkeys(code for direction in self.directions for code in direction)
-        targets = {code: [to for source, to in self.directions if source == code] for code in codes}
+        targets: dict[str, list[str]] = {}
+        for source, target in self.directions:
+            targets.setdefault(source, []).append(target)
+            targets.setdefault(target, [])
         return JSONResponse(
-            [{"code": code, "name": code, "targets": targets[code]} for code in codes]
+            [{"code": code, "name": code, "targets": some} for code, some in targets.items()]
         )
 
     async def health(self, _: Request) -> JSONResponse:
@@ -190,11 +213,16 @@ class Service:
         return [replace_surrogates(text) for text in texts]
 
     def _source_and_model(self, fields: Mapping[str, Any]) -> tuple[str, ServedModel]:
-        given, wanted = fields.get("source", "auto"), fields.get("target")
-        for (source, target), model in self.directions.items():
-            if given in ("auto", source) and wanted == target:
-                return source, model
-        served = " and ".join(f"from {source} to {target}" for source, target in self.directions)
+        given, wanted = str(fields.get("source", "auto")), str(fields.get("target"))
+        sources = tuple(dict.fromkeys(source for source, _ in self.directions))
+        target = known_language(wanted, tuple(dict.fromkeys(to for _, to in self.directions)))
+        source = known_language(given, sources)
+        if given == "auto":  # without a choice, it is clear
+            found = [source for source in sources if (source, target) in self.directions]
+            source = found[0] if len(found) == 1 else None
+        if source and target and (model := self.directions.get((source, target))):
+            return source, model
+        served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:3])
         text = f"This server translates {served}, got source {given!r} and target {wanted!r}."
         raise HTTPException(400, text)
 
