@@ -38,9 +38,7 @@ logger = logging.getLogger(__name__)
 @dataclass
 class ServeFlags:
     api_keys: str = HfArg(
-        default=None,
-        help="YAML file of the clients, {NAME: {key: KEY, requests: 60/minute, characters: "
-        "100000/day}}, the limits as you like. Default: no key is needed.",
+        default=None, help="YAML file: {NAME: {key: KEY, requests: 60/minute, ...}}. Default: none."
     )
 
 

@@ -19,10 +19,7 @@ TOKENS = Counter("aiayn_target_tokens", "Tokens of the translations.", ["directi
 
 @dataclass(frozen=True)
 class Monitor:
-    """Measures the requests that an application answers, and logs each as a line of JSON.
-
-    The application may add to "facts" of the request's state, which are logged.
-    """
+    """Measures an application's requests, and logs the "facts" of the state of each as JSON."""
 
     app: ASGIApp
 
