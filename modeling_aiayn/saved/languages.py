@@ -56,8 +56,9 @@ class LanguageTags:
             return None
         ids = getattr(tokenizer, "lang_code_to_id", None)  # M2M100Tokenizer's
         if ids is None:
-            names = filter(re.compile("[a-z]{3}_[A-Z][a-z]{3}").fullmatch, tokenizer.get_vocab())
-            ids = {name: tokenizer.convert_tokens_to_ids(name) for name in names}
+            is_language = re.compile("[a-z]{3}_[A-Z][a-z]{3}").fullmatch
+            entries = sorted(tokenizer.get_vocab().items())
+            ids = {name: token for name, token in entries if is_language(name)}
         return cls(tokenizer, ids, tokenizer.init_kwargs.get(TAG_SETTING) == "target")
 
     def check(self, name: str | None, kind: str) -> str:

@@ -222,7 +222,9 @@ class Service:
             source = found[0] if len(found) == 1 else None
         if source and target and (model := self.directions.get((source, target))):
             return source, model
-        served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:3])
+        served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:2])
+        if len(self.directions) > 2:
+            served += f" and {len(self.directions) - 2:,} more (GET /languages)"
         text = f"This server translates {served}, got source {given!r} and target {wanted!r}."
         raise HTTPException(400, text)
 
