@@ -570,7 +570,7 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
     assert translate.batches == [["a"], ["d"], ["e"]]
 
 
-# What Containerfile's server must do in a container: start without a network, without rights and
+# In the container of Containerfile the server must start without a network, without rights and
 # without a place to write but /tmp.
 IN_CONTAINER = """
 import json, subprocess, sys, time, urllib.request

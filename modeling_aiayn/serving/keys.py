@@ -25,7 +25,7 @@ def _entry(key: str, requests: Any = None, characters: Any = None) -> tuple[byte
 class ApiKeys:
     """The keys in a YAML file: {NAME: {key: KEY, requests: 60/minute, characters: 100000/day}}.
 
-    What a client has used is counted by its name, in memory. So another key or file may follow.
+    Usage is counted by a client's name, in memory, so it stays when a client gets another key.
     """
 
     def __init__(self, path: str) -> None:

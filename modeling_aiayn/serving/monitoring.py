@@ -1,4 +1,4 @@
-"""What a server tells those who run it: metrics for Prometheus, and a log without texts."""
+"""Metrics of the server for Prometheus, and its access log, which holds no texts."""
 
 import json
 import logging

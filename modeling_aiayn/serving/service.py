@@ -83,8 +83,9 @@ def served_model(
 
     prepare returns a sentence as the model gets it, direction is its name in the metrics, and
     options are those of calling the translator. A first translation shows an unusable model, and
-    makes the first request fast. A second takes half the time of a batch of small and large
-    requests: small ones, which wait for one and are part of the next, may take four times that.
+    makes the first request fast. The second measures one sentence alone. While small requests
+    share the server, a batch takes twice that time. So a small request, which waits for the end of
+    one batch and is part of the next, takes at most four times as long as alone.
     """
 
     def translate(sentences: list[SourceText]) -> list[str]:

@@ -123,14 +123,8 @@ class Translator:
         self._languages: tuple[str | None, str | None] = (None, None)
 
     def set_languages(self, source_lang: str | None, target_lang: str | None) -> None:
-        """Set languages for calls that name none.
-
-        Raises:
-            ValueError: The model does not have the languages, or has one direction.
-        """
+        """Set the languages of calls that do not name them; a call checks that both exist."""
         self._languages = (source_lang, target_lang)
-        if source_lang and target_lang:
-            self._direction(None, None)
 
     @property
     def languages(self) -> list[str]:
@@ -213,8 +207,7 @@ class Translator:
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         if engine == "torch":
             translator = cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
-            if source_lang or target_lang:
-                translator.set_languages(source_lang, target_lang)
+            translator.set_languages(source_lang, target_lang)
             return translator
         given = (hub, dtype, shortlist, source_lang, target_lang, model_options)
         if any(given) or len(paths) > 1:
@@ -302,7 +295,7 @@ class Translator:
             texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
                 cut, with a warning.
             source_lang: Language of the texts, of a model with several. None: the translator's.
-            target_lang: Language of the translations, or a list with that of each.
+            target_lang: Language of the translations, or a list with a language for each text.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
