@@ -135,14 +135,19 @@ def read_foreign(
 
 
 def convert(foreign: ForeignModel) -> AiaynForConditionalGeneration:
-    """Convert a foreign model to ours, in float32 and in evaluation mode."""
-    weights = foreign.taken.weights
-    if foreign.has_sample_deviation:
-        weights = fold_sample_deviation(weights)
-    if foreign.sinusoids is not None:
-        weights = reorder_residual(weights, foreign.sinusoids.order)
-    model = AiaynForConditionalGeneration(foreign.config)
-    model.load_state_dict(weights)
+    """Convert a foreign model to ours, in the type of its weights and in evaluation mode."""
+    weights, dtype = foreign.taken.weights, foreign.dtype
+    if foreign.has_sample_deviation:  # the new gains have no exact value in a smaller type
+        weights, dtype = fold_sample_deviation(weights), torch.float32
+    with torch.device("meta"):  # the memory is filled once, tensor by tensor
+        model = AiaynForConditionalGeneration(foreign.config).to(dtype)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    for name, parameter in model.named_parameters():
+        weight = weights[name]
+        if foreign.sinusoids is not None:
+            weight = reorder_residual({name: weight}, foreign.sinusoids.order)[name]
+        parameter.data.copy_(weight)
     if foreign.generation_config is not None:
         model.generation_config = foreign.generation_config
     return model.eval()

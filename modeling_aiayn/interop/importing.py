@@ -80,9 +80,10 @@ def import_model(
             "them with --config, or outputs of the original with --check."
         )
     model = convert(foreign)
-    reference: PreTrainedModel = ReferenceModel(foreign)
-    name, precision = "the same tensors in torch.nn's Transformer layers", torch.float64
-    if foreign.peer is not None:
+    if foreign.peer is None:
+        reference: PreTrainedModel = ReferenceModel(foreign)
+        name, precision = "the same tensors in torch.nn's Transformer layers", torch.float64
+    else:
         reference, precision = foreign.peer, torch.float32  # FSMT cannot compute in float64
         name = f"transformers' {type(reference).__name__}"
     positions = len(foreign.position_encodings("encoder"))

@@ -106,7 +106,7 @@ def fold_sample_deviation(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     sqrt((n - 1) / n). The foreign epsilon is added to the deviation: give our model its square.
     """
     return {
-        name: weight * ((len(weight) - 1) / len(weight)) ** 0.5
+        name: weight.float() * ((len(weight) - 1) / len(weight)) ** 0.5
         if name.endswith("layer_norm.weight")
         else weight
         for name, weight in weights.items()

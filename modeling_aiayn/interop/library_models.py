@@ -59,7 +59,7 @@ def open_peer(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a peer, its tokenizers and its repository's name, as fields of `ForeignModel`."""
     if isinstance(source, model_class):
-        return source, {}
+        return copy.deepcopy(source), {}
     repo_id = str(source) if options is not None and options.hub else None
     folder = Path(source) if repo_id is None else fetch(repo_id)
     model = _load_peer(model_class, folder)
@@ -104,7 +104,7 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
 def read_peer(
     system: str,
     table: NameTable,
-    given: PreTrainedModel,
+    peer: PreTrainedModel,
     more: Mapping[str, Any],
     *,
     first_position: int = 0,
@@ -116,7 +116,7 @@ def read_peer(
     `more` comes from `open_peer`. `tensors` replace tensors of the peer's state dict. `fields` are
     fields of our configuration beside `SHARED_FIELDS`.
     """
-    peer = _in_float32(given)
+    _compute_positions(peer)
     sinusoids: Any = peer.model.encoder.embed_positions
     positions = next(sinusoids.parameters(), None)
     if positions is None:  # M2M-100's are a buffer
@@ -132,23 +132,20 @@ def read_peer(
             **fields,
         },
         positions[first_position:],
-        dtype=given.dtype,
+        dtype=peer.dtype,
         generation_config=_own_generation_config(peer),
         peer=peer,
         **more,
     )
 
 
-def _in_float32(peer: PreTrainedModel) -> PreTrainedModel:
-    """Copy a peer to float32, and compute its positions anew: stored ones may be rounded."""
-    config = copy.deepcopy(peer.config)
-    config.dtype = torch.float32
-    fresh = type(peer)(config)
-    weights = peer.state_dict()
-    kept = {name: weights[name].float() for name in weights if "embed_positions" not in name}
-    fresh.load_state_dict(kept, strict=False)
-    fresh.generation_config = copy.deepcopy(peer.generation_config)
-    return fresh.eval()
+def _compute_positions(peer: PreTrainedModel) -> None:
+    """Compute a peer's positions anew in float32, because stored ones may be rounded."""
+    for half in (peer.model.encoder, peer.model.decoder):
+        positions = half.embed_positions.float()
+        for tensor in (*positions.parameters(), *positions.buffers()):
+            tensor._is_hf_initialized = False  # or the library would keep it
+        peer._init_weights(positions)
 
 
 def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:

@@ -144,7 +144,7 @@ def sizes_of(table: NameTable, tensors: Mapping[str, Tensor]) -> dict[str, int |
 
 @dataclass(frozen=True)
 class TakenWeights:
-    """A checkpoint's tensors under our names, in float32 and in the checkpoint's layout."""
+    """A checkpoint's tensors under our names, in the checkpoint's types and layout."""
 
     weights: dict[str, Tensor]
     left_out: dict[str, str]  # tensors that our model does not need, with the reasons
@@ -172,7 +172,7 @@ def take_weights(
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{table.describe(name, tensors)} is not finite (NaN or infinity).")
-        weights[name] = tensor.detach().float()
+        weights[name] = tensor.detach()
     used = {_stored_name(name)[0] for parameter in weights for name in table.names_of(parameter)}
     left_out = _left_out_tensors(table, set(tensors) - used)
     return TakenWeights(weights, left_out, [name for name in weights if name in absent])
