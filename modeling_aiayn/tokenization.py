@@ -5,6 +5,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
@@ -27,6 +28,9 @@ LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 # The first character of a word that is spelt like a special token.
 SPECIAL_TEXT = Regex("^<(?=(s|pad|/s|unk)>$)")
+# Tokens that name a language in NLLB-200, and in a source of OPUS-MT or of our own.
+NLLB_TAG = re.compile("([a-z]{3}_[A-Z][a-z]{3})")
+TYPED_TAG = re.compile(r">>([\w-]+)<<|<2([\w-]+)>")
 
 
 class PortableTokenizer(PreTrainedTokenizerFast):
@@ -191,13 +195,35 @@ def decode_lines(
     tokenizer: PreTrainedTokenizerBase, sequences: Iterable[Iterable[int]]
 ) -> list[str]:
     """Decode generated ids, each sequence into one line, without start, end and padding."""
-    # skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
-    hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    hidden = hidden_ids(tokenizer)
     texts = (
         tokenizer.decode([token_id for token_id in sequence if token_id not in hidden])
         for sequence in sequences
     )
     return [" ".join(text.splitlines()) for text in texts]
+
+
+def hidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int | None]:
+    """Ids of start, end, padding and the tags of languages.
+
+    skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
+    """
+    ends = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    return ends.union(language_tags(tokenizer).values())
+
+
+def language_tags(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The ids of the tokens that name a language, by the languages."""
+    return _language_tags(tokenizer, len(tokenizer))
+
+
+@lru_cache(maxsize=16)
+def _language_tags(tokenizer: PreTrainedTokenizerBase, _: int) -> dict[str, int]:
+    if ids := getattr(tokenizer, "lang_code_to_id", None):  # M2M100Tokenizer's
+        return ids
+    shape = NLLB_TAG if hasattr(tokenizer, "set_src_lang_special_tokens") else TYPED_TAG
+    found = ((shape.fullmatch(token), id_) for token, id_ in tokenizer.get_vocab().items())
+    return dict(sorted((match[match.lastindex or 1], id_) for match, id_ in found if match))
 
 
 def _split_long_words(text: str) -> str:

@@ -235,10 +235,10 @@ def test_tokens_are_added_to_the_source_of_two_vocabularies(tmp_path, tokenizer)
         tokenizer.save_pretrained(folder)
     args = AiaynTrainingArguments(tmp_path / "run", lr_scheduler_type="linear", learning_rate=1e-3)
     flags = FineTuningArguments(start_from=str(tmp_path), add_tokens=["<2de>"])
-    saved = SavedModel(flags, ModelArguments(), args)
+    saved = SavedModel(flags, ModelArguments(), args, ("en", "de"))
     source, target = saved.tokenizers()
     assert (len(source), len(target)) == (len(tokenizer) + 1, len(tokenizer))
-    with pytest.raises(ValueError, match=r"and the model of start_from has two\. Remove"):
+    with pytest.raises(ValueError, match=r"the model of start_from has another\. Remove"):
         check_both_directions(source, target)
     built = saved.build()
     assert built.config.vocab_size == len(source)

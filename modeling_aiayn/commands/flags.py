@@ -147,8 +147,10 @@ def load_translator(
         options |= {} if model.dtype == "auto" else {"dtype": model.dtype}
         options |= {"engine": engine.engine, "device": model.device or "cpu"}
     translator = Translator.from_pretrained(model.model, **options)
-    if translator.languages and languages is not None:
-        translator.set_languages(languages.source_lang, languages.target_lang)
+    # Pairs of a model whose users write tags into their sources have them already.
+    if translator.needs_languages or (translator.languages and type(languages) is SourceFlags):
+        given: Any = languages or SourceFlags()
+        translator.set_languages(given.source_lang, given.target_lang)
     return translator
 
 

@@ -47,7 +47,7 @@ def main() -> None:
     files += model_files(find_model(model.model[0]))
     check_outputs({"--output": flags.output}, files)
     pairs = read_pairs_of(columns, flags.file)
-    translator = load_translator(model)
+    translator = load_translator(model, None, columns)
     counts = count_links(translator, list(pairs["source"]), list(pairs["target"]), **asdict(batch))
     tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
     shortlist = Shortlist.from_counts(
@@ -56,7 +56,7 @@ def main() -> None:
         per_id=flags.per_token,
         frequent=flags.frequent,
         is_shared=translator.model.config.decoder_vocab_size is None,
-        languages=saved_languages(model.model[0], model.hub),
+        languages=translator.direction() or saved_languages(model.model[0], model.hub),
     )
     with new_file(Path(flags.output)) as unfinished:
         shortlist.save(unfinished)

@@ -1,6 +1,7 @@
 """Translate over HTTP, by LibreTranslate's interface.
 
 aiayn serve --port 5000
+aiayn serve --directions aiayn-en-de aiayn-de-en
 curl 127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
 
 SIGTERM and Ctrl-C end the server after the requests that are under way, or after a minute. SIGHUP
@@ -11,13 +12,14 @@ import asyncio
 import logging
 import signal
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from transformers.hf_argparser import HfArg
 
 from ..documents.formats import FORMATS
-from ..saved.languages import choose_languages
+from ..saved.languages import Languages, choose_languages
 from ..translation.translator import check_package
 from .command_line import parse_arguments
 from .flags import (
@@ -40,6 +42,10 @@ class ServeFlags:
     api_keys: str = HfArg(
         default=None, help="YAML file: {NAME: {key: KEY, requests: 60/minute, ...}}. Default: none."
     )
+    directions: list[str] = HfArg(
+        default_factory=list,
+        help="Models of different directions, instead of --model. They share a computing thread.",
+    )
 
 
 def address(server: ServerFlags) -> str:
@@ -52,6 +58,28 @@ def open_port(server: ServerFlags) -> socket.socket:
     return socket.create_server((server.host, server.port), family=family)
 
 
+def served_directions(
+    model: ModelFlags,
+    engine: EngineFlags,
+    source: SourceFlags,
+    thread: Any,
+    max_waiting: int,
+    options: dict[str, Any],
+) -> dict[Languages, Any]:
+    """Load a model, and serve it for its direction, or for all if it has several."""
+    from ..serving.service import every_direction, served_model
+
+    languages = choose_languages(source.source_lang, source.target_lang, model.model[0], model.hub)
+    translator = thread(load_translator, model, engine, source)
+    _, prepare = sentence_preparation(source, model)
+    is_open = translator.languages and not (source.source_lang or source.target_lang)
+    name = Path(model.model[0]).name if is_open else "-".join(languages)
+    if is_open:
+        translator.set_languages(*translator.directions[0])  # for the first translations
+    served = served_model(translator, thread, prepare, max_waiting, name, **options)
+    return every_direction(served, translator.directions) if is_open else {languages: served}
+
+
 def main() -> None:
     model, engine, batch, search, source, server, flags = parse_arguments(
         __doc__,
@@ -60,30 +88,22 @@ def main() -> None:
     for text_format in FORMATS.values():
         text_format.check_packages()
     check_package("hypercorn", "server")
-    source_lang, target_lang = choose_languages(
-        source.source_lang, source.target_lang, model.model[0], model.hub
-    )
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
 
     from ..serving.batching import ModelThread
     from ..serving.keys import ApiKeys
-    from ..serving.service import Service, every_direction, make_app, served_model
+    from ..serving.service import Service, make_app
 
     keys = ApiKeys(flags.api_keys) if flags.api_keys else None
     thread = ModelThread()
-    translator = thread(load_translator, model, engine, source)
-    _, prepare = sentence_preparation(source, model)
     options = asdict(batch) | given_options(search)
-    languages, name = translator.languages, f"{source_lang}-{target_lang}"
-    is_open = languages and not (source.source_lang or source.target_lang)
-    if is_open:
-        name = "all"
-        translator.set_languages(*languages[:2])  # for the first translations
-    served = served_model(translator, thread, prepare, server.max_waiting, name, **options)
-    directions = {(source_lang, target_lang): served}
-    if is_open:
-        directions = every_direction(served, languages)
+    directions: dict[Languages, Any] = {}
+    for chosen in [replace(model, model=[name]) for name in flags.directions] or [model]:
+        found = served_directions(chosen, engine, source, thread, server.max_waiting, options)
+        if twice := directions.keys() & found.keys():
+            raise ValueError(f"Two models translate from {' to '.join(min(twice))}. Remove one.")
+        directions |= found
     app: Any = make_app(Service(directions, server.max_characters, keys))
     config = Config()
     config.errorlog = logger  # and it says where it listens

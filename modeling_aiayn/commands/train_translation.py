@@ -15,7 +15,7 @@ from transformers.integrations import unset_hf_deepspeed_config
 
 from ..data.metrics import SCORES
 from ..data.public_paths import corpus_name
-from ..saved.languages import set_languages
+from ..saved.languages import languages_of, set_languages
 from ..training import AiaynTrainer, AiaynTrainingArguments
 from ..training.curves import CurvesCallback
 from ..training.data import DataArguments, check_max_length
@@ -48,7 +48,7 @@ def main() -> None:
     if run is None:
         return
     start: NewModel | SavedModel = (
-        SavedModel(fine_tuning, model_arguments, args)
+        SavedModel(fine_tuning, model_arguments, args, languages)
         if fine_tuning.start_from
         else NewModel(model_arguments)
     )
@@ -113,7 +113,10 @@ def score_run(
         replace_adapter(translator.model, args.output_dir)
     scores, _ = evaluate_translation(translator, held_out)
     if fine_tuning.start_from is not None:
+        saved = languages_of(translator.source_tokenizer)
         translator = Translator.from_pretrained(fine_tuning.start_from, dtype="float32", **options)
+        if translator.needs_languages:
+            translator.set_languages(*saved)
         scores["before"], _ = evaluate_translation(translator, held_out)
     return scores
 

@@ -47,7 +47,8 @@ def maps_with_words(
     """
 
     def assigned(tokens: Tokens, tokenizer: Any, text: str, words: Sequence[str]) -> Tokens:
-        word_of = words_of_tokens(tokenizer, text, words, len(tokens))
+        ids = tokenizer.convert_tokens_to_ids(tokens.tokens)
+        word_of = words_of_tokens(tokenizer, text, words, ids)
         return Tokens(tokens.tokens, word_of, list(words))
 
     source = translator.source_text(source)

@@ -4,12 +4,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenization import decode_lines
+from ..tokenization import decode_lines, hidden_ids
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
     return averaging @ weights @ columns.membership.T
 
 
+# Options of a tokenizer for a text without tags and `</s>`.
+TEXT_ONLY: Any = {"add_special_tokens": False, "split_special_tokens": True}
+
+
 def _decoded_prefixes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Decode the first id, the first two ids, and so on."""
     return decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
@@ -75,10 +80,10 @@ def tokens_of_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Tok
     """Find the words of ids that a model generated, without their original text.
 
     Words are separated by spaces in the decoded text. A token belongs to the last word of the text
-    decoded up to it; a token that is only a space belongs to the next word. Start, end and padding
-    belong to no word.
+    decoded up to it; a token that is only a space belongs to the next word. Start, end, padding and
+    tags of languages belong to no word.
     """
-    silent = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    silent = hidden_ids(tokenizer)
     prefixes = _decoded_prefixes(tokenizer, ids)
     words = prefixes[-1].split() if prefixes else []
     number = len(words) - 1
@@ -94,9 +99,12 @@ def tokens_of_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Tok
 
 
 def words_of_tokens(
-    tokenizer: PreTrainedTokenizerBase, text: str, words: Sequence[str], limit: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    words: Sequence[str],
+    ids: Sequence[int] | None = None,
 ) -> list[int | None]:
-    """Find the index of each token's word; None for `</s>` and for tokens outside the words.
+    """Find the index of each token's word; None for `</s>`, tags and tokens outside the words.
 
     A token that is only a space belongs to the next word, as in `tokens_of_ids`. With a slow
     tokenizer, as imported models have, it has no word.
@@ -105,7 +113,7 @@ def words_of_tokens(
         tokenizer: Any tokenizer.
         text: The text.
         words: Words of the text in their order, in any case.
-        limit: Number of tokens to which the text was truncated, `</s>` counted. None: all.
+        ids: The ids of the text, which may be truncated. None: as the tokenizer gives them.
 
     Raises:
         ValueError: The text does not contain the words in this order.
@@ -121,36 +129,32 @@ def words_of_tokens(
             )
         start, position = match.span()
         word_at[start:position] = [number] * (position - start)
+    hidden = hidden_ids(tokenizer)
+    is_text = [token not in hidden for token in ids or tokenizer(text).input_ids]
     find_places = _places_by_offsets if tokenizer.is_fast else _places_by_decoding
-    places = find_places(tokenizer, text, limit)
+    places = find_places(tokenizer, text, sum(is_text))
     numbers = [None if place is None else word_at[place] for place in places]
     for index in reversed(range(len(places) - 1)):
         place = places[index]
         if place is not None and text[place : place + 1].isspace():
             numbers[index] = numbers[index + 1]
-    return numbers
+    following = iter(numbers)
+    return [next(following) if is_one else None for is_one in is_text]
 
 
 def _places_by_offsets(
-    tokenizer: PreTrainedTokenizerBase, text: str, limit: int | None
+    tokenizer: PreTrainedTokenizerBase, text: str, count: int
 ) -> list[int | None]:
-    """Find the index in the text of each token's last character; None for special tokens."""
-    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
-    places = [
-        None if is_special else max(end - 1, start)
-        for (start, end), is_special in zip(
-            encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
-        )
-    ]
-    return places if limit is None or len(places) <= limit else [*places[: limit - 1], None]
+    """Find the index in the text of the last character of each of its tokens."""
+    encoded = tokenizer(text, return_offsets_mapping=True, **TEXT_ONLY)
+    return [max(end - 1, start) for start, end in encoded["offset_mapping"]][:count]
 
 
 def _places_by_decoding(
-    tokenizer: PreTrainedTokenizerBase, text: str, limit: int | None
+    tokenizer: PreTrainedTokenizerBase, text: str, count: int
 ) -> list[int | None]:
     """Find the same by matching the decoded tokens with the text; None for tokens without text."""
-    ids = tokenizer(text).input_ids
-    ids = ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+    ids = tokenizer(text, **TEXT_ONLY).input_ids[:count]
     prefixes = _decoded_prefixes(tokenizer, ids)
     # The matcher compares everything with everything, so drop text that was truncated.
     text = text[: 2 * len(prefixes[-1]) + 100]

@@ -70,8 +70,6 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     """
     folder = Path(folder)
     check_unused(folder)
-    if translator.languages:  # it would choose beams by the probability of the language, too
-        raise ValueError("Models of several languages cannot be exported to CTranslate2 yet.")
     spec = _filled_spec(translator)
     spec.validate()
     spec.optimize(quantization=quantization)

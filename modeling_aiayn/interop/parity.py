@@ -168,8 +168,8 @@ def compare_models(
 ) -> ImportReport:
     """Compare two models' logits, greedy outputs and beam-search outputs on random sources.
 
-    Both compute in `dtype`, and keep the type of their weights. The report calls the other model `name`. `positions` is the longest
-    text that both models accept, in tokens.
+    Both compute in `dtype`, and keep the type of their weights. The report calls the other model
+    `name`. `positions` is the longest text that both models accept, in tokens.
     """
     texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences = []

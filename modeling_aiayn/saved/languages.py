@@ -2,7 +2,6 @@
 
 import difflib
 import logging
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from ..data.parsing import read_json_object
-from ..tokenization import SOURCE_TOKENIZER_FOLDER
+from ..tokenization import SOURCE_TOKENIZER_FOLDER, language_tags
 from .folders import find_file
 from .loading import find_model
 
@@ -37,32 +36,49 @@ class LanguageTags:
     """How a model of many languages is told those of a sentence: by tags of its tokenizer.
 
     In M2M-100 and NLLB-200 the source carries the tag of its own language, and the translation
-    begins with the target's. In SMaLL-100 the source carries the target's.
+    begins with the target's. In others the source carries the target's.
 
     Args:
-        tokenizer: A tokenizer whose attribute src_lang says which tag it adds to a text.
+        tokenizer: The source's tokenizer.
         ids: The id of each language's tag, by the names that the tokenizer has for languages.
         is_of_target: Whether the source carries the tag of the target.
+        is_optional: Whether users may also write the tags into their sources, as for OPUS-MT.
     """
 
     tokenizer: PreTrainedTokenizerBase
     ids: Mapping[str, int]
     is_of_target: bool
+    is_optional: bool
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
         """The tags of a tokenizer; None if it has none."""
-        if not hasattr(tokenizer, "set_src_lang_special_tokens"):
-            return None
-        ids = getattr(tokenizer, "lang_code_to_id", None)  # M2M100Tokenizer's
-        if ids is None:
-            is_language = re.compile("[a-z]{3}_[A-Z][a-z]{3}").fullmatch
-            entries = sorted(tokenizer.get_vocab().items())
-            ids = {name: token for name, token in entries if is_language(name)}
-        return cls(tokenizer, ids, tokenizer.init_kwargs.get(TAG_SETTING) == "target")
+        is_optional = not hasattr(tokenizer, "set_src_lang_special_tokens")
+        is_of_target = is_optional or tokenizer.init_kwargs.get(TAG_SETTING) == "target"
+        ids = language_tags(tokenizer)
+        return cls(tokenizer, ids, is_of_target, is_optional) if ids else None
 
-    def check(self, name: str | None, kind: str) -> str:
-        """Return the tokenizer's name of a language, or raise a ValueError with the nearest."""
+    @classmethod
+    def needed_by(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
+        """The tags of a tokenizer whose users cannot write them; None if it has none."""
+        tags = cls.of(tokenizer)
+        return None if tags is None or tags.is_optional else tags
+
+    def direction(self, source_lang: str | None, target_lang: str | None) -> Languages | None:
+        """Check two languages, and return the tokenizer's names of them.
+
+        None if tags are optional and no target is given.
+        """
+        if self.is_optional:  # the source's language has no tag
+            found = target_lang and self._check(target_lang, "target_lang")
+            return (source_lang or "", found) if found else None
+        source = self._check(source_lang, "source_lang")
+        target = self._check(target_lang, "target_lang")
+        if source == target:
+            raise ValueError(f"source_lang and target_lang must be different, got {source} twice.")
+        return source, target
+
+    def _check(self, name: str | None, kind: str) -> str:
         if name in self.ids:
             return str(name)
         if found := name and known_language(name, tuple(self.ids)):
@@ -74,11 +90,28 @@ class LanguageTags:
         )
 
     def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
-        """Ids of texts of a direction, with the tag; a tag within a text is text."""
-        tokenizer: Any = self.tokenizer
-        tokenizer.src_lang = target_lang if self.is_of_target else source_lang
-        ids: list[list[int]] = tokenizer(texts, split_special_tokens=True).input_ids
+        """Ids of sources of a direction, with the tag; a tag within a text is text."""
+        tag = self.ids[target_lang if self.is_of_target else source_lang]
+        # MarianTokenizer reads a tag at the beginning of a text, but not behind a blank.
+        ids = self._ids([f" {text}" if text.startswith(">>") else text for text in texts])
+        if getattr(self.tokenizer, "legacy_behaviour", False):
+            return [[*text, self.tokenizer.eos_token_id, tag] for text in ids]
+        return [[tag, *text, self.tokenizer.eos_token_id] for text in ids]
+
+    def encode_target(self, texts: list[str], target_lang: str) -> list[list[int]]:
+        """Ids of translations by the same tokenizer, with the tag if they begin with it."""
+        first, end = self.first_ids(target_lang), self.tokenizer.eos_token_id
+        return [[*first, *text, end] for text in self._ids(texts)]
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        options: Any = {"add_special_tokens": False, "split_special_tokens": True}
+        ids: list[list[int]] = self.tokenizer(texts, **options).input_ids
         return ids
+
+    def language_of(self, first_id: int) -> str | None:
+        """The language into which a translation that begins with an id is; None if unknown."""
+        languages = (language for language in self.ids if self.first_ids(language) == [first_id])
+        return next(languages, None)
 
     def first_ids(self, target_lang: str) -> list[int]:
         """The ids that each translation into a language begins with."""
@@ -110,7 +143,15 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_lang: str) -> None:
     """Add a model's languages to the settings that its source tokenizer saves."""
+    if tags := LanguageTags.needed_by(tokenizer):
+        source_lang, target_lang = tags.direction(source_lang, target_lang) or ("", "")
     tokenizer.init_kwargs |= dict(zip(SETTINGS, (source_lang, target_lang), strict=True))
+
+
+def languages_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+    """The languages in a source tokenizer's settings, which `set_languages` adds."""
+    source, target = (tokenizer.init_kwargs.get(name) for name in SETTINGS)
+    return source, target
 
 
 def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Languages | None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,10 +18,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from torch import Tensor
 
 from ..documents.document import Document
 from ..documents.formats import FORMATS
-from ..documents.placement import Attention
 from ..documents.word_attention import word_attention
 from ..saved.languages import Languages, known_language
 from ..tokenization import replace_surrogates
@@ -50,7 +49,7 @@ class ServedModel:
 
     batcher: Batcher
     is_too_long: Callable[[str], bool]
-    attention: Attention
+    attention: Callable[..., Tensor]
     formats: Sequence[str] = tuple(FORMATS)
     as_item: Callable[[str], Any] = str
 
@@ -107,21 +106,30 @@ def served_model(
     shared_seconds = 2 * (time.perf_counter() - started)
     batcher = Batcher(translate, batch_size, max_waiting, thread, shared_seconds)
     WAITING.labels(direction).set_function(lambda: batcher.waiting)
-    gives_attention = translator.models and not translator.languages
+
+    def attention(source: str, target: str, languages: Languages | None = None) -> Tensor:
+        return word_attention(translator.directed(languages), prepare(source), target)
+
     return ServedModel(
         batcher,
         lambda sentence: translator.is_too_long(prepare(sentence)),
-        lambda source, target: word_attention(translator, prepare(source), target),
-        [name for name, kind in FORMATS.items() if gives_attention or not kind.has_markup],
+        attention,
+        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
         partial(SourceText, 0),
     )
 
 
-def every_direction(served: ServedModel, languages: Sequence[str]) -> dict[Languages, ServedModel]:
-    """A served model of several languages for each pair of them, in batches of all together."""
+def every_direction(
+    served: ServedModel, directions: Sequence[Languages]
+) -> dict[Languages, ServedModel]:
+    """A served model of several languages for each direction, in batches of all together."""
     return {
-        pair: replace(served, as_item=partial(SourceText, 0, languages=pair))
-        for pair in permutations(languages, 2)
+        pair: replace(
+            served,
+            attention=partial(served.attention, languages=pair),
+            as_item=partial(SourceText, 0, languages=pair),
+        )
+        for pair in directions
     }
 
 

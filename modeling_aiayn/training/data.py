@@ -22,7 +22,7 @@ from transformers.hf_argparser import HfArg
 from ..data.augmentation import NOISES, with_noisy_sources, with_reversed_pairs
 from ..data.corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
 from ..data.suspicious_pairs import report_suspicious
-from ..saved.languages import Languages, choose_languages
+from ..saved.languages import Languages, LanguageTags, choose_languages, languages_of
 
 logger = logging.getLogger(__name__)
 
@@ -168,20 +168,25 @@ def encode_pairs(
 ) -> Dataset:
     """Add the ids of "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
+    A tokenizer of many languages adds the tags of those in its settings.
     At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
     """
+    tags = LanguageTags.needed_by(source_tokenizer)
+    languages: Any = languages_of(source_tokenizer)
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
-        batch = {
-            **batch,
-            "input_ids": source_tokenizer(batch["source"], return_attention_mask=False).input_ids,
-            "labels": target_tokenizer(batch["target"], return_attention_mask=False).input_ids,
-        }
+        if tags:
+            ids = tags.encode(batch["source"], *languages)
+            labels = tags.encode_target(batch["target"], languages[1])
+        else:
+            ids = source_tokenizer(batch["source"], return_attention_mask=False).input_ids
+            labels = target_tokenizer(batch["target"], return_attention_mask=False).input_ids
+        columns: dict[str, list[Any]] = {**batch, "input_ids": ids, "labels": labels}
         is_short = [
-            max(map(len, ids)) <= max_length
-            for ids in zip(batch["input_ids"], batch["labels"], strict=True)
+            max(map(len, pair)) <= max_length
+            for pair in zip(ids, labels, strict=True)
         ]
-        return {column: list(compress(rows, is_short)) for column, rows in batch.items()}
+        return {name: list(compress(rows, is_short)) for name, rows in columns.items()}
 
     ids = List(Value("int32"))
     features = Features({**pairs.features, "input_ids": ids, "labels": ids})

@@ -15,7 +15,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, C
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.languages import LanguageTags
+from ..saved.languages import Languages, LanguageTags, languages_of, set_languages
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizers
 from ..saved.whole_files import replaced_files, write_file
@@ -79,7 +79,11 @@ class SavedModel:
     """A saved translation model with its tokenizers, prepared to be trained further."""
 
     def __init__(
-        self, flags: FineTuningArguments, model: ModelArguments, args: AiaynTrainingArguments
+        self,
+        flags: FineTuningArguments,
+        model: ModelArguments,
+        args: AiaynTrainingArguments,
+        languages: Languages,
     ) -> None:
         path = find_model(flags.start_from or "")
         _check_flags(path, model, args)
@@ -91,8 +95,10 @@ class SavedModel:
         self._tokenizers = load_tokenizers(
             path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
         )
-        if LanguageTags.of(self._tokenizers[0]):
-            raise ValueError(f"Models of several languages, as {path}, cannot be fine-tuned yet.")
+        set_languages(self._tokenizers[0], *languages)
+        tags = LanguageTags.needed_by(self._tokenizers[0])
+        if tags and (first := tags.first_ids(languages_of(self._tokenizers[0])[1])):
+            loaded.generation_config.forced_bos_token_id = first[0]
         for tokenizer in self._tokenizers:
             # Remove loading options that save_pretrained would store.
             for name in ("is_local", "local_files_only"):
@@ -120,10 +126,10 @@ class SavedModel:
 
 def check_both_directions(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
     """Check that both languages of a saved model have one vocabulary: each text is read by both."""
-    if source is not target:
+    if source is not target or LanguageTags.needed_by(source):
         raise ValueError(
-            "both_directions needs one vocabulary for both languages, and the model of start_from "
-            "has two. Remove both_directions."
+            "both_directions needs one vocabulary for both languages, without tags of languages, "
+            "and the model of start_from has another. Remove both_directions."
         )
 
 

@@ -133,9 +133,9 @@ class CTranslate2Engine:
         return results
 
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], certain: int = 0
     ) -> list[float]:
-        """The log-probability of each target of a batch, `</s>` last, in nats."""
+        """The log-probability of each target of a batch, as `TorchEngine.score`."""
         self._check_process()
         results = self.translator.score_batch(
             [_tokens_at(self.source_tokens, source) for source in sources],
@@ -143,7 +143,7 @@ class CTranslate2Engine:
             [_tokens_at(self.target_tokens, target[:-1]) for target in targets],
             max_input_length=0,
         )
-        return [sum(result.log_probs) for result in results]
+        return [sum(result.log_probs[certain:]) for result in results]
 
     def _ranked(
         self,
@@ -161,7 +161,7 @@ class CTranslate2Engine:
             token_ids = [
                 ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in token_ids
             ]
-            totals = self.score([sentence.input_ids] * len(token_ids), token_ids)
+            totals = self.score([sentence.input_ids] * len(token_ids), token_ids, sentence.certain)
         # Hypotheses that reached the limit may have become equal.
         different = dict(zip(map(tuple, token_ids), totals, strict=True))
         hypotheses = [

@@ -22,7 +22,6 @@ NEUTRAL: dict[str, float | None] = {
     "min_length": 0,
     "min_new_tokens": 0,
     "guidance_scale": 1,
-    "forced_bos_token_id": None,
     "begin_suppress_tokens": None,
     "sequence_bias": None,
     "exponential_decay_length_penalty": None,
@@ -40,6 +39,7 @@ class DecodingRules:
     excluded_from_softmax: tuple[int, ...]  # without probability: the others share all of it
     max_tokens_beyond_source: int
     target_positions: int | None = None  # of a learned position table; None: any number
+    forced_bos_token_id: int | None = None  # begins each translation, unless a language is given
 
     @classmethod
     def from_generation_config(
@@ -69,6 +69,7 @@ class DecodingRules:
                 generation_config, "max_tokens_beyond_source", MAX_TOKENS_BEYOND_SOURCE
             ),
             target_positions=target_positions,
+            forced_bos_token_id=generation_config.forced_bos_token_id,
         )
 
     @property

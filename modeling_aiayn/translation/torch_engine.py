@@ -238,9 +238,12 @@ class TorchEngine:
 
     @torch.inference_mode()
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], certain: int = 0
     ) -> list[float]:
-        """The log-probability of each target of a batch, `</s>` last, in nats."""
+        """The log-probability of each target of a batch, `</s>` last, in nats.
+
+        The first `certain` ids of each target have the probability 1.
+        """
         _avoid_threads_of_parent(os.getpid())
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
@@ -258,7 +261,7 @@ class TorchEngine:
             votes = shares.log_softmax(-1)[None]
         picked = votes.gather(-1, labels[None, ..., None].expand(len(votes), -1, -1, 1))[..., 0]
         mean = picked.logsumexp(0) - math.log(len(votes))
-        totals: list[float] = mean.masked_fill(is_real == 0, 0.0).sum(-1).tolist()
+        totals: list[float] = mean.masked_fill(is_real == 0, 0.0)[:, certain:].sum(-1).tolist()
         check_no_nan(totals)
         return totals
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_directory, find_int8_weights, location_options
-from ..saved.languages import Languages, LanguageTags, saved_languages
+from ..saved.languages import Languages, LanguageTags, languages_of, saved_languages
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizer, load_tokenizers
 from ..tokenization import (
@@ -24,6 +25,7 @@ from ..tokenization import (
     TARGET_TOKENIZER_FOLDER,
     clean_text,
     decode_lines,
+    hidden_ids,
     is_blank,
     vocabulary_sha256,
 )
@@ -121,27 +123,56 @@ class Translator:
             self._check_tokenizers(loaded)
         self._tags = LanguageTags.of(source_tokenizer)
         self._languages: tuple[str | None, str | None] = (None, None)
+        if self._tags:
+            source, target = languages_of(source_tokenizer)
+            self._languages = (source, None if self._tags.is_optional else target)
 
     def set_languages(self, source_lang: str | None, target_lang: str | None) -> None:
         """Set the languages of calls that do not name them; a call checks that both exist."""
-        self._languages = (source_lang, target_lang)
+        earlier = self._languages
+        self._languages = (source_lang or earlier[0], target_lang or earlier[1])
+
+    def directed(self, languages: Languages | None) -> Self:
+        """This translator with other languages of calls that do not name them."""
+        directed = copy.copy(self)
+        directed.set_languages(*(languages or (None, None)))
+        return directed
 
     @property
     def languages(self) -> list[str]:
         """The languages of a model of several; empty for a model of one direction."""
         return list(self._tags.ids) if self._tags else []
 
-    def _direction(self, source_lang: str | None, target_lang: str | None) -> Languages | None:
+    @property
+    def needs_languages(self) -> bool:
+        """Whether a text cannot be translated without its languages."""
+        return LanguageTags.needed_by(self.source_tokenizer) is not None
+
+    @property
+    def directions(self) -> list[Languages]:
+        """The source and target of all directions of a model of several languages."""
+        if self._tags and self._tags.is_optional:
+            return [(self._languages[0] or "auto", target) for target in self.languages]
+        return list(permutations(self.languages, 2))
+
+    def direction(
+        self, source_lang: str | None = None, target_lang: str | None = None
+    ) -> Languages | None:
         """Complete and check the languages of a sentence; None for a model of one direction."""
         source_lang, target_lang = (
             source_lang or self._languages[0],
             target_lang or self._languages[1],
         )
         if self._tags is not None:
-            return (
-                self._tags.check(source_lang, "source_lang"),
-                self._tags.check(target_lang, "target_lang"),
-            )
+            forced = self.engine.rules.forced_bos_token_id
+            if target_lang is None and forced is not None:
+                target_lang = self._tags.language_of(forced)
+            languages = self._tags.direction(source_lang, target_lang)
+            shortlist = getattr(self.engine, "shortlist", None)
+            if shortlist is not None and languages != shortlist.languages:
+                made_for = " to ".join(shortlist.languages or ("unknown languages",))
+                raise ValueError(f"The shortlist was made for {made_for}, got {languages}.")
+            return languages
         if source_lang or target_lang:
             raise ValueError(
                 "source_lang and target_lang need a model of several languages, and this one has "
@@ -207,14 +238,15 @@ class Translator:
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         if engine == "torch":
             translator = cls._from_torch(paths, hub, device, dtype, shortlist, model_options)
-            translator.set_languages(source_lang, target_lang)
-            return translator
-        given = (hub, dtype, shortlist, source_lang, target_lang, model_options)
-        if any(given) or len(paths) > 1:
+        elif any((hub, dtype, shortlist, model_options)) or len(paths) > 1:
             raise ValueError(
-                "CTranslate2 runs one exported folder, and takes no other option than device."
+                "CTranslate2 runs one exported folder, and takes no other options than device and "
+                "languages."
             )
-        return cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
+        else:
+            translator = cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
+        translator.set_languages(source_lang, target_lang)
+        return translator
 
     @classmethod
     def _from_torch(
@@ -314,7 +346,7 @@ class Translator:
         is_one = target_lang is None or isinstance(target_lang, str)
         targets = cast("list[str | None]", [target_lang] * len(pool) if is_one else target_lang)
         pool = [
-            given._replace(languages=self._direction(source_lang, target))
+            given._replace(languages=self.direction(source_lang, target))
             for given, target in zip(pool, targets, strict=True)
         ]
         with translation_bar(len(pool), show_progress) as report:
@@ -427,6 +459,7 @@ class Translator:
         check_several(targets)
         options = options or self.search_options()
         given = list(zip(texts, targets, strict=True))
+        certain = len(self._first_ids(self.direction()))
         sources, ids = [], []
         for number, (text, target) in enumerate(given, start=1):
             sources.append(self.encode(text, f"Sentence {number}"))
@@ -434,7 +467,9 @@ class Translator:
         lengths = [max(len(a), len(b)) for a, b in zip(sources, ids, strict=True)]
         scored: dict[int, Translation] = {}
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
-            totals = self.engine.score([sources[i] for i in batch], [ids[i] for i in batch])
+            totals = self.engine.score(
+                [sources[i] for i in batch], [ids[i] for i in batch], certain
+            )
             for i, total in zip(batch, totals, strict=True):
                 score = normalized_score(total, len(ids[i]), options)
                 scored[i] = Translation(*given[i], score, total, tuple(ids[i]))
@@ -465,34 +500,43 @@ class Translator:
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
         """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
-        if self._tags is not None:
-            raise ValueError(
-                "Given translations, alignments and documents with markup cannot be used with a "
-                "model of several languages yet."
-            )
-        ids = self.target_tokenizer(clean_text(text)).input_ids
+        languages = self.direction()
+        if self.needs_languages and self._tags and languages:
+            (ids,) = self._tags.encode_target([clean_text(text)], languages[1])
+        else:
+            ids = self.target_tokenizer(clean_text(text)).input_ids
+            ids = [*self._first_ids(languages), *ids]
         return self._cut(ids, name, self.max_target_tokens)
+
+    def _first_ids(self, languages: Languages | None) -> list[int]:
+        """The ids that translations of a direction begin with."""
+        if self._tags and languages:
+            return self._tags.first_ids(languages[1])
+        forced = self.engine.rules.forced_bos_token_id
+        return [] if forced is None else [forced]
 
     def _cut(self, ids: list[int], name: str, limit: int) -> list[int]:
         if len(ids) <= limit:
             return ids
         logger.warning("%s: cut from %d to %d tokens.", name, len(ids), limit)
-        ends = (self.source_tokenizer.eos_token_id, self.target_tokenizer.eos_token_id)
-        return [*ids[: limit - 1], ids[-1]] if ids[-1] in ends else ids[:limit]
+        ends = hidden_ids(self.source_tokenizer) | hidden_ids(self.target_tokenizer)
+        kept = next((n for n, token in enumerate(reversed(ids)) if token not in ends), 0)
+        return [*ids[: limit - kept], *ids[len(ids) - kept :]]
 
     def _source_ids(
         self, texts: Sequence[str], languages: Languages | None = None
     ) -> list[list[int]]:
         """Ids of texts of one direction, by default the translator's."""
         clean = [self.source_text(text) for text in texts]
-        if self._tags is not None:
-            return self._tags.encode(clean, *(languages or self._direction(None, None) or ()))
+        languages = languages or self.direction()
+        if self._tags and languages:
+            return self._tags.encode(clean, *languages)
         ids: list[list[int]] = self.source_tokenizer(clean).input_ids
         return ids
 
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         pool = [
-            given if given.languages else given._replace(languages=self._direction(None, None))
+            given if given.languages else given._replace(languages=self.direction())
             for given in pool
         ]
         groups: dict[Languages | None, list[int]] = {}
@@ -507,9 +551,7 @@ class Translator:
     def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
         name = f"Sentence {given.number + 1}"
         room = self.max_target_tokens - 1  # leaves room for the end
-        tag = []
-        if self._tags and given.languages:
-            tag = self._tags.first_ids(given.languages[1])
+        tag = self._first_ids(given.languages)
         prefix = [*tag, *self._part_ids(given.prefix)]
         prefix = self._cut(prefix, f"{name}, prefix", room)
         phrases = [part for part in map(self._part_ids, given.phrases) if part]
