@@ -20,8 +20,7 @@ from transformers import (
 # Section 6.1: an output may be this much longer than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
 DEFAULT_NEW_TOKENS = 20  # of transformers, for models without a source
-# Seq2SeqTrainer writes every default of transformers into a model's generation configuration, this
-# length among them.
+# Seq2SeqTrainer writes transformers' defaults, such as this, into a model's generation config.
 TRAINER_MAX_LENGTH = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
@@ -102,13 +101,12 @@ class AiaynGenerationMixin(GenerationMixin):
     ) -> Any:
         """Generate as `GenerationMixin.generate`, which explains arguments and output.
 
-        Without a length, a translation is at most max_tokens_beyond_source tokens longer than its
-        own source (an argument here, or a field of the generation configuration), and a language
-        model adds 20 tokens. A learned position table limits both, and a minimum raises the limit.
-        If Seq2SeqTrainer wrote max_length=20 into model.generation_config, it is removed.
+        Without a length, a translation is at most max_tokens_beyond_source (an argument here, or a
+        field of the generation config) tokens longer than its source; a language model adds 20. A
+        learned position table limits both. A length that Seq2SeqTrainer wrote is removed.
 
         Raises:
-            ValueError: The scores are NaN, or a learned position table is too short.
+            ValueError: Scores are NaN, a position table is too short, or forced_bos_token_id a list.
         """
         if has_trainer_length(self.generation_config):
             self.generation_config.max_length = None
@@ -120,6 +118,8 @@ class AiaynGenerationMixin(GenerationMixin):
             value = getattr(generation_config, name, None)
             return getattr(self.generation_config, name, None) if value is None else value
 
+        if isinstance(get_setting("forced_bos_token_id"), list | Tensor):
+            raise ValueError("forced_bos_token_id must be one id. Generate each language by itself.")
         kwargs |= self._hide_padding(inputs, kwargs)
         kwargs.pop("max_tokens_beyond_source", None)
         nan_check = NonFiniteScores()

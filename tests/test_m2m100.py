@@ -3,9 +3,12 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import ctranslate2
 import pytest
 import torch
-from foreign_peers import nllb_tokenizer, train_pieces
+from ctranslate2.converters import TransformersConverter
+from datasets import Dataset
+from foreign_peers import nllb_folder, nllb_tokenizer, train_pieces
 from starlette.testclient import TestClient
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -20,16 +23,16 @@ from transformers import (
 
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.documents.word_attention import document_lines
-from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.inspection.alignment import aligner, maps_with_words
+from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import read_m2m100
-from modeling_aiayn.saved.languages import known_language
+from modeling_aiayn.saved.languages import known_language, set_languages
 from modeling_aiayn.serving.batching import ModelThread
 from modeling_aiayn.serving.service import Service, every_direction, make_app, served_model
-from modeling_aiayn.training import AiaynTrainingArguments
-from modeling_aiayn.training.fine_tuning import FineTuningArguments, SavedModel
-from modeling_aiayn.training.setup import ModelArguments
+from modeling_aiayn.tokenization import train_word_tokenizer
+from modeling_aiayn.training.data import encode_pairs
 from modeling_aiayn.translation import Translator
 
 GREEK = str.maketrans("abdefghiklmnoprstuvwyz", "αβδεφγηικλμνοπρστυβωυζ")
@@ -224,7 +227,7 @@ def test_the_command_takes_the_languages_and_refuses_others(peer, tmp_path, run)
     for languages in (
         {"source_lang": "Klingon"},
         {"target_lang": "xx"},
-        {"target_lang": ["en", "ru", "xx"]},
+        {"target_lang": ["ru", "de", "xx"]},
     ):
         with pytest.raises(ValueError, match=f"of the model's {len(translator.languages)} lang"):
             translator(texts, **languages)
@@ -234,24 +237,198 @@ def test_the_command_takes_the_languages_and_refuses_others(peer, tmp_path, run)
         Translator.from_pretrained("aiayn-en-de")(texts, target_lang=target)
 
 
-@pytest.mark.parametrize("peer", ["m2m"], indirect=True)
-def test_what_has_no_languages_yet_is_refused(peer, tmp_path):
-    _, folder = peer
-    import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
-    translator = Translator.from_pretrained(tmp_path / "ours", source_lang="en", target_lang="de")
-    start = FineTuningArguments(start_from=str(tmp_path / "ours"))
-    arguments = AiaynTrainingArguments(
-        tmp_path / "run", lr_scheduler_type="linear", learning_rate=1e-3, use_cpu=True
+def imported(peer, folder, source="en", target="ru", **options):
+    """A translator of the imported peer, its names of languages, and the peer with its tokenizer."""
+    kind, original = peer
+    import_model(read_m2m100(original), folder / "ours", sources=2)
+    is_nllb = kind.startswith("nllb")
+    names = CODES if is_nllb else {code: code for code in CODES}
+    translator = Translator.from_pretrained(
+        folder / "ours", source_lang=names[source], target_lang=names[target], **options
     )
-    for refused in (
-        lambda: translator.score(["the dog"], ["der hund"]),
-        lambda: attention_maps(translator, "the dog", "der hund"),
-        lambda: document_lines(translator, ["the <b>dog</b>"], "html", "en", str),
-        lambda: export_ctranslate2(translator, tmp_path / "ct2", "float32"),
-        lambda: SavedModel(start, ModelArguments(), arguments),
-    ):
-        with pytest.raises(ValueError, match="several languages"):
-            refused()
+    tokenizer = (NllbTokenizer if is_nllb else M2M100Tokenizer).from_pretrained(original)
+    model = M2M100ForConditionalGeneration.from_pretrained(original).eval()
+    return translator, names, model, tokenizer
+
+
+def test_given_translations_are_scored_as_by_the_peer(peer, tmp_path):
+    """The tag of the target has the probability 1: nobody has a choice."""
+    translator, _, model, tokenizer = imported(peer, tmp_path)
+    texts = sentences("train", 8)
+    sources, targets = texts["en"][:5], texts["ru"][:5]
+    found = translator.score(sources, targets)
+    for source, target, scored in zip(sources, targets, found, strict=True):
+        batch, tag = tagged(peer[0], tokenizer, [source], "en", "ru")
+        ids = tokenizer(target, add_special_tokens=False).input_ids
+        inputs = [2, *([] if tag is None else [tag]), *ids]
+        logits = model(**batch, decoder_input_ids=torch.tensor([inputs])).logits[0]
+        wanted = [*ids, 2]
+        picked = logits[-len(wanted) :].log_softmax(-1)[range(len(wanted)), wanted]
+        assert scored.log_probability == pytest.approx(picked.sum().item(), rel=1e-5)
+        assert list(scored.token_ids) == [*inputs[1:], 2]
+    (best,) = next(translator.stream(sources[:1]))
+    (again,) = translator.score(sources[:1], [best.text])
+    if again.token_ids == best.token_ids:
+        assert again.log_probability == pytest.approx(best.log_probability, rel=1e-5)
+
+
+def test_attention_belongs_to_words_and_never_to_tags(peer, tmp_path):
+    translator, *_ = imported(peer, tmp_path)
+    source, target = (sentences("train", 8)[code][1] for code in ("en", "ru"))
+    words = (source.split(), target.split())
+    given = maps_with_words(translator, source, target, words)
+    shown = attention_maps(translator, source, target)
+    tags = 2 if peer[0] == "nllb-legacy" else 1
+    for tokens, text in ((given.source, source), (given.target, target), (shown.source, source)):
+        spelt = [""] * len(text.split())
+        for token, word in zip(tokens.tokens, tokens.word_of, strict=True):
+            if word is not None:
+                spelt[word] += token.removeprefix("▁")
+        assert spelt == text.split()
+    legacy, small = peer[0] == "nllb-legacy", peer[0] == "small"
+    assert [word is None for word in shown.source.word_of[:1]] == [not legacy]
+    assert shown.source.word_of[-tags:] == [None] * tags
+    assert [word is None for word in given.target.word_of[:1]] == [not small]
+    (best,) = next(translator.stream([source]))
+    links = aligner(translator, AttentionChoice())(best).split()
+    last = len(source.split()) - 1, len(best.text.split()) - 1
+    assert links and all(
+        int(n) <= end for link in links for n, end in zip(link.split("-"), last, strict=True)
+    )
+    lines = document_lines(translator, [f"<p>the <b>dog</b> {source}</p>"], "html", "en", str)
+    html = [translator([text])[0] for text in lines]
+    assert [lines.add(text) for text in html][-1][0].count("<b>") == 1
+
+
+def test_ctranslate2_gives_the_same_in_every_direction(peer, tmp_path):
+    translator, names, *_ = imported(peer, tmp_path)
+    export_ctranslate2(translator, tmp_path / "ct2", "float32")
+    other = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2")
+    assert other.languages == translator.languages
+    texts, same = sentences("train", 8), 0
+    for source, target in DIRECTIONS:
+        languages = (names[source], names[target])
+        ours, theirs = translator.directed(languages), other.directed(languages)
+        mine, found = ours(texts[source][:4]), theirs(texts[source][:4])
+        same += sum(map(str.__eq__, mine, found))
+        for a, b in zip(
+            ours.score(texts[source][:4], mine), theirs.score(texts[source][:4], mine), strict=True
+        ):
+            assert b.log_probability == pytest.approx(a.log_probability, rel=1e-5)
+    assert same > 40  # of 48; its search may end earlier
+
+
+def test_ctranslate2s_own_converter_writes_the_same_model(tmp_path):
+    nllb_folder(tmp_path / "peer")
+    import_model(read_m2m100(tmp_path / "peer"), tmp_path / "ours", sources=2)
+    languages = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+    translator = Translator.from_pretrained(tmp_path / "ours", **languages)
+    export_ctranslate2(translator, tmp_path / "ct2", "float32")
+    TransformersConverter(str(tmp_path / "peer")).convert(str(tmp_path / "own"))
+    tokenizer = translator.source_tokenizer
+    texts = [pair.source for pair in generate_pairs("test", 20)]
+    sources = [tokenizer.convert_ids_to_tokens(translator.encode(text)) for text in texts]
+    found = [
+        ctranslate2.Translator(str(tmp_path / name)).translate_batch(
+            sources, [["deu_Latn"]] * 20, beam_size=4, max_decoding_length=15, return_scores=True
+        )
+        for name in ("ct2", "own")
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.hypotheses == theirs.hypotheses
+        assert ours.scores == pytest.approx(theirs.scores, rel=1e-5)
+
+
+@pytest.mark.parametrize("peer", ["nllb-legacy", "small"], indirect=True)
+def test_training_reads_and_writes_the_tags_of_its_direction(peer, tmp_path, run):
+    translator, names, _, tokenizer = imported(peer, tmp_path)
+    texts = sentences("train", 40)
+    pairs = Dataset.from_dict({"source": texts["de"], "target": texts["el"]})
+    source = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    set_languages(source, names["de"], names["el"])
+    encoded = encode_pairs(pairs, source, source, 256, "pairs")
+    batch, tag = tagged(peer[0], tokenizer, texts["de"][:1], "de", "el")
+    assert encoded["input_ids"][0] == batch.input_ids[0].tolist()
+    end = tokenizer(texts["el"][0], add_special_tokens=False).input_ids
+    assert encoded["labels"][0] == [*([] if tag is None else [tag]), *end, 2]
+    for code in ("de", "el"):
+        (tmp_path / f"train.{names[code]}").write_text("\n".join([*texts[code], ""]))
+    flags = ["--start_from", str(tmp_path / "ours"), "--lora_rank", "2", "--max_steps", "20"]
+    for name in ("train", "validation", "test"):
+        flags += [f"--{name}_file", str(tmp_path / "train")]
+    flags += ["--source_lang", names["de"], "--target_lang", names["el"], "--use_cpu", "true"]
+    flags += ["--predict_with_generate", "true", "--output_dir", str(tmp_path / "adapter")]
+    flags += ["--learning_rate", "1e-2", "--lr_scheduler_type", "linear", "--seed", "1"]
+    code, out, err = run("train_translation.py", *flags)
+    assert code == 0, err
+    assert "before" in out
+    trained = Translator.from_pretrained(tmp_path / "adapter")  # it knows its direction
+    assert trained.direction() == (names["de"], names["el"])
+    before, after = (x.directed(trained.direction()) for x in (translator, trained))
+    given = (texts["de"], texts["el"])
+    worse, better = (
+        sum(found.log_probability for found in some.score(*given)) for some in (before, after)
+    )
+    assert better > worse + 1
+    # Other directions are still there.
+    assert len(trained(texts["en"][:1], source_lang=names["en"], target_lang=names["ru"])) == 1
+
+
+@pytest.mark.parametrize("peer", ["m2m"], indirect=True)
+def test_a_forced_first_token_is_a_language_and_only_one(peer, tmp_path):
+    translator, _, model, tokenizer = imported(peer, tmp_path)
+    texts = sentences("train", 8)["en"][:4]
+    expected = translator(texts)
+    translator.model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("ru")
+    translator.model.save_pretrained(tmp_path / "forced")
+    tokenizer.save_pretrained(tmp_path / "forced")
+    forced = Translator.from_pretrained(tmp_path / "forced", source_lang="en")
+    assert forced.direction() == ("en", "ru")
+    assert forced(texts) == expected != forced(texts, target_lang="de")
+    # A model without languages begins with the token, too.
+    plain = Translator(forced.model, train_word_tokenizer(texts, min_frequency=1))
+    best = [best for best, *_ in plain.stream(texts)]
+    assert {found.token_ids[0] for found in best} == {tokenizer.get_lang_id("ru")}
+    (scored,) = plain.score(texts[:1], ["the dog"])
+    assert scored.token_ids[0] == tokenizer.get_lang_id("ru")
+    batch = tokenizer(texts[:2], return_tensors="pt", padding=True)
+    tags = [tokenizer.get_lang_id(code) for code in ("de", "ru")]
+    with pytest.raises(ValueError, match="forced_bos_token_id must be one id"):
+        forced.model.generate(**batch, forced_bos_token_id=tags)
+
+
+@pytest.mark.parametrize("peer", ["nllb"], indirect=True)
+def test_a_shortlist_is_for_one_direction(peer, tmp_path, run):
+    translator, names, *_ = imported(peer, tmp_path, target="de")
+    texts = sentences("train", 8)
+    for code in ("en", "de"):
+        (tmp_path / f"pairs.{names[code]}").write_text("\n".join([*texts[code], ""]))
+    languages = ["--source_lang", names["en"], "--target_lang", names["de"]]
+    flags = ["--model", str(tmp_path / "ours"), *languages, "--file", str(tmp_path / "pairs")]
+    code, _, err = run("make_shortlist.py", *flags, "--output", str(tmp_path / "s.safetensors"))
+    assert code == 0, err
+    short = Translator.from_pretrained(tmp_path / "ours", shortlist=tmp_path / "s.safetensors")
+    short = short.directed((names["en"], names["de"]))
+    assert short(texts["en"]) == translator(texts["en"])
+    with pytest.raises(ValueError, match="was made for eng_Latn to deu_Latn, got"):
+        short(texts["en"], target_lang=names["ru"])
+
+
+def test_a_tag_in_a_text_is_text(peer, tmp_path):
+    translator, names, _, tokenizer = imported(peer, tmp_path)
+    tag = names["de"] if peer[0].startswith("nllb") else "__de__"
+    for text in (f"{tag} the dog", f"the {tag} dog </s>"):
+        ids = translator.encode(text)
+        assert tokenizer.convert_tokens_to_ids(tag) not in ids and ids.count(2) == 1
+    for languages in ((names["en"], names["en"]), ("xx", names["en"]), (names["en"], "zz")):
+        with pytest.raises(ValueError, match=r"must be (different|one of)"):
+            translator.directed(languages)(["the dog"])
+    long = translator.encode("the dog " * 600)
+    assert len(long) == 512
+    legacy = peer[0] == "nllb-legacy"
+    assert (long[-2:] if legacy else long[:1] + long[-1:]) == (
+        [2, translator.encode("a")[-1]] if legacy else [translator.encode("a")[0], 2]
+    )
 
 
 @pytest.mark.parametrize("peer", ["nllb"], indirect=True)
@@ -261,7 +438,9 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
     translator = Translator.from_pretrained(tmp_path / "ours")
     translator.set_languages("eng_Latn", "deu_Latn")
     served = served_model(translator, ModelThread(), str, 99, "all", batch_size=8, num_beams=2)
-    service = Service(every_direction(served, list(CODES.values())), 9000)
+    assert len(translator.directions) == 202 * 201
+    directions = [(CODES[source], CODES[target]) for source, target in DIRECTIONS]
+    service = Service(every_direction(served, directions), 9000)
     texts = sentences("train", 8)
     with TestClient(make_app(service)) as client:
         listed = {found["code"]: found["targets"] for found in client.get("/languages").json()}
@@ -285,6 +464,9 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
         # The server does not guess which of three languages it is.
         fields = {"q": "the dog", "source": "auto", "target": "de", "format": "text"}
         assert client.post("/translate", json=fields).status_code == 400
+        fields |= {"q": f"the <i>dog</i> {texts['en'][0]}", "source": "en", "format": "html"}
+        (answer,) = client.post("/translate", json=fields).json().values()
+        assert answer.count("<i>") == 1
 
 
 def test_codes_mean_the_language_of_the_model():
