@@ -106,7 +106,7 @@ class AiaynGenerationMixin(GenerationMixin):
         learned position table limits both. A length that Seq2SeqTrainer wrote is removed.
 
         Raises:
-            ValueError: Scores are NaN, a position table is too short, or forced_bos_token_id a list.
+            ValueError: Scores are NaN, a position table is too short, or forced tokens are a list.
         """
         if has_trainer_length(self.generation_config):
             self.generation_config.max_length = None
@@ -119,7 +119,7 @@ class AiaynGenerationMixin(GenerationMixin):
             return getattr(self.generation_config, name, None) if value is None else value
 
         if isinstance(get_setting("forced_bos_token_id"), list | Tensor):
-            raise ValueError("forced_bos_token_id must be one id. Generate each language by itself.")
+            raise ValueError("forced_bos_token_id must be one id. Call it for each language.")
         kwargs |= self._hide_padding(inputs, kwargs)
         kwargs.pop("max_tokens_beyond_source", None)
         nan_check = NonFiniteScores()

@@ -224,8 +224,17 @@ def test_new_tokens_are_whole_tokens_with_trained_rows(tune, tmp_path, caplog):
     assert tokenizer("<2fr><2de> The dog.").input_ids == [size + 1, size, *ids[1]]
     assert weights_of(folder)["model.encoder.embed_tokens.weight"].size(0) == size + 2
     caplog.clear()
-    assert Translator.from_pretrained(folder)(["<2de> We see."])
+    translator = Translator.from_pretrained(folder)
+    typed = translator(["<2de> We see."])
     assert "another tokenizer" not in caplog.text
+    # A language that is given is the same tag, and makes tags in the text text.
+    assert translator.languages == ["de", "fr"]
+    assert translator(["We see."], target_lang="de") == typed
+    german = translator.directed(("en", "de")).encode("<2fr> We see.")
+    assert german[0] == size and size + 1 not in german
+    assert translator.encode("<2fr> We see.")[0] == size + 1
+    with pytest.raises(ValueError, match="of the model's 2 languages"):
+        translator(["We see."], target_lang="es")
 
 
 def test_tokens_are_added_to_the_source_of_two_vocabularies(tmp_path, tokenizer):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
 from datasets import Dataset
-from foreign_peers import nllb_folder, nllb_tokenizer, train_pieces
+from foreign_peers import marian_tokenizer, nllb_folder, nllb_tokenizer, train_pieces
 from starlette.testclient import TestClient
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -16,6 +16,9 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
     NllbMoeConfig,
     NllbMoeForConditionalGeneration,
     NllbTokenizer,
@@ -28,6 +31,7 @@ from modeling_aiayn.inspection.attention_weights import AttentionChoice, attenti
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import read_m2m100
+from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.saved.languages import known_language, set_languages
 from modeling_aiayn.serving.batching import ModelThread
 from modeling_aiayn.serving.service import Service, every_direction, make_app, served_model
@@ -376,7 +380,7 @@ def test_training_reads_and_writes_the_tags_of_its_direction(peer, tmp_path, run
 
 @pytest.mark.parametrize("peer", ["m2m"], indirect=True)
 def test_a_forced_first_token_is_a_language_and_only_one(peer, tmp_path):
-    translator, _, model, tokenizer = imported(peer, tmp_path)
+    translator, _, _, tokenizer = imported(peer, tmp_path)
     texts = sentences("train", 8)["en"][:4]
     expected = translator(texts)
     translator.model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("ru")
@@ -467,6 +471,41 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
         fields |= {"q": f"the <i>dog</i> {texts['en'][0]}", "source": "en", "format": "html"}
         (answer,) = client.post("/translate", json=fields).json().values()
         assert answer.count("<i>") == 1
+
+
+def test_the_tag_of_opus_mt_is_written_or_given(tmp_path):
+    marian_tokenizer(tmp_path / "parts", is_separate=False)
+    path = tmp_path / "parts" / "vocab.json"
+    vocabulary = json.loads(path.read_text())
+    tags = {tag: len(vocabulary) + n for n, tag in enumerate((">>deu<<", ">>cmn_Hans<<"))}
+    path.write_text(json.dumps(vocabulary | tags))
+    files = [str(tmp_path / "parts" / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    tokenizer = MarianTokenizer(*files, source_lang="en", target_lang="mul")
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8}
+    torch.manual_seed(0)
+    model = MarianMTModel(
+        MarianConfig(**sizes, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id,
+                     decoder_start_token_id=tokenizer.pad_token_id, decoder_ffn_dim=8,
+                     encoder_attention_heads=2, decoder_attention_heads=2)
+    )  # fmt: skip
+    model.save_pretrained(tmp_path / "opus")
+    tokenizer.save_pretrained(tmp_path / "opus")
+    import_model(read_marian(tmp_path / "opus"), tmp_path / "ours", sources=2)
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    assert translator.languages == ["cmn_Hans", "deu"]
+    assert translator.directions == [("en", "cmn_Hans"), ("en", "deu")]
+    text = "The dog sees."
+    for language, tag in (("de", ">>deu<<"), ("zh", ">>cmn_Hans<<")):
+        given = translator.directed((None, language))
+        assert given.encode(text) == tokenizer(f"{tag} {text}").input_ids
+        assert given.encode(text) == translator.encode(f"{tag} {text}")
+        assert given([text]) == translator([f"{tag} {text}"])
+        # In a text it is text then.
+        ids = given.encode(f">>deu<< {text}")
+        assert (ids[0], ids.count(tags[">>deu<<"])) == (tags[tag], int(language == "de"))
+    assert translator.encode(text) == tokenizer(text).input_ids
+    words = maps_with_words(given, text, "Der Hund", (text.split(), ["Der", "Hund"]))
+    assert words.source.word_of[0] is None and words.source.word_of[1] == 0
 
 
 def test_codes_mean_the_language_of_the_model():

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ DEFAULT_LANGUAGES: Languages = ("en", "de")
 # Setting of a tokenizer with tags: whose tag stands in the source, "source" (the default) or
 # "target".
 TAG_SETTING = "language_in_source"
+
+
+# Where a blank makes a written tag text: MarianTokenizer reads tags at the beginning only.
+TYPED = re.compile(r"^(?=>>)|(?<=<)(?=2[\w-]+>)")
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,7 @@ class LanguageTags:
     def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
         """Ids of sources of a direction, with the tag; a tag within a text is text."""
         tag = self.ids[target_lang if self.is_of_target else source_lang]
-        # MarianTokenizer reads a tag at the beginning of a text, but not behind a blank.
-        ids = self._ids([f" {text}" if text.startswith(">>") else text for text in texts])
+        ids = self._ids([TYPED.sub(" ", text) for text in texts] if self.is_optional else texts)
         if getattr(self.tokenizer, "legacy_behaviour", False):
             return [[*text, self.tokenizer.eos_token_id, tag] for text in ids]
         return [[tag, *text, self.tokenizer.eos_token_id] for text in ids]

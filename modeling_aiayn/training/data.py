@@ -182,10 +182,7 @@ def encode_pairs(
             ids = source_tokenizer(batch["source"], return_attention_mask=False).input_ids
             labels = target_tokenizer(batch["target"], return_attention_mask=False).input_ids
         columns: dict[str, list[Any]] = {**batch, "input_ids": ids, "labels": labels}
-        is_short = [
-            max(map(len, pair)) <= max_length
-            for pair in zip(ids, labels, strict=True)
-        ]
+        is_short = [max(map(len, pair)) <= max_length for pair in zip(ids, labels, strict=True)]
         return {name: list(compress(rows, is_short)) for name, rows in columns.items()}
 
     ids = List(Value("int32"))
