@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import httpx
 import pytest
+import torch
 from conftest import save_folder, small_model
+from foreign_peers import nllb_folder
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from versions.environments import environment
@@ -18,6 +20,8 @@ from versions.environments import environment
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.commands.app import make_page
 from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
+from modeling_aiayn.interop.importing import import_model
+from modeling_aiayn.interop.m2m100 import read_m2m100
 from modeling_aiayn.pages.parts import LAUNCH_OPTIONS
 from modeling_aiayn.pages.space import space_operations
 from modeling_aiayn.pages.translation_page import TranslationPage
@@ -30,6 +34,8 @@ from modeling_aiayn.translation import Translator
 pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # gradio sets an option that the newest pandas no longer has.
+    pytest.mark.filterwarnings("ignore:'future.no_silent_downcasting' is deprecated"),
 ]
 
 
@@ -212,6 +218,32 @@ def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
     _, prepare = sentence_preparation(SourceFlags(restore_case=True), ModelFlags())
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], prepare)
-    *_, (text, found, _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
+    *_, (text, (_, found), _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))
     assert [each[0].source for each in found] == ["A dog runs.", "It sleeps."]
+
+
+def test_a_visitor_chooses_the_languages(browser, tmp_path):
+    torch.manual_seed(0)
+    nllb_folder(tmp_path / "peer")
+    import_model(read_m2m100(tmp_path / "peer"), tmp_path / "ours", sources=2)
+    page, url = launched(tmp_path / "ours")
+    client = browser.new_page()
+    client.goto(url)
+    for label, language in (("From", "eng_Latn"), ("To", "deu_Latn")):
+        menu = client.get_by_label(label, exact=True)
+        menu.fill(language)
+        menu.press("Enter")
+    submit(client, "The dog sees.")
+    translator = Translator.from_pretrained(
+        tmp_path / "ours", source_lang="eng_Latn", target_lang="deu_Latn"
+    )
+    (expected,) = translator(["The dog sees."])
+    assert client.locator("#output textarea").input_value() == expected
+    tokens = client.frame_locator("#attention iframe").locator("#column-strip button")
+    tokens.get_by_text("eng_Latn").wait_for()
+    client.close()
+    found = Client(url, verbose=False)
+    with pytest.raises(AppError, match="must be different"):
+        found.predict("The dog.", 4, 1.0, "eng_Latn", "eng_Latn", api_name="/translate")
+    page.close()

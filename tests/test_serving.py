@@ -30,6 +30,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
 
+from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, SourceFlags
+from modeling_aiayn.commands.serve import served_directions
 from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
 from modeling_aiayn.serving.keys import ApiKeys
@@ -517,6 +519,26 @@ def test_a_model_is_served_once_it_is_warm():
     assert numbers["aiayn_batch_sentences_sum", "x-y"] == 2
     tokens = sum(map(len, translator.target_tokenizer(found).input_ids))
     assert numbers["aiayn_target_tokens_total", "x-y"] == tokens
+
+
+def test_models_of_different_directions_share_a_thread(run):
+    thread, directions = ModelThread(), {}
+    for name in ("aiayn-en-de", "aiayn-de-en"):
+        flags = (ModelFlags(model=[name]), EngineFlags(), SourceFlags(), thread, 50)
+        directions |= served_directions(*flags, {"batch_size": 8, "num_beams": 1})
+    batchers = [served.batcher for served in directions.values()]
+    assert batchers[0] is not batchers[1]
+    with TestClient(make_app(Service(directions, 100))) as client:
+        assert [found["targets"] for found in client.get("/languages").json()] == [["de"], ["en"]]
+        texts = {"en": "A dog runs.", "de": "Ein Hund rennt."}
+        for source, target in (("en", "de"), ("de", "en")):
+            translator = Translator.from_pretrained(f"aiayn-{source}-{target}")
+            (expected,) = translator([texts[source]], num_beams=1)
+            for given in (source, "auto"):  # the target says which
+                answer = ask(client, texts[source], given, target)
+                assert answer.json()["translatedText"] == expected
+    code, _, err = run("serve.py", "--directions", "aiayn-en-de", "aiayn-en-de")
+    assert (code, err.count("Two models translate from en to de. Remove one.")) == (1, 1)
 
 
 def test_bodies_that_do_not_arrive_are_given_up(monkeypatch):

@@ -18,7 +18,10 @@ from ..saved.publishing import model_operations
 PACKAGE = "modeling_aiayn"
 SPACE_SDK = "gradio"
 # Classes of imported tokenizers, and the packages that they need.
-TOKENIZER_PACKAGES = {"MarianTokenizer": "sentencepiece", "FSMTTokenizer": "sacremoses"}
+TOKENIZER_PACKAGES = {
+    **dict.fromkeys(("MarianTokenizer", "M2M100Tokenizer"), "sentencepiece"),
+    "FSMTTokenizer": "sacremoses",
+}
 # Parts of the package that a page does not read.
 LEFT_OUT = ("checkpoints", "recipes", "__pycache__")
 CARD = """---

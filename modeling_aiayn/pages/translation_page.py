@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..translation.translator import Translation
 from ..translation.whole_texts import SplitText
 from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
 
+# A translator of one direction, and the best translations of each of a text's sentences.
+Sentences = tuple[Translator, list[list[Translation]]]
 SHOWN, MAX_BEAMS = 5, 10  # translations of a sentence, and beams, at most
 
 
@@ -34,46 +37,52 @@ class TranslationPage:
     prepare_sentence: Callable[[str], str] = str
 
     def translate(
-        self, text: str, num_beams: int, length_penalty: float
-    ) -> Iterator[tuple[str, list[list[Translation]], Any]]:
+        self, text: str, num_beams: int, length_penalty: float, *languages: Any
+    ) -> Iterator[tuple[str, Sentences, Any]]:
         """Translate sentence by sentence.
 
-        Yields the text so far, the best translations of its sentences, and the list from which a
-        visitor chooses one.
+        Yields the text so far, the best translations of its sentences with the translator of their
+        direction, and the list from which a visitor chooses one.
         """
         check_length(text, self.max_characters)
-        split = SplitText.of(text, self.source_lang)
+        split = SplitText.of(text, languages[0] if languages else self.source_lang)
+        translator = self.translator.directed(languages or None)
+        try:
+            translator.direction()
+        except ValueError as error:
+            raise gradio.Error(html.escape(str(error)), print_exception=False) from error
         for sentence in split.sentences:
-            if self.translator.is_too_long(self.prepare_sentence(sentence)):
+            if translator.is_too_long(self.prepare_sentence(sentence)):
                 beginning = html.escape(repr(sentence[:60]))  # gradio shows HTML
                 raise gradio.Error(f"A sentence is too long: {beginning}... Split it.")
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
-            sentences.append(self.thread(self.search, sentence, num_beams, length_penalty))
+            found = self.thread(self.search, translator, sentence, num_beams, length_penalty)
+            sentences.append(found)
             done = SplitText(split.sentences[: len(sentences)], split.blanks[: len(sentences) + 1])
             choices = [(best.source, index) for index, (best, *_) in enumerate(sentences)]
             yield (
                 done.joined([best.text for best, *_ in sentences]),
-                sentences,
+                (translator, sentences),
                 gradio.Dropdown(choices=choices, value=0, visible=len(split.sentences) > 1),
             )
 
-    def search(self, sentence: str, num_beams: int, length_penalty: float) -> list[Translation]:
+    def search(
+        self, translator: Translator, sentence: str, num_beams: int, length_penalty: float
+    ) -> list[Translation]:
         """The best translations of a sentence, best first."""
         beams = int(num_beams)
-        options = self.translator.search_options(
+        options = translator.search_options(
             num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
         )
-        (translations,) = self.translator.stream([self.prepare_sentence(sentence)], options)
+        (translations,) = translator.stream([self.prepare_sentence(sentence)], options)
         return translations
 
-    def details(
-        self, sentences: list[list[Translation]], chosen: int
-    ) -> tuple[list[list[str]], str]:
+    def details(self, sentences: Sentences, chosen: int) -> tuple[list[list[str]], str]:
         """The best translations of a sentence with their scores, and the attention of the best."""
-        translations = sentences[chosen]
+        translator, translations = sentences[0], sentences[1][chosen]
         best = translations[0]
-        maps = self.thread(attention_maps, self.translator, best.source, best.token_ids)
+        maps = self.thread(attention_maps, translator, best.source, best.token_ids)
         table = [[f"{found.score:.3f}", found.text] for found in translations]
         return table, attention_frame(maps)
 
@@ -83,6 +92,7 @@ class TranslationPage:
         with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
             sentences = gradio.State([])
             gradio.Markdown(f"# {self.title}")
+            menus = self._menus() if self.translator.languages else []
             with gradio.Row():
                 size: dict[str, Any] = {"lines": 5, "min_width": WIDTH}
                 text = gradio.Textbox(
@@ -107,9 +117,23 @@ class TranslationPage:
                 elem_id="best",
             )
             frame = gradio.HTML(elem_id="attention")
-            inputs, outputs = [text, beams, penalty], [output, sentences, chosen]
+            inputs, outputs = [text, beams, penalty, *menus], [output, sentences, chosen]
             events = [button.click, text.submit]
             translated = gradio.on(events, self.translate, inputs, outputs, **ONE_AT_A_TIME)
             for event in (translated.success, chosen.input):
                 event(self.details, [sentences, chosen], [table, frame], **ONE_AT_A_TIME)
         return page
+
+    def _menus(self) -> list[gradio.Dropdown]:
+        """Menus of the languages to translate from and to."""
+        directions = self.translator.directions
+        start = directions[0]
+        with suppress(ValueError):  # flags may give none
+            start = self.translator.direction() or start
+        with gradio.Row():
+            return [
+                gradio.Dropdown([*dict.fromkeys(some)], value=value, label=label, min_width=WIDTH)
+                for label, value, some in zip(
+                    ("From", "To"), start, zip(*directions, strict=True), strict=True
+                )
+            ]
