@@ -1,14 +1,17 @@
 """Weights and tokenizers of M2M100ForConditionalGeneration: M2M-100, NLLB-200 and SMaLL-100."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import M2M100ForConditionalGeneration, M2M100Tokenizer, NllbTokenizer
+from transformers.hf_argparser import HfArg
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from ..data.parsing import read_json_object
 from ..saved.languages import TAG_SETTING
 from .foreign_model import ForeignModel
 from .library_models import HubOptions, Tokenizers, load_if_present, open_peer, read_peer
+from .trimming import trim_vocabulary
 from .weight_names import NameTable
 
 M2M100_NAMES = NameTable(
@@ -25,8 +28,19 @@ M2M100_NAMES = NameTable(
 )
 
 
+@dataclass(frozen=True)
+class M2M100Options(HubOptions):
+    """Where the model is, and the part of its vocabulary to keep."""
+
+    keep_tokens_of: list[str] | None = HfArg(
+        default=None,
+        help="Keep only the tokens of these texts, whose files end in their language: "
+        "texts.eng_Latn texts.deu_Latn. Default: all tokens.",
+    )
+
+
 def read_m2m100(
-    source: str | Path | M2M100ForConditionalGeneration, options: HubOptions | None = None
+    source: str | Path | M2M100ForConditionalGeneration, options: M2M100Options | None = None
 ) -> ForeignModel:
     """Read an M2M-100, NLLB-200 or SMaLL-100 model: pre-norm, biases, sinusoids in two halves.
 
@@ -42,6 +56,9 @@ def read_m2m100(
             configuration says.
     """
     model, more = open_peer(M2M100ForConditionalGeneration, source, options, m2m100_tokenizers)
+    if options is not None and options.keep_tokens_of:
+        texts, whole = options.keep_tokens_of, more["source_tokenizer"]
+        more["source_tokenizer"] = trim_vocabulary(model, whole, texts, m2m100_tokenizers)
     first_position = model.config.pad_token_id + 1
     return read_peer(
         *("M2M100", M2M100_NAMES, model, more), first_position=first_position, norm_first=True

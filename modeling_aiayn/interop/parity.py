@@ -142,7 +142,7 @@ def computing_in(dtype: torch.dtype, model: nn.Module) -> Iterator[None]:
             tensor.data = data
 
     hooks = []
-    for part in _parts(model):
+    for part in {*_parts(model)}:  # a module may have several names
         hooks += [part.register_forward_pre_hook(convert), part.register_forward_hook(restore)]
     yield
     for hook in hooks:

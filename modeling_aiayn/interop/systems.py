@@ -9,7 +9,7 @@ from .fairseq import FairseqOptions, read_fairseq
 from .foreign_model import ForeignModel
 from .fsmt import read_fsmt
 from .library_models import HubOptions
-from .m2m100 import read_m2m100
+from .m2m100 import M2M100Options, read_m2m100
 from .marian import read_marian
 from .opennmt import OpenNmtOptions, read_opennmt
 from .torch_transformer import TorchOptions, read_torch_transformer
@@ -26,7 +26,7 @@ class System:
 # By the name that `aiayn import-weights --system` takes.
 SYSTEMS = {
     "marian": System(HubOptions, read_marian),
-    "m2m100": System(HubOptions, read_m2m100),
+    "m2m100": System(M2M100Options, read_m2m100),
     "fsmt": System(HubOptions, read_fsmt),
     "fairseq": System(FairseqOptions, read_fairseq),
     "torch": System(TorchOptions, read_torch_transformer),

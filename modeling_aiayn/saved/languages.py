@@ -75,15 +75,16 @@ class LanguageTags:
         None if tags are optional and no target is given.
         """
         if self.is_optional:  # the source's language has no tag
-            found = target_lang and self._check(target_lang, "target_lang")
+            found = target_lang and self.check(target_lang, "target_lang")
             return (source_lang or "", found) if found else None
-        source = self._check(source_lang, "source_lang")
-        target = self._check(target_lang, "target_lang")
+        source = self.check(source_lang, "source_lang")
+        target = self.check(target_lang, "target_lang")
         if source == target:
             raise ValueError(f"source_lang and target_lang must be different, got {source} twice.")
         return source, target
 
-    def _check(self, name: str | None, kind: str) -> str:
+    def check(self, name: str | None, kind: str) -> str:
+        """Return the tokenizer's name of a language, or raise a ValueError with the nearest."""
         if name in self.ids:
             return str(name)
         if found := name and known_language(name, tuple(self.ids)):
@@ -97,7 +98,7 @@ class LanguageTags:
     def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
         """Ids of sources of a direction, with the tag; a tag within a text is text."""
         tag = self.ids[target_lang if self.is_of_target else source_lang]
-        ids = self._ids([TYPED.sub(" ", text) for text in texts] if self.is_optional else texts)
+        ids = self.text_ids([TYPED.sub(" ", text) for text in texts] if self.is_optional else texts)
         if getattr(self.tokenizer, "legacy_behaviour", False):
             return [[*text, self.tokenizer.eos_token_id, tag] for text in ids]
         return [[tag, *text, self.tokenizer.eos_token_id] for text in ids]
@@ -105,9 +106,10 @@ class LanguageTags:
     def encode_target(self, texts: list[str], target_lang: str) -> list[list[int]]:
         """Ids of translations by the same tokenizer, with the tag if they begin with it."""
         first, end = self.first_ids(target_lang), self.tokenizer.eos_token_id
-        return [[*first, *text, end] for text in self._ids(texts)]
+        return [[*first, *text, end] for text in self.text_ids(texts)]
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    def text_ids(self, texts: list[str]) -> list[list[int]]:
+        """Ids of texts without tags and end."""
         options: Any = {"add_special_tokens": False, "split_special_tokens": True}
         ids: list[list[int]] = self.tokenizer(texts, **options).input_ids
         return ids
