@@ -5,7 +5,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
@@ -214,16 +213,12 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int | None]:
 
 def language_tags(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The ids of the tokens that name a language, by the languages."""
-    return _language_tags(tokenizer, len(tokenizer))
-
-
-@lru_cache(maxsize=16)
-def _language_tags(tokenizer: PreTrainedTokenizerBase, _: int) -> dict[str, int]:
     if ids := getattr(tokenizer, "lang_code_to_id", None):  # M2M100Tokenizer's
         return ids
     shape = NLLB_TAG if hasattr(tokenizer, "set_src_lang_special_tokens") else TYPED_TAG
-    found = ((shape.fullmatch(token), id_) for token, id_ in tokenizer.get_vocab().items())
-    return dict(sorted((match[match.lastindex or 1], id_) for match, id_ in found if match))
+    tokens = [*tokenizer.get_added_vocab(), *getattr(tokenizer, "supported_language_codes", ())]
+    tags = {tag[tag.lastindex or 1]: tag[0] for tag in map(shape.fullmatch, tokens) if tag}
+    return {name: tokenizer.convert_tokens_to_ids(tags[name]) for name in sorted(tags)}
 
 
 def _split_long_words(text: str) -> str:

@@ -1,6 +1,7 @@
 """Import of M2M-100, NLLB-200 and SMaLL-100: many languages in one model."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import ctranslate2
@@ -30,7 +31,7 @@ from modeling_aiayn.inspection.alignment import aligner, maps_with_words
 from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
-from modeling_aiayn.interop.m2m100 import read_m2m100
+from modeling_aiayn.interop.m2m100 import M2M100Options, read_m2m100
 from modeling_aiayn.interop.marian import read_marian
 from modeling_aiayn.saved.languages import known_language, set_languages
 from modeling_aiayn.serving.batching import ModelThread
@@ -414,7 +415,7 @@ def test_a_shortlist_is_for_one_direction(peer, tmp_path, run):
     short = Translator.from_pretrained(tmp_path / "ours", shortlist=tmp_path / "s.safetensors")
     short = short.directed((names["en"], names["de"]))
     assert short(texts["en"]) == translator(texts["en"])
-    with pytest.raises(ValueError, match="was made for eng_Latn to deu_Latn, got"):
+    with pytest.raises(ValueError, match=r"is for .*eng_Latn.*deu_Latn.*, got"):
         short(texts["en"], target_lang=names["ru"])
 
 
@@ -471,6 +472,54 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
         fields |= {"q": f"the <i>dog</i> {texts['en'][0]}", "source": "en", "format": "html"}
         (answer,) = client.post("/translate", json=fields).json().values()
         assert answer.count("<i>") == 1
+
+
+@pytest.mark.parametrize("peer", ["nllb-legacy"], indirect=True)
+def test_a_vocabulary_is_cut_to_the_pieces_of_texts(peer, tmp_path, run, caplog):
+    translator, names, model, tokenizer = imported(peer, tmp_path)
+    caplog.set_level("INFO")
+    texts, files = sentences("train", 12), []
+    for code in ("en", "ru"):
+        files.append(tmp_path / f"texts.{names[code]}")
+        files[-1].write_text("\n".join([*texts[code][:3], ""]))
+    flags = ["--system", "m2m100", "--source", str(peer[1]), "--sources", "5"]
+    flags += ["--output", str(tmp_path / "small"), "--keep_tokens_of", *map(str, files)]
+    code, out, err = run("import_weights.py", *flags)
+    assert code == 0, err
+    assert "same beam-4 output      5 of 5" in out
+    assert re.search(r"of 453 embeddings are left; \d of 6 translations", caplog.text)
+    small = Translator.from_pretrained(tmp_path / "small", source_lang="en", target_lang="ru")
+    size, whole = small.model.config.vocab_size, translator.model.config.vocab_size
+    assert size == len(small.source_tokenizer) < whole - 30
+    assert small.languages == translator.languages
+    vocabulary, known = tokenizer.get_vocab(), small.source_tokenizer
+    rows = [vocabulary[piece] for piece in known.convert_ids_to_tokens(range(size))]
+    # It translates as the peer if the pieces that are gone are forbidden.
+    options = {"length_normalization": "power", "max_length_factor": 0, "max_length_offset": 40}
+    gone = sorted({*range(whole)} - {*rows})
+    for text in texts["en"][:3]:
+        batch, tag = tagged(peer[0], tokenizer, [text], "en", "ru")
+        (ids,) = model.generate(
+            **batch, forced_bos_token_id=tag, suppress_tokens=gone, num_beams=2, max_length=41
+        )
+        (found,) = small([text], num_beams=2, length_penalty=1.0, **options)
+        assert found == tokenizer.decode(ids[2:], skip_special_tokens=True)
+    for text in texts["en"][:3] + texts["ru"][:3]:
+        assert [rows[token] for token in small.encode(text)] == translator.encode(text)
+    # A text that was not among them has smaller pieces, and unknown ones for unknown letters only.
+    ids = small.encode(f"{texts['en'][7]} ы")
+    letters = {letter for text in texts["en"][:3] + texts["ru"][:3] for letter in text}
+    unknown = {letter for letter in texts["en"][7] if letter not in letters | {" "}}
+    assert ids.count(3) <= 1 + sum(map(texts["en"][7].count, unknown))
+    assert len(ids) >= len(translator.encode(f"{texts['en'][7]} ы"))
+    # The embeddings are the peer's.
+    found = small.model.model.encoder.embed_tokens.weight
+    expected = translator.model.model.encoder.embed_tokens.weight
+    torch.testing.assert_close(found, expected[rows], rtol=0, atol=0)
+    with pytest.raises(ValueError, match="in at least two languages"):
+        read_m2m100(peer[1], M2M100Options(keep_tokens_of=[str(files[0])]))
+    with pytest.raises(ValueError, match="The ending must be one of the model's 202 languages"):
+        read_m2m100(peer[1], M2M100Options(keep_tokens_of=[str(tmp_path / "texts.txt")]))
 
 
 def test_the_tag_of_opus_mt_is_written_or_given(tmp_path):

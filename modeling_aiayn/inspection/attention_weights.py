@@ -30,12 +30,7 @@ KINDS = tuple(LAYOUTS)
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """A choice among a model's layers and heads.
-
-    Args:
-        layer: A layer, from 0. None: the mean of all.
-        head: A head, from 0. None: the mean of all.
-    """
+    """A choice among a model's layers and heads, from 0. None is the mean of all."""
 
     layer: int | None = None
     head: int | None = None

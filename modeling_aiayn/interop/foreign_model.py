@@ -21,37 +21,25 @@ LAYER_NORM_EPS = 1e-5
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another system.
-
-    Args:
-        system: The system's name.
-        config: The same model's configuration in our fields.
-        taken: Its weights under our names, in the system's own layout.
-        sinusoids: The layout of its sinusoids; None with learned positions.
-        dtype: The type that its weights are stored in.
-        has_sample_deviation: Whether its layer norms divide by the sample's standard deviation
-            (n - 1) and not by the root of the variance.
-        generation_config: Its decoding options. None: our defaults.
-        source_tokenizer: Its source tokenizer, if there is one.
-        target_tokenizer: Its target tokenizer, if that is a second one.
-        peer: The model in the other system's own class, if that can be run here.
-        assumed_fields: Fields of config that neither a tensor nor the user gave. Only outputs of
-            the original prove them.
-        repo_id: Its repository on the Hub, if it was loaded from one.
-    """
+    """A model of another system."""
 
     system: str
-    config: AiaynConfig
-    taken: TakenWeights
-    sinusoids: Sinusoids | None
-    dtype: torch.dtype
+    config: AiaynConfig  # the same model's configuration in our fields
+    taken: TakenWeights  # its weights under our names, in the system's own layout
+    sinusoids: Sinusoids | None  # the layout of its sinusoids; None with learned positions
+    dtype: torch.dtype  # that its weights are stored in
+    # Whether layer norms divide by the sample's standard deviation (n - 1), and not by the root of
+    # the variance.
     has_sample_deviation: bool = False
-    generation_config: GenerationConfig | None = None
+    generation_config: GenerationConfig | None = None  # its decoding options; None: our defaults
     source_tokenizer: PreTrainedTokenizerBase | None = None
-    target_tokenizer: PreTrainedTokenizerBase | None = None
+    target_tokenizer: PreTrainedTokenizerBase | None = None  # if there is a second one
+    # The model in the other system's own class, if that can be run here.
     peer: PreTrainedModel | None = field(default=None, repr=False)
+    # Fields of config that neither a tensor nor the user gave. Only outputs of the original prove
+    # them.
     assumed_fields: tuple[str, ...] = ()
-    repo_id: str | None = None
+    repo_id: str | None = None  # on the Hub, if it was loaded from there
 
     @property
     def vocabulary_sizes(self) -> tuple[int, int]:

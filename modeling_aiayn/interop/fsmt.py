@@ -33,9 +33,7 @@ def read_fsmt(
         options: Where the model is. None: in a folder.
 
     Raises:
-        OSError: There is no such model, or it cannot be read.
-        ValueError: A weight is missing, is not finite, or has another shape than the
-            configuration says.
+        OSError, ValueError: As for `read_marian`.
     """
     model, more = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)
     first_position = model.config.pad_token_id + 1

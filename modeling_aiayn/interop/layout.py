@@ -30,19 +30,12 @@ TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """The difference between a table of sinusoids, [n, D], and section 3.5's.
+    """The difference between a table of sinusoids, [n, D], and section 3.5's."""
 
-    Args:
-        base: Base of the wavelengths.
-        offset: Position of the first token.
-        order: The foreign index of each of our dimensions, [D].
-        length: The table's number of positions, n.
-    """
-
-    base: float
-    offset: int
-    order: Tensor
-    length: int
+    base: float  # of the wavelengths
+    offset: int  # position of the first token
+    order: Tensor  # the foreign index of each of our dimensions, [D]
+    length: int  # the table's number of positions, n
 
     def table(self) -> Tensor:
         """Compute the foreign table exactly; the checkpoint's own may be rounded."""

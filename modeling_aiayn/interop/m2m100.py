@@ -51,14 +51,12 @@ def read_m2m100(
         options: Where the model is. None: in a folder.
 
     Raises:
-        OSError: There is no such model, or it cannot be read.
-        ValueError: A weight is missing, is not finite, or has another shape than the
-            configuration says.
+        OSError, ValueError: As for `read_marian`.
     """
     model, more = open_peer(M2M100ForConditionalGeneration, source, options, m2m100_tokenizers)
     if options is not None and options.keep_tokens_of:
-        texts, whole = options.keep_tokens_of, more["source_tokenizer"]
-        more["source_tokenizer"] = trim_vocabulary(model, whole, texts, m2m100_tokenizers)
+        given = (model, more["source_tokenizer"], options.keep_tokens_of)
+        more["source_tokenizer"] = trim_vocabulary(*given)
     first_position = model.config.pad_token_id + 1
     return read_peer(
         *("M2M100", M2M100_NAMES, model, more), first_position=first_position, norm_first=True

@@ -34,26 +34,16 @@ class ImportReport:
 
     Random sources show that tensors are in their places. They cannot show that the original module
     computes what the configuration says, unless the reference is the original itself.
-
-    Args:
-        reference: Name of the model that ours was compared with.
-        sources: Number of sources.
-        right_padded: Largest difference of a logit with sources padded on the right.
-        left_padded: The same with our sources padded on the left.
-        largest_logit: The largest absolute logit.
-        greedy: Number of equal greedy outputs.
-        beam: Number of equal outputs of beam search with four beams.
-        examples: Comparison with outputs of the original module, if there is one.
     """
 
-    reference: str
+    reference: str  # the model that ours was compared with
     sources: int
-    right_padded: float
-    left_padded: float
+    right_padded: float  # largest difference of a logit, with sources padded on the right
+    left_padded: float  # the same with our sources padded on the left
     largest_logit: float
-    greedy: int
-    beam: int
-    examples: str | None = None
+    greedy: int  # equal greedy outputs
+    beam: int  # equal outputs of beam search with four beams
+    examples: str | None = None  # comparison with outputs of the original module
 
     def check(self, tolerance: float = TOLERANCE) -> None:
         """Check that outputs are equal and logits differ by at most a share of the largest."""
@@ -85,18 +75,12 @@ class Examples:
     """Inputs of the original module, in evaluation mode, and its outputs.
 
     Weights do not show fields such as norm_first or the number of heads. Only outputs prove them.
-
-    Args:
-        input_ids: Sources, [N, S].
-        decoder_input_ids: Targets as the decoder reads them, start token first, [N, T].
-        logits: The module's outputs, before a softmax, [N, T, V].
-        attention_mask: 1 for real source tokens and 0 for padding, [N, S]. None: no padding.
     """
 
-    input_ids: Tensor
-    decoder_input_ids: Tensor
-    logits: Tensor
-    attention_mask: Tensor | None = None
+    input_ids: Tensor  # sources, [N, S]
+    decoder_input_ids: Tensor  # targets as the decoder reads them, start token first, [N, T]
+    logits: Tensor  # the module's outputs, before a softmax, [N, T, V]
+    attention_mask: Tensor | None = None  # 1 for real source tokens, 0 for padding, [N, S]
 
     @classmethod
     def read(cls, path: str | Path) -> "Examples":

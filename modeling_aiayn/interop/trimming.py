@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,21 +14,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.lines import read_lines
 from ..saved.languages import LanguageTags
+from .library_models import load_if_present
 from .parity import LONGEST_SOURCE, TOLERANCE, computing_in
 
 logger = logging.getLogger(__name__)
 
 
 def trim_vocabulary(
-    peer: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    files: Sequence[str],
-    load: Callable[[Path], Any],
+    peer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, files: Sequence[str]
 ) -> PreTrainedTokenizerBase:
     """Cut a peer's embeddings to the pieces of texts, special tokens and tags of languages.
 
-    Files end in their language: texts.eng_Latn. `load` loads tokenizers from a folder. Returns the
-    tokenizer with the pieces that are left. The log says how many translations stay the same.
+    Files end in their language: texts.eng_Latn. Returns the tokenizer with the pieces that are
+    left. The log says how many translations stay the same.
 
     Raises:
         ValueError: Endings are not two languages of the model, or ids or logits change on a text.
@@ -42,7 +40,7 @@ def trim_vocabulary(
     with TemporaryDirectory() as place:
         tokenizer.save_pretrained(place)
         rows = _keep_pieces(Path(place) / "tokenizer.json", used.union(tokenizer.all_special_ids))
-        trimmed, _ = load(Path(place))
+        trimmed: Any = load_if_present(type(tokenizer), Path(place), "tokenizer.json")
     kept: Any = LanguageTags.of(trimmed)
     logits, translations = _outputs(peer, tags, texts)
     for weight in {peer.get_input_embeddings().weight, peer.get_output_embeddings().weight}:

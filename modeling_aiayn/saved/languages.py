@@ -114,11 +114,6 @@ class LanguageTags:
         ids: list[list[int]] = self.tokenizer(texts, **options).input_ids
         return ids
 
-    def language_of(self, first_id: int) -> str | None:
-        """The language into which a translation that begins with an id is; None if unknown."""
-        languages = (language for language in self.ids if self.first_ids(language) == [first_id])
-        return next(languages, None)
-
     def first_ids(self, target_lang: str) -> list[int]:
         """The ids that each translation into a language begins with."""
         return [] if self.is_of_target else [self.ids[target_lang]]

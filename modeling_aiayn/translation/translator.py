@@ -164,14 +164,12 @@ class Translator:
             target_lang or self._languages[1],
         )
         if self._tags is not None:
-            forced = self.engine.rules.forced_bos_token_id
-            if target_lang is None and forced is not None:
-                target_lang = self._tags.language_of(forced)
-            languages = self._tags.direction(source_lang, target_lang)
+            names: dict[int | None, str] = {token: name for name, token in self._tags.ids.items()}
+            forced = names.get(self.engine.rules.forced_bos_token_id)
+            languages = self._tags.direction(source_lang, target_lang or forced)
             shortlist = getattr(self.engine, "shortlist", None)
-            if shortlist is not None and languages != shortlist.languages:
-                made_for = " to ".join(shortlist.languages or ("unknown languages",))
-                raise ValueError(f"The shortlist was made for {made_for}, got {languages}.")
+            if shortlist and languages and languages != shortlist.languages:
+                raise ValueError(f"The shortlist is for {shortlist.languages}, got {languages}.")
             return languages
         if source_lang or target_lang:
             raise ValueError(
