@@ -16,7 +16,14 @@ from ..data.lines import read_lines
 from ..translation import Translator
 from ..translation.translator import check_package
 from .command_line import parse_arguments
-from .flags import ModelFlags, OneBestFlags, OutputFlags, given_options, load_translator
+from .flags import (
+    LanguageFlags,
+    ModelFlags,
+    OneBestFlags,
+    OutputFlags,
+    given_options,
+    load_translator,
+)
 
 
 @dataclass
@@ -28,8 +35,8 @@ class CTranslate2Flags:
 
 
 def main() -> None:
-    model, output, search, flags = parse_arguments(
-        __doc__, ModelFlags, OutputFlags, OneBestFlags, CTranslate2Flags
+    model, output, languages, search, flags = parse_arguments(
+        __doc__, ModelFlags, OutputFlags, LanguageFlags, OneBestFlags, CTranslate2Flags
     )
     check_package("ctranslate2", "ctranslate2")
     from ..interop.ctranslate2_export import compare_engines, export_ctranslate2
@@ -37,10 +44,11 @@ def main() -> None:
     texts = [pair.source for pair in generate_pairs("test", 100)]
     if flags.file is not None:
         texts = [line for line in read_lines(flags.file) if line.strip()]
-    translator = load_translator(model)
+    translator = load_translator(model, None, languages)
+    direction = translator.direction()
     options = translator.search_options(**given_options(search))
     options.check_supported("ctranslate2")
     export_ctranslate2(translator, output.output, flags.quantization)
     exported = Translator.from_pretrained(output.output, engine="ctranslate2")
-    report = compare_engines(translator, exported, texts, options)
+    report = compare_engines(translator, exported.directed(direction), texts, options)
     sys.stdout.write(f"{output.output} ({flags.quantization}): {report}\n")

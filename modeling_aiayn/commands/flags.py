@@ -93,16 +93,18 @@ def given_options(search: Any) -> dict[str, Any]:
 
 
 @dataclass
-class SourceFlags:
+class LanguageFlags:
     source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
     target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
+
+
+@dataclass
+class SourceFlags(LanguageFlags):
     restore_case: bool = HfArg(default=False, help="Translate CAPITALS and Titles as normal text.")
 
 
 @dataclass
-class PairFlags:
-    source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
-    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
+class PairFlags(LanguageFlags):
     columns: str | None = HfArg(default=None, help="Languages of a .tsv file's columns: en,de.")
 
 
@@ -132,7 +134,7 @@ class ServerFlags:
 def load_translator(
     model: ModelFlags,
     engine: EngineFlags | None = None,
-    languages: "SourceFlags | PairFlags | None" = None,
+    languages: LanguageFlags | None = None,
     process: int = 0,
 ) -> Translator:
     """Load a translator in the process with this number. Jobs without an engine use one model."""
@@ -148,9 +150,9 @@ def load_translator(
         options |= {"engine": engine.engine, "device": model.device or "cpu"}
     translator = Translator.from_pretrained(model.model, **options)
     # Pairs of a model whose users write tags into their sources have them already.
-    if translator.needs_languages or (translator.languages and type(languages) is SourceFlags):
-        given: Any = languages or SourceFlags()
-        translator.set_languages(given.source_lang, given.target_lang)
+    is_written = isinstance(languages, PairFlags) and not translator.needs_languages
+    if translator.languages and languages is not None and not is_written:
+        translator.set_languages(languages.source_lang, languages.target_lang)
     return translator
 
 

@@ -23,7 +23,7 @@ from ..inspection.heat_maps import draw_alignment_matrix
 from ..inspection.pictures import check_ending
 from ..saved.languages import DEFAULT_LANGUAGES, saved_languages
 from .command_line import parse_arguments
-from .flags import ModelFlags, check_outputs, load_translator
+from .flags import LanguageFlags, ModelFlags, check_outputs, load_translator
 
 
 @dataclass
@@ -59,9 +59,9 @@ def read_pairs_with_links(flags: AlignmentFlags, model: ModelFlags) -> list[Gold
 
 
 def main() -> None:
-    model, flags = parse_arguments(__doc__, ModelFlags, AlignmentFlags)
+    model, languages, flags = parse_arguments(__doc__, ModelFlags, LanguageFlags, AlignmentFlags)
     pairs = read_pairs_with_links(flags, model)
-    translator = load_translator(model)
+    translator = load_translator(model, None, languages)
     half = len(pairs) // 2
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
     best = min(first, key=lambda choice: first[choice].error_rate)

@@ -25,6 +25,7 @@ from ..inspection.pictures import PICTURE_ENDINGS, check_ending
 from ..translation.processes import default_device
 from .command_line import parse_arguments
 from .flags import (
+    LanguageFlags,
     ModelFlags,
     OneBestFlags,
     check_outputs,
@@ -54,20 +55,25 @@ class PictureFlags:
     words: bool = HfArg(default=False, help="Show words instead of sub-words.")
 
 
-def load_maps(flags: ModelFlags, search: dict[str, Any], picture: PictureFlags) -> AttentionMaps:
+def load_maps(
+    flags: ModelFlags, languages: LanguageFlags, search: dict[str, Any], picture: PictureFlags
+) -> AttentionMaps:
     name = flags.model[0]
     architecture = saved_architecture(name, flags.hub)
     if architecture not in TEXT_MODELS:
-        return attention_maps(load_translator(flags), picture.text, picture.target, **search)
+        translator = load_translator(flags, None, languages)
+        return attention_maps(translator, picture.text, picture.target, **search)
     model, tokenizer = load_with_tokenizer(architecture, name, flags.hub, dtype=flags.dtype)
     return text_attention_maps(model.to(default_device(flags.device)), tokenizer, picture.text)
 
 
 def main() -> None:
-    flags, search, picture = parse_arguments(__doc__, ModelFlags, OneBestFlags, PictureFlags)
+    flags, languages, search, picture = parse_arguments(
+        __doc__, ModelFlags, LanguageFlags, OneBestFlags, PictureFlags
+    )
     check_ending(picture.output, (*PICTURE_ENDINGS, PAGE_ENDING))
     check_outputs({"--output": picture.output}, [])
-    maps = load_maps(flags, given_options(search), picture)
+    maps = load_maps(flags, languages, given_options(search), picture)
     if Path(picture.output).suffix.lower() == PAGE_ENDING:
         write_attention_page(maps, picture.output)
     else:

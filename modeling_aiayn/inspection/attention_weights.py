@@ -86,22 +86,14 @@ class AttentionMaps:
     A row of the decoder is labelled by the token that it predicts, not by the one that it reads:
     step t reads `inputs[t]`, the target shifted right (`<s>` first), and predicts `target[t]`. So
     the rows of `decoder` and `cross` are `target`, and the columns of `decoder` are `inputs`.
-
-    Args:
-        source: The encoder's S input tokens; empty without an encoder.
-        target: The T tokens that the decoder predicts; empty without a decoder.
-        inputs: The T tokens that the decoder reads; empty without a decoder.
-        encoder: Self-attention of the encoder, [layers, H, S, S]; None without one.
-        decoder: Self-attention of the decoder, [layers, H, T, T]; None without one.
-        cross: Attention of the decoder over the source, [layers, H, T, S]; None without one.
     """
 
-    source: Tokens = NO_TOKENS
-    target: Tokens = NO_TOKENS
-    inputs: Tokens = NO_TOKENS
-    encoder: Tensor | None = None
-    decoder: Tensor | None = None
-    cross: Tensor | None = None
+    source: Tokens = NO_TOKENS  # the encoder's S input tokens; empty without an encoder
+    target: Tokens = NO_TOKENS  # the T tokens that the decoder predicts; empty without a decoder
+    inputs: Tokens = NO_TOKENS  # the T tokens that the decoder reads
+    encoder: Tensor | None = None  # self-attention of the encoder, [layers, H, S, S]
+    decoder: Tensor | None = None  # self-attention of the decoder, [layers, H, T, T]
+    cross: Tensor | None = None  # attention of the decoder over the source, [layers, H, T, S]
 
     @property
     def kinds(self) -> list[str]:

@@ -32,27 +32,22 @@ class NameTable:
     "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one tensor in
     which queries, keys and values are stacked. All systems call self-attention `self_attn`. Names
     within a layer stand in the order of our own, which are the defaults.
-
-    Args:
-        outside: Names outside the layers by our names. Ours may be a module's, or a tensor's that
-            ends in `.weight` or `.bias`.
-        encoder_layer: Prefix of encoder layer {n}; `decoder_layer` is the decoder's.
-        left_out: Tensors of a checkpoint that the model does not need: a pattern, and the reason.
-        optional_biases: Patterns of our biases that the system can switch off. A checkpoint has
-            all biases that match one pattern, or none of them.
-        hint: What may be wrong if a tensor has no place.
     """
 
-    outside: Mapping[str, Names]
-    encoder_layer: str
+    outside: Mapping[str, Names]  # outside the layers, by our names: of modules, or of tensors
+    encoder_layer: str  # prefix of encoder layer {n}
     decoder_layer: str
     cross_attention: str = "encoder_attn"
     projections: Sequence[Names] = PROJECTIONS
     feed_forward: Sequence[Names] = FEED_FORWARD
     encoder_norms: Sequence[Names] = ENCODER_NORMS
     decoder_norms: Sequence[Names] = DECODER_NORMS
+    # Tensors of a checkpoint that the model does not need: a pattern, and the reason.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    # Patterns of our biases that the system can switch off. A checkpoint has all biases that match
+    # one pattern, or none of them.
     optional_biases: tuple[str, ...] = ()
+    # What may be wrong if a tensor has no place.
     hint: str = "It has another architecture, or more layers than its configuration says."
 
     def names_of(self, parameter: str) -> list[str]:
