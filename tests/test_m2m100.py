@@ -25,6 +25,7 @@ from transformers import (
     NllbTokenizer,
 )
 
+from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.documents.word_attention import document_lines
 from modeling_aiayn.inspection.alignment import aligner, maps_with_words
@@ -33,7 +34,7 @@ from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.interop.importing import import_model
 from modeling_aiayn.interop.m2m100 import M2M100Options, read_m2m100
 from modeling_aiayn.interop.marian import read_marian
-from modeling_aiayn.saved.languages import known_language, set_languages
+from modeling_aiayn.saved.languages import iso_639, known_language, set_languages
 from modeling_aiayn.serving.batching import ModelThread
 from modeling_aiayn.serving.service import Service, every_direction, make_app, served_model
 from modeling_aiayn.tokenization import train_word_tokenizer
@@ -567,3 +568,12 @@ def test_codes_mean_the_language_of_the_model():
     }.items():  # fmt: skip
         assert known_language(code, names) == name
     assert known_language("__de__", ("en", "de")) == "de"
+
+
+def test_names_of_languages_mean_codes_for_other_libraries():
+    names = {"deu_Latn": "de", "zho_Hans": "zh", "en": "en", "mul": "mul", "ROMANCE": "ROMANCE"}
+    assert {name: iso_639(name) for name in names} == names
+    # German titles are ordinary German, in a model of many languages too.
+    flags = SourceFlags(source_lang="deu_Latn", restore_case=True)
+    language, prepare = sentence_preparation(flags, ModelFlags())
+    assert (language, prepare("Der Hund Sieht Katzen.")) == ("de", "Der Hund Sieht Katzen.")

@@ -17,7 +17,7 @@ from transformers.utils import CONFIG_NAME
 import modeling_aiayn
 
 from ..saved.folders import find_file, load_config
-from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, saved_languages
+from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, iso_639, saved_languages
 from ..saved.loading import BUNDLED_MODEL, find_model, load_checked
 from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
@@ -179,7 +179,7 @@ def sentence_preparation(
             "%s was saved as a model from %s to %s. --source_lang %s does not change that.",
             *(model.model[0], *saved, source.source_lang),
         )
-    language = source.source_lang or (saved or DEFAULT_LANGUAGES)[0]
+    language = iso_639(source.source_lang or (saved or DEFAULT_LANGUAGES)[0])
     if source.restore_case:
         return language, lambda sentence: natural_case(sentence, language)
     return language, lambda sentence: sentence

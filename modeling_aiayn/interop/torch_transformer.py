@@ -33,10 +33,8 @@ HINT = "Name tables of positions with --names: positions, or target_positions fo
 class TorchNames:
     """The names of the parts of a module around torch.nn.Transformer; embeddings may be shared.
 
-    Args:
-        positions: The tensor of positions, [n, D] and any dimensions of size 1. A table that is
-            not sinusoidal is read as learned positions. None: the paper's sinusoids.
-        target_positions: The target's own table of learned positions. None: the same as positions.
+    Positions are a tensor, [n, D] and any dimensions of size 1. A table that is not sinusoidal is
+    read as learned positions; the target may have its own. None: the paper's sinusoids.
     """
 
     transformer: str = "transformer"

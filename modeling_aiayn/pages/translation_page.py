@@ -9,6 +9,7 @@ from typing import Any
 import gradio
 
 from ..inspection.attention_weights import attention_maps
+from ..saved.languages import iso_639
 from ..serving.batching import ModelThread
 from ..translation import Translator
 from ..translation.translator import Translation
@@ -45,7 +46,7 @@ class TranslationPage:
         direction, and the list from which a visitor chooses one.
         """
         check_length(text, self.max_characters)
-        split = SplitText.of(text, languages[0] if languages else self.source_lang)
+        split = SplitText.of(text, iso_639((languages or [self.source_lang])[0]))
         translator = self.translator.directed(languages or None)
         try:
             translator.direction()

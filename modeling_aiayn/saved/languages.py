@@ -43,17 +43,12 @@ class LanguageTags:
     In M2M-100 and NLLB-200 the source carries the tag of its own language, and the translation
     begins with the target's. In others the source carries the target's.
 
-    Args:
-        tokenizer: The source's tokenizer.
-        ids: The id of each language's tag, by the names that the tokenizer has for languages.
-        is_of_target: Whether the source carries the tag of the target.
-        is_optional: Whether users may also write the tags into their sources, as for OPUS-MT.
     """
 
-    tokenizer: PreTrainedTokenizerBase
-    ids: Mapping[str, int]
-    is_of_target: bool
-    is_optional: bool
+    tokenizer: PreTrainedTokenizerBase  # the source's
+    ids: Mapping[str, int]  # of each language's tag, by the tokenizer's names of languages
+    is_of_target: bool  # whether the source carries the tag of the target
+    is_optional: bool  # whether users may write the tags into their sources, as for OPUS-MT
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
@@ -140,6 +135,15 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
     if found is not None:
         logger.info("The language %s is the model's %s.", name, found)
     return found
+
+
+def iso_639(name: str) -> str:
+    """The ISO 639 code that a language's name means, if langcodes is installed: de for deu_Latn."""
+    with suppress(ImportError, ValueError):
+        from langcodes import standardize_tag
+
+        return standardize_tag(name).partition("-")[0]
+    return name
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_lang: str) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..documents.document import Document
 from ..documents.formats import FORMATS
 from ..documents.word_attention import word_attention
-from ..saved.languages import Languages, known_language
+from ..saved.languages import Languages, iso_639, known_language
 from ..tokenization import replace_surrogates
 from ..translation import Translator
 from ..translation.pools import MAX_TOKENS_PER_BATCH, SourceText
@@ -151,7 +151,7 @@ class Service:
         if format_name not in model.formats:
             names = " or ".join(model.formats)
             raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
-        documents = [Document.of(text, format_name, source) for text in texts]
+        documents = [Document.of(text, format_name, iso_639(source)) for text in texts]
         sentences = (sentence for document in documents for sentence in document.sentences)
         for sentence in filter(model.is_too_long, sentences):
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."

@@ -51,7 +51,8 @@ class SavedTranslationPipeline(Pipeline):
     def postprocess(self, model_outputs: dict[str, Tensor]) -> Any:
         """Decode a translation, or num_return_sequences of them; `<unk>` stays in the text."""
         tokenizer = self.target_tokenizer
-        hidden = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+        tags = getattr(tokenizer, "lang_code_to_id", {}).values()  # M2M100Tokenizer's
+        hidden = {*tokenizer.all_special_ids, *tags} - {tokenizer.unk_token_id}
         rows = model_outputs["token_ids"].flatten(0, -2).tolist()
         texts = [tokenizer.decode([token for token in row if token not in hidden]) for row in rows]
         records = [{"translation_text": " ".join(text.splitlines())} for text in texts]
