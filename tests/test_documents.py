@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from marked_documents import Generator, structure
 
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.documents.document import Document
+from modeling_aiayn.documents.html_blocks import parse_html
 from modeling_aiayn.documents.markdown_blocks import escape_markdown, parse_markdown
 from modeling_aiayn.documents.marks import Block
 from modeling_aiayn.documents.placement import units_of
@@ -365,6 +367,22 @@ def test_a_cell_is_not_taken_for_the_code_or_link_before_it():
 )  # fmt: skip
 def test_html_that_is_not_translated_ends_where_html_ends_it(text, wanted):
     assert shouted(text, "html") == wanted
+
+
+@pytest.mark.parametrize("sign", ["<b/", "<x ", "<svg ", '<a href="', "<?", "<![", "</p "])
+def test_an_unfinished_tag_is_not_read_again_from_each_sign(sign, monkeypatch):
+    """A text of 20 kB took seconds, in which a server answered nobody."""
+    looked = []
+    find = HTMLParser.check_for_whole_start_tag
+
+    def count(self, i):
+        looked.append(i)
+        return find(self, i)
+
+    monkeypatch.setattr(HTMLParser, "check_for_whole_start_tag", count)
+    text = "<p>The dog</p>" + sign * 3000
+    tag, block, *_ = parse_html(text)
+    assert (tag, block.text, looked) == ("<p>", "The dog", [0])
 
 
 def test_random_signs_raise_no_error_and_lose_no_tag():

@@ -54,8 +54,18 @@ class _Events(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.events: list[tuple[int, str, str]] = []
         # References are read later: an odd one, such as "&#", makes text of all that follows.
-        self.feed(text.replace("&", "."))
+        text = text.replace("&", ".")
+        # No tag is complete behind the last ">", but Python 3.11 would look for its end from each
+        # "<": for seconds in 20 kB. Only a comment may begin there, or go on.
+        end = text.rfind(">") + 1
+        self.feed(text[:end])
         self.close()
+        open_comment = COMMENT.match(text, self.events[-1][0]) if self.events else None
+        if open_comment is None or open_comment.end() <= end:
+            comment = COMMENT.search(text, end)
+            start = comment.start() if comment else len(text)
+            self.events += [(end, "text", "")] if end < start else []
+            self.events += [(start, "other", "")] if comment else []
 
     def _add(self, kind: str, name: str = "") -> None:
         line, column = self.getpos()
