@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import unicodedata
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -21,8 +20,6 @@ TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
 # All blanks of Unicode except the plain space: tab, line ends, the non-breaking space, ...
 BLANKS = [blank for blank in map(chr, range(0x3001)) if blank.isspace() and blank != " "]
-# Categories of characters without a sign of their own: controls, formats and separators.
-INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 # The first character of a word that is spelt like a special token.
@@ -175,9 +172,9 @@ def clean_text(text: str) -> str:
     return replace_surrogates(text.strip())
 
 
-def is_blank(text: str) -> bool:
-    """Whether a text has nothing to see: only blanks and characters that control the others."""
-    return all(unicodedata.category(character) in INVISIBLE for character in text)
+def has_words(text: str) -> bool:
+    """Whether there is anything to translate: a letter of any script."""
+    return any(map(str.isalpha, text))
 
 
 def replace_surrogates(text: str) -> str:

@@ -18,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, load_translator
+from modeling_aiayn.inspection.alignment import aligner
+from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.tokenization import decode_lines, train_bpe_tokenizer, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity
@@ -130,9 +132,30 @@ def test_blanks_are_read_as_plain_ones_unless_longer_tokens_have_them(translator
     assert own.source_text(" 9\u00a0Uhr\t10\u00a0km\n") == "9\u00a0Uhr 10 km"
 
 
-def test_a_text_of_invisible_characters_is_empty(translator):
-    texts = ["\u200b", "\ufeff \u2060", "\u00a0\u00ad", "\x07"]
-    assert translator(texts) == [""] * len(texts)
+def test_a_text_without_letters_is_copied(translator, monkeypatch):
+    """A model would invent a sentence for it."""
+    (forced,) = next(translator.stream(["102"], prefixes=["Der"]))
+    assert forced.text.startswith("Der")
+    monkeypatch.setattr(translator.engine, "search", None)
+    texts = [
+        "-",
+        " 102 ",
+        "...",
+        "(",
+        "12:30",
+        "😀",
+        "½ € 3_000",
+        "१२३",
+        "\u200b",
+        "\x07",
+        "",
+        " \n",
+    ]
+    assert translator(texts) == [text.strip() for text in texts]
+    assert translator(["1\n2"]) == ["1 2"]
+    (copied,) = next(translator.stream(["3 - 4"]))
+    assert (copied.score, copied.token_ids) == (0.0, ())
+    assert aligner(translator, AttentionChoice())(copied) == "0-0 1-1 2-2"
 
 
 def test_a_translator_follows_a_model_that_is_trained_further(tokenizer):

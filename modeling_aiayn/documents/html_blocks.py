@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any, cast
 
-from .marks import BLANK_CHARACTERS, Block, BlockBuilder, has_words
+from ..tokenization import has_words
+from .marks import BLANK_CHARACTERS, Block, BlockBuilder
 
 
 def _elements(names: str) -> frozenset[str]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any
 
+from ..tokenization import has_words
 from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
-from .marks import Block, BlockBuilder, Escape, has_words
+from .marks import Block, BlockBuilder, Escape
 
 logger = logging.getLogger(__name__)
 

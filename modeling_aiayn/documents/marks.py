@@ -7,7 +7,6 @@ from itertools import takewhile
 
 BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
-LETTER = re.compile(r"[^\W\d_]")
 # Text that stays as it is: addresses, also of e-mail, and references to footnotes.
 FIXED = re.compile(
     r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']"
@@ -21,11 +20,6 @@ MAX_DEPTH = 50
 CLOSING = tuple(".,;:!?)]}»”")
 
 Escape = Callable[[str, str], str]
-
-
-def has_words(text: str) -> bool:
-    """Whether there is anything to translate."""
-    return LETTER.search(text) is not None
 
 
 @dataclass(eq=False)

@@ -89,9 +89,9 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
     choice.check(config.decoder_layers, config.decoder_attention_heads)
 
     def links(translation: Translation) -> str:
-        if not translation.text:
-            return ""
         words = (clean_text(translation.source).split(), None)
+        if not translation.token_ids:  # a copied text
+            return to_pharaoh(frozenset((n, n) for n, _ in enumerate(words[0])))
         # Pass the ids, because the text could be split into other tokens.
         maps = maps_with_words(translator, translation.source, translation.token_ids, words)
         return to_pharaoh(_links_of_maps(maps, choice))

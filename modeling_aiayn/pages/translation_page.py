@@ -83,7 +83,7 @@ class TranslationPage:
         """The best translations of a sentence with their scores, and the attention of the best."""
         translator, translations = sentences[0], sentences[1][chosen]
         best = translations[0]
-        maps = self.thread(attention_maps, translator, best.source, best.token_ids)
+        maps = self.thread(attention_maps, translator, best.source, best.token_ids or None)
         table = [[f"{found.score:.3f}", found.text] for found in translations]
         return table, attention_frame(maps)
 

@@ -25,8 +25,8 @@ from ..tokenization import (
     TARGET_TOKENIZER_FOLDER,
     clean_text,
     decode_lines,
+    has_words,
     hidden_ids,
-    is_blank,
     vocabulary_sha256,
 )
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
@@ -322,8 +322,8 @@ class Translator:
         """Translate texts, each into one line, in their order.
 
         Args:
-            texts: Sentences. An empty one has an empty translation. One of more than 512 tokens is
-                cut, with a warning.
+            texts: Sentences. One without letters, such as a number, is copied. One of more than 512
+                tokens is cut, with a warning.
             source_lang: Language of the texts, of a model with several. None: the translator's.
             target_lang: Language of the translations, or a list with a language for each text.
             batch_size: Maximum number of sentences in a batch.
@@ -406,8 +406,15 @@ class Translator:
     ) -> list[list[Translation]]:
         """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
+        filled = [
+            index
+            for index, given in enumerate(pool)
+            if has_words(given.text) or (given.text.strip() and (given.prefix or given.phrases))
+        ]
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
-        filled = [index for index, given in enumerate(pool) if not is_blank(given.text)]
+        for index in {*range(len(pool))}.difference(filled):  # without letters: a number, ...
+            copied = " ".join(clean_text(pool[index].text).splitlines())
+            results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
         sentences = self._encoded([pool[index] for index in filled])
         lengths = [len(sentence.input_ids) for sentence in sentences]
