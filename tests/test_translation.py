@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, load_translator
-from modeling_aiayn.inspection.alignment import aligner
+from modeling_aiayn.inspection.alignment import aligner, maps_with_words
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.tokenization import decode_lines, train_bpe_tokenizer, train_word_tokenizer
 from modeling_aiayn.translation import Translator
@@ -130,6 +130,25 @@ def test_blanks_are_read_as_plain_ones_unless_longer_tokens_have_them(translator
     tokenizer = train_bpe_tokenizer(["12\u00a0Uhr, 7\u00a0Uhr, 5\u00a0Uhr, 10 km"] * 9, 400)
     own = Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
     assert own.source_text(" 9\u00a0Uhr\t10\u00a0km\n") == "9\u00a0Uhr 10 km"
+
+
+def test_signs_that_the_model_does_not_know_are_normalised():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    plain = "The office is in the first building... See the café."
+    texts = [
+        f"\u200e{plain}\u200f",
+        plain.replace("ffi", "\ufb03").replace("fi", "\ufb01"),
+        plain.replace(" ", "\u200b ").replace("build", "build\u00ad"),
+        plain.translate({ord("T"): "\uff34", ord("."): "\uff0e"}),
+        plain.replace("...", "…").replace("é", "e\u0301"),
+        f"\ufeff {plain} \u2060",
+    ]
+    assert {translator.source_text(text) for text in texts} == {plain}
+    # Signs that it knows stay, and joiners too, which some scripts need.
+    assert translator.source_text("“Ça” \u2013 5 €") == "“Ça” \u2013 5 €"
+    words = (texts[1].split(), ["Das", "Büro"])
+    maps = maps_with_words(translator, texts[1], "Das Büro", words)
+    assert maps.source.words[1] == "office" and {*range(10)} <= {*maps.source.word_of}
 
 
 def test_a_text_without_letters_is_copied(translator, monkeypatch):

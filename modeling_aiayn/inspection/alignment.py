@@ -53,7 +53,8 @@ def maps_with_words(
 
     source = translator.source_text(source)
     maps = attention_maps(translator, source, target)
-    source_tokens = assigned(maps.source, translator.source_tokenizer, source, words[0])
+    source_words = [translator.source_text(word) for word in words[0]]
+    source_tokens = assigned(maps.source, translator.source_tokenizer, source, source_words)
     target_tokens = maps.target
     if words[1] is not None and isinstance(target, str):
         text = clean_text(target)

@@ -3,6 +3,7 @@
 import copy
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 # Names of dtypes: auto is that of the saved weights.
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+
+# Soft hyphens, signs for the direction of writing, and others without width and meaning.
+INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 
 logger = logging.getLogger(__name__)
 
@@ -489,11 +493,23 @@ class Translator:
         return len(self._source_ids([text])[0]) > self.max_source_tokens
 
     def source_text(self, text: str) -> str:
-        """A sentence as its tokenizer gets it: stripped, and with plain blanks.
+        """A sentence as its tokenizer gets it: stripped, with plain blanks, and in known signs.
 
-        A blank inside a longer token stays: models of French may know the one before a "?".
+        A blank inside a longer token stays: models of French may know the one before a "?". A sign
+        that the vocabulary lacks, such as a ligature, is normalised by NFKC, and left out if it is
+        invisible.
         """
-        return self._blanks.sub(lambda found: found[1] or " ", clean_text(text))
+        text = clean_text(text.translate(INVISIBLE))
+        text = self._blanks.sub(lambda found: found[1] or " ", text)
+        if self._signs.issuperset(text):
+            return text
+        signs = (x if x in self._signs else unicodedata.normalize("NFKC", x) for x in text)
+        visible = (x for x in signs if x in self._signs or unicodedata.category(x[:1]) != "Cf")
+        return unicodedata.normalize("NFC", "".join(visible))
+
+    @cached_property
+    def _signs(self) -> set[str]:
+        return {" "}.union(*self.source_tokenizer.get_vocab())
 
     @cached_property
     def _blanks(self) -> re.Pattern[str]:
