@@ -16,10 +16,10 @@ from markdown_it import MarkdownIt
 from modeling_aiayn.data.embedded_corpus import AlignedPair, generate_pairs
 from modeling_aiayn.documents.document import Document
 from modeling_aiayn.documents.html_blocks import VOID
-from modeling_aiayn.documents.marks import Block
-from modeling_aiayn.documents.placement import units_of
-from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.segments.marks import Block
+from modeling_aiayn.translation.segments.placement import units_of
+from modeling_aiayn.translation.segments.word_attention import word_attention
 
 # Code, pictures and addresses, which stay as they are.
 ATOMS = {

@@ -23,9 +23,9 @@ from modeling_aiayn.inspection.alignment_scores import (
     score_attentions,
 )
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
-from modeling_aiayn.inspection.token_words import tokens_of_ids, words_of_tokens
 from modeling_aiayn.saved.languages import set_languages
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.segments.token_words import tokens_of_ids, words_of_tokens
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from modeling_aiayn.documents.document import document_lines
 from modeling_aiayn.interop.ctranslate2_export import (
     compare_engines,
     export_ctranslate2,
@@ -16,6 +17,7 @@ from modeling_aiayn.interop.ctranslate2_export import (
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.segments.word_attention import word_attention
 
 TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.", "We see."]
 CONFIGS = {
@@ -45,6 +47,30 @@ def test_scores_are_the_same(name, tokenizer, tmp_path):
     for ours, theirs in zip(expected, other.score(TEXTS, targets), strict=True):
         assert theirs.log_probability == pytest.approx(ours.log_probability, rel=1e-5)
         assert theirs.score == pytest.approx(ours.score, rel=1e-5)
+
+
+def test_attention_is_that_of_the_last_layer_and_places_markup(tokenizer, tmp_path):
+    sizes = {"decoder_layers": 3, "decoder_attention_heads": 4, "encoder_attention_heads": 2}
+    model = small_model(vocab_size=len(tokenizer), d_model=16, **sizes).eval()
+    translator = Translator(model, tokenizer)
+    other = exported(translator, tmp_path / "ct2")
+    source, target = "My old friend sees the dog.", "Mein Freund hat einen Apfel gegeben."
+    ids, labels = translator.encode(source), translator.encode_target(target)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(
+            torch.tensor([ids]), labels=torch.tensor([labels]), output_attentions=True
+        ).cross_attentions
+    found = other.engine.attention(ids, labels)
+    torch.testing.assert_close(found, output[-1][0].mean(0), rtol=1e-5, atol=1e-6)
+    everything = torch.stack([weights[0] for weights in output]).mean((0, 1))
+    torch.testing.assert_close(translator.engine.attention(ids, labels), everything)
+    shares = word_attention(other, source, target)
+    assert shares.shape == (7, 7)
+    torch.testing.assert_close(shares.sum(-1), torch.ones(7))
+    lines = document_lines(other, ["<p>My <b>old friend</b> sees.</p>"], "html", "en", str)
+    (written,) = [lines.add(text) for text in other(list(lines))][-1]
+    assert written.startswith("<p>") and written.count("<b>") == written.count("</b>") == 1
 
 
 @pytest.mark.parametrize("positions", [9, None])

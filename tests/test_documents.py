@@ -15,11 +15,11 @@ from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.documents.document import Document
 from modeling_aiayn.documents.html_blocks import parse_html
 from modeling_aiayn.documents.markdown_blocks import escape_markdown, parse_markdown
-from modeling_aiayn.documents.marks import Block
-from modeling_aiayn.documents.placement import units_of
-from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.inspection.attention_weights import attention_maps
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.segments.marks import Block
+from modeling_aiayn.translation.segments.placement import units_of
+from modeling_aiayn.translation.segments.word_attention import word_attention
 
 MARKDOWN = """\
 ---

@@ -54,7 +54,6 @@ from modeling_aiayn.commands.push_to_hub import check_works
 from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
-from modeling_aiayn.inspection.token_words import words_of_tokens
 from modeling_aiayn.interop.annotated import AnnotatedOptions, read_annotated
 from modeling_aiayn.interop.ctranslate2_export import compare_engines, export_ctranslate2
 from modeling_aiayn.interop.fairseq import FairseqOptions, read_fairseq
@@ -76,6 +75,7 @@ from modeling_aiayn.saved.whole_files import unfinished_path
 from modeling_aiayn.tokenization import decode_lines
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.segments.token_words import words_of_tokens
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),

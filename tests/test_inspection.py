@@ -35,10 +35,10 @@ from modeling_aiayn.inspection.position_maps import (
     products_by_distance,
     wavelengths,
 )
-from modeling_aiayn.inspection.token_words import Tokens, merge_words, tokens_of_ids
 from modeling_aiayn.tokenization import byte_tokenizer, train_word_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.segments.token_words import Tokens, merge_words, tokens_of_ids
 
 SOURCE, TARGET = "The dog sees the old cat.", "Der Hund sieht die Katze."
 HOSTILE = [

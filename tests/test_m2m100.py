@@ -27,7 +27,7 @@ from transformers import (
 
 from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.data.embedded_corpus import generate_pairs
-from modeling_aiayn.documents.word_attention import document_lines
+from modeling_aiayn.documents.document import document_lines
 from modeling_aiayn.inspection.alignment import aligner, maps_with_words
 from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2

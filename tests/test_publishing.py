@@ -290,7 +290,7 @@ def test_a_space_holds_the_model_the_package_and_the_versions_that_were_tried(
     assert f"transformers=={version('transformers')}" in pins
     assert f"torch=={version('torch').partition('+')[0]}" in pins
     # The page splits texts into sentences. This package itself is among the files.
-    assert {pin.partition("==")[0] for pin in pins} >= {"sentencex", "markdown-it-py"}
+    assert {pin.partition("==")[0] for pin in pins} >= {"sentencex"}
     assert not any(pin.startswith(("gradio", "peft", "modeling")) for pin in pins)
 
 

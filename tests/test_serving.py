@@ -32,11 +32,11 @@ from starlette.testclient import TestClient
 
 from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, SourceFlags
 from modeling_aiayn.commands.serve import served_directions
-from modeling_aiayn.documents.placement import units_of
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
 from modeling_aiayn.serving.keys import ApiKeys
 from modeling_aiayn.serving.service import ServedModel, Service, make_app, served_model
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.segments.placement import units_of
 
 
 def upper(sentences):
@@ -48,11 +48,9 @@ def attention(source, target):
     return torch.eye(len(units_of(target)), len(units_of(source)))
 
 
-def client_of(
-    translate=upper, max_characters=100, max_waiting=50, formats=("text", "html"), keys=None
-):
+def client_of(translate=upper, max_characters=100, max_waiting=50, keys=None):
     batcher = Batcher(translate, 8, max_waiting, ModelThread())
-    model = ServedModel(batcher, lambda text: len(text) > 60, attention, formats)
+    model = ServedModel(batcher, lambda text: len(text) > 60, attention)
     service = Service({("en", "de"): model}, max_characters, keys)
     return TestClient(make_app(service), raise_server_exceptions=False)
 
@@ -68,10 +66,11 @@ def test_html_keeps_its_tags():
         assert ask(client, text, format="html").json() == {"translatedText": wanted}
         both = ask(client, [text, "<i></i>"], format="html").json()
         assert both == {"translatedText": [wanted, "<i></i>"]}
-    with client_of(formats=["text"]) as client:
-        answer = ask(client, text, format="html")
+    with client_of() as client:
+        answer = ask(client, text, format="docx")
         assert answer.status_code == 400
-        assert answer.json() == {"error": "format must be text, got 'html'."}
+        wanted = "format must be text or html or markdown, got 'docx'."
+        assert answer.json() == {"error": wanted}
 
 
 def test_many_tags_take_no_long_time():
@@ -111,7 +110,11 @@ def test_each_direction_of_the_table_has_its_model():
     [
         (b'{"q": "a", "source": "en", "target": "fr"}', 400, "translates from en to de, got"),
         (b'{"q": ["a", null], "target": "de"}', 400, "q must be a text"),
-        (b'{"q": "a", "target": "de", "format": "md"}', 400, "format must be text or html, got"),
+        (
+            b'{"q": "a", "target": "de", "format": "md"}',
+            400,
+            "format must be text or html or markdown, got",
+        ),
         (b'{"q": "a"', 400, "must be JSON or a form in UTF-8"),
         (b"\xff", 400, "must be JSON or a form in UTF-8"),
         (b"[" * 5000, 400, "must be JSON or a form"),

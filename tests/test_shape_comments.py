@@ -14,13 +14,13 @@ from conftest import small_model
 import modeling_aiayn
 from modeling_aiayn import AiaynForCausalLM, AiaynForSequenceClassification
 from modeling_aiayn.attention_kernels.blockwise_operation import blockwise_attention_forward
-from modeling_aiayn.documents.word_attention import word_attention
 from modeling_aiayn.inspection.alignment import count_links
 from modeling_aiayn.inspection.attention_weights import attention_maps, text_attention_maps
 from modeling_aiayn.inspection.position_maps import draw_positions
 from modeling_aiayn.training.r_drop import r_drop_loss
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.candidates import top_tokens
+from modeling_aiayn.translation.segments.word_attention import word_attention
 
 PACKAGE = Path(modeling_aiayn.__file__).parent
 COMMENT = re.compile(r"#\s*((?:\[[^\]]*\](?:,\s*)?)+)(?: or .*)?$")

@@ -4,7 +4,7 @@ import pytest
 
 from modeling_aiayn.documents.document import DocumentLines
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.whole_texts import SplitText
+from modeling_aiayn.translation.segments.whole_texts import SplitText
 
 TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
 

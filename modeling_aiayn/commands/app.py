@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from ..documents.formats import FORMATS
 from ..translation.processes import default_device
 from ..translation.translator import check_package
 from .command_line import parse_arguments
@@ -75,7 +74,6 @@ def main() -> None:
 
 def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: AppFlags) -> None:
     check_package("gradio", "app")
-    FORMATS["text"].check_packages()
     open_port(server).close()  # gradio's own error names things that a user does not have
     page = make_page(model, source, server.max_characters, flags.examples)
     from ..pages.parts import LAUNCH_OPTIONS

@@ -17,8 +17,8 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..data.lines import stream_lines
+from ..documents.document import document_lines
 from ..documents.formats import FORMATS
-from ..documents.word_attention import document_lines
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..translation.translate_file import translate_file, translation_lines
@@ -55,7 +55,7 @@ class TranslateFlags:
     format: str = HfArg(
         default="lines",
         help="lines: a sentence per line. text: a line may have several sentences. Others: one "
-        f"document, whose markup stays ({FILES}). All but lines need the extra 'documents'.",
+        f"document, whose markup stays ({FILES}). markdown needs the extra 'documents'.",
         metadata={"choices": ["lines", *FORMATS]},
     )
     alignment: str | None = HfArg(

@@ -2,17 +2,21 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Self
 
+from torch import Tensor
+
 from ..tokenization import replace_surrogates
-from ..translation.whole_texts import SplitText
+from ..translation import Translator
+from ..translation.segments.marks import Block, Mark
+from ..translation.segments.placement import Attention, Place, PlacedSentence
+from ..translation.segments.whole_texts import SplitText
+from ..translation.segments.word_attention import word_attention
 from .formats import FORMATS
-from .marks import Block, Mark
-from .placement import Attention, Place, PlacedSentence
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +140,22 @@ class DocumentLines:
         text = self._documents.popleft().translated(self._translations, self._attention)
         self._translations.clear()
         return text.split("\n")
+
+
+def document_lines(
+    translator: Translator,
+    lines: Iterable[str],
+    format_name: str,
+    language: str,
+    prepare: Callable[[str], str],
+) -> DocumentLines:
+    """The sentences of a text that a translator will translate; prepare changes each for it."""
+    FORMATS[format_name].check_packages()
+
+    def attention(source: str, target: str) -> Tensor:
+        return word_attention(translator, prepare(source), target)
+
+    return DocumentLines(lines, format_name, language, attention)
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:

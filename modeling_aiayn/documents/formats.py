@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..translation.segments.marks import Block
 from ..translation.translator import check_package
 from .html_blocks import parse_html
 from .markdown_blocks import parse_markdown
-from .marks import Block
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TextFormat:
     endings: tuple[str, ...]
     parse: Callable[[str], list[str | Block]]
     has_markup: bool = True
-    packages: tuple[str, ...] = ("sentencex",)
+    packages: tuple[str, ...] = ()
     extra: str = "documents"
 
     def check_packages(self) -> None:
@@ -46,8 +46,6 @@ FORMATS = {
     for text_format in (
         TextFormat("text", (".txt",), parse_plain, has_markup=False),
         TextFormat("html", (".html", ".htm"), parse_html),
-        TextFormat(
-            "markdown", (".md", ".markdown"), parse_markdown, packages=("sentencex", "markdown_it")
-        ),
+        TextFormat("markdown", (".md", ".markdown"), parse_markdown, packages=("markdown_it",)),
     )
 }

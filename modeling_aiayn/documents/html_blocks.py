@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from ..tokenization import has_words
-from .marks import BLANK_CHARACTERS, Block, BlockBuilder
+from ..translation.segments.marks import BLANK_CHARACTERS, Block, BlockBuilder
 
 
 def _elements(names: str) -> frozenset[str]:

@@ -10,8 +10,8 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from ..tokenization import has_words
+from ..translation.segments.marks import Block, BlockBuilder, Escape
 from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, parse_html
-from .marks import Block, BlockBuilder, Escape
 
 logger = logging.getLogger(__name__)
 

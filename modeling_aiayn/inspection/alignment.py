@@ -13,10 +13,11 @@ from ..losses import IGNORED_LABEL
 from ..tokenization import clean_text
 from ..translation import Translator
 from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH, batches_by_length
+from ..translation.segments.token_words import Tokens, words_of_tokens
 from ..translation.shortlist import LinkCounts
+from ..translation.torch_engine import showing_weights
 from ..translation.translator import Translation
-from .attention_weights import AttentionChoice, AttentionMaps, attention_maps, showing_weights
-from .token_words import Tokens, words_of_tokens
+from .attention_weights import AttentionChoice, AttentionMaps, attention_maps
 
 Links = frozenset[tuple[int, int]]
 

@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..losses import shift_right
 from ..tokenization import clean_text, replace_surrogates
 from ..translation import Translator
-from ..translation.torch_engine import in_eval_mode
-from .token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
+from ..translation.segments.token_words import NO_TOKENS, Tokens, merge_words, tokens_of_ids
+from ..translation.torch_engine import showing_weights
 
 logger = logging.getLogger(__name__)
 
@@ -122,19 +121,6 @@ class AttentionMaps:
             fields[kind] = merge_words(getattr(self, kind), rows, columns)
         source, target, inputs = self.source.merged(), self.target.merged(), self.inputs.merged()
         return AttentionMaps(source, target, inputs, **fields)
-
-
-@contextmanager
-def showing_weights(model: PreTrainedModel) -> Iterator[None]:
-    """Make a model compute attention weights without dropout; restore its state at the end."""
-    implementation = model.config._attn_implementation
-    try:
-        # Other implementations return no weights.
-        model.set_attn_implementation("eager")
-        with in_eval_mode([model]):
-            yield
-    finally:
-        model.set_attn_implementation(implementation)
 
 
 def _stacked(weights: Sequence[Tensor] | None) -> Tensor | None:

@@ -129,6 +129,8 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
         TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shared),
     )
     spec.encoder.pre_norm = spec.decoder.pre_norm = np.int8(config.norm_first)
+    # The attention that CTranslate2 returns is the mean of so many heads of the last layer.
+    spec.decoder.alignment_heads = np.int16(config.decoder_attention_heads)
     return spec
 
 

@@ -12,8 +12,8 @@ from ..inspection.attention_weights import attention_maps
 from ..saved.languages import iso_639
 from ..serving.batching import ModelThread
 from ..translation import Translator
+from ..translation.segments.whole_texts import SplitText
 from ..translation.translator import Translation
-from ..translation.whole_texts import SplitText
 from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
 
 # A translator of one direction, and the best translations of each of a text's sentences.

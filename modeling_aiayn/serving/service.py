@@ -22,11 +22,11 @@ from torch import Tensor
 
 from ..documents.document import Document
 from ..documents.formats import FORMATS
-from ..documents.word_attention import word_attention
 from ..saved.languages import Languages, iso_639, known_language
 from ..tokenization import replace_surrogates
 from ..translation import Translator
 from ..translation.pools import MAX_TOKENS_PER_BATCH, SourceText
+from ..translation.segments.word_attention import word_attention
 from .batching import Batcher, ModelThread, QueueFullError
 from .keys import ApiKeys
 from .monitoring import BATCHES, TOKENS, WAITING, Monitor
@@ -40,7 +40,7 @@ CLOSED = "The connection was closed."
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that translates in one direction, and the names of the formats that it can translate.
+    """A model that translates in one direction.
 
     is_too_long tells whether a sentence has more tokens than the model takes; attention returns the
     attention of a translation to its source, which places markup. as_item makes a sentence an item
@@ -50,7 +50,6 @@ class ServedModel:
     batcher: Batcher
     is_too_long: Callable[[str], bool]
     attention: Callable[..., Tensor]
-    formats: Sequence[str] = tuple(FORMATS)
     as_item: Callable[[str], Any] = str
 
     async def translate(self, documents: Sequence[Document]) -> list[str]:
@@ -114,7 +113,6 @@ def served_model(
         batcher,
         lambda sentence: translator.is_too_long(prepare(sentence)),
         attention,
-        [name for name, kind in FORMATS.items() if translator.models or not kind.has_markup],
         partial(SourceText, 0),
     )
 
@@ -148,8 +146,8 @@ class Service:
         self._use(request, fields, sum(map(len, texts)))
         source, model = self._source_and_model(fields)
         format_name = fields.get("format", "text")
-        if format_name not in model.formats:
-            names = " or ".join(model.formats)
+        if format_name not in FORMATS:
+            names = " or ".join(FORMATS)
             raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
         documents = [Document.of(text, format_name, iso_639(source)) for text in texts]
         sentences = (sentence for document in documents for sentence in document.sentences)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ctranslate2
+import torch
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
@@ -144,6 +146,20 @@ class CTranslate2Engine:
             max_input_length=0,
         )
         return [sum(result.log_probs[certain:]) for result in results]
+
+    def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
+        """The attention of the last layer from target to source ids, [T, S], mean of its heads."""
+        self._check_process()
+        (result,) = self.translator.translate_batch(
+            [_tokens_at(self.source_tokens, source)],
+            [_tokens_at(self.target_tokens, target[:-1])],
+            beam_size=1,
+            max_decoding_length=len(target),
+            max_input_length=0,
+            return_attention=True,
+            return_end_token=True,
+        )
+        return torch.tensor(result.attention[0])[: len(target)]
 
     def _ranked(
         self,

@@ -265,6 +265,19 @@ class TorchEngine:
         check_no_nan(totals)
         return totals
 
+    @torch.inference_mode()
+    def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
+        """The mean of all cross-attention in the first model, from target to source ids, [T, S]."""
+        model = self.models[0]
+        labels = torch.tensor([list(target)], device=self.device)
+        with showing_weights(model):
+            weights = model(
+                torch.tensor([list(source)], device=self.device),
+                labels=labels,
+                output_attentions=True,
+            ).cross_attentions
+        return torch.cat(list(weights)).float().mean((0, 1)).cpu()
+
     def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Ids and their mask, [N, S] both."""
         rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
@@ -285,6 +298,19 @@ def in_eval_mode(models: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def showing_weights(model: Any) -> Iterator[None]:
+    """Make a model compute attention weights without dropout; restore its state at the end."""
+    implementation = model.config._attn_implementation
+    try:
+        # Other implementations return no weights.
+        model.set_attn_implementation("eager")
+        with in_eval_mode([model]):
+            yield
+    finally:
+        model.set_attn_implementation(implementation)
 
 
 def _tensor(numbers: Sequence[float], dtype: Any) -> Tensor:

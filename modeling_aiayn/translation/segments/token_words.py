@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenization import decode_lines, hidden_ids
+from ...tokenization import decode_lines, hidden_ids
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ..tokenization import replace_surrogates
+from sentencex import segment
+
+from ...tokenization import replace_surrogates
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
@@ -21,8 +23,6 @@ class SplitText:
     @classmethod
     def of(cls, text: str, language: str) -> Self:
         """Split a text; a line end always ends a sentence. language is an ISO 639 code."""
-        from sentencex import segment
-
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
             position = 0
