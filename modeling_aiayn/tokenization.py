@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
@@ -210,6 +211,11 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int | None]:
 
 def language_tags(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The ids of the tokens that name a language, by the languages."""
+    return _language_tags(tokenizer, len(tokenizer))
+
+
+@lru_cache(maxsize=16)
+def _language_tags(tokenizer: PreTrainedTokenizerBase, _: int) -> dict[str, int]:
     if ids := getattr(tokenizer, "lang_code_to_id", None):  # M2M100Tokenizer's
         return ids
     shape = NLLB_TAG if hasattr(tokenizer, "set_src_lang_special_tokens") else TYPED_TAG

@@ -240,7 +240,8 @@ def test_no_translation_and_no_attention_can_break_the_markup(kind):
 def test_signs_that_would_be_markup_are_escaped(text, wanted):
     assert escape_markdown(text) == wanted
     (block,) = (part for part in parse_markdown(f"{wanted} x") if isinstance(part, Block))
-    assert block.text.startswith(text)
+    # #a is a tag of a social network, which stays.
+    assert (block.marks[0].opening if block.marks else block.text).startswith(text)
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])

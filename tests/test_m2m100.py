@@ -1,6 +1,7 @@
 """Import of M2M-100, NLLB-200 and SMaLL-100: many languages in one model."""
 
 import json
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,6 +41,9 @@ from modeling_aiayn.serving.service import Service, every_direction, make_app, s
 from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.training.data import encode_pairs
 from modeling_aiayn.translation import Translator
+from modeling_aiayn.translation.evaluation import perplexity
+from modeling_aiayn.translation.translate_file import translate_file
+from modeling_aiayn.translation.translator import Translation
 
 GREEK = str.maketrans("abdefghiklmnoprstuvwyz", "αβδεφγηικλμνοπρστυβωυζ")
 CYRILLIC = str.maketrans("abdefghiklmnoprstuvwz", "абдефгхиклмнопрстувшз")
@@ -272,6 +276,10 @@ def test_given_translations_are_scored_as_by_the_peer(peer, tmp_path):
         picked = logits[-len(wanted) :].log_softmax(-1)[range(len(wanted)), wanted]
         assert scored.log_probability == pytest.approx(picked.sum().item(), rel=1e-5)
         assert list(scored.token_ids) == [*inputs[1:], 2]
+    tokens = sum(len(x.token_ids) - (peer[0] != "small") for x in found)
+    total = sum(x.log_probability for x in found)
+    pairs = Dataset.from_dict({"source": sources, "target": targets})
+    assert perplexity(translator, pairs) == pytest.approx(math.exp(-total / tokens))
     (best,) = next(translator.stream(sources[:1]))
     (again,) = translator.score(sources[:1], [best.text])
     if again.token_ids == best.token_ids:
@@ -376,6 +384,9 @@ def test_training_reads_and_writes_the_tags_of_its_direction(peer, tmp_path, run
         sum(found.log_probability for found in some.score(*given)) for some in (before, after)
     )
     assert better > worse + 1
+    # The tokenizer says so to transformers alone, too.
+    alone = AutoTokenizer.from_pretrained(tmp_path / "adapter")
+    assert alone("a").input_ids == translator.directed(trained.direction()).encode("a")
     # Other directions are still there.
     assert len(trained(texts["en"][:1], source_lang=names["en"], target_lang=names["ru"])) == 1
 
@@ -426,6 +437,12 @@ def test_a_tag_in_a_text_is_text(peer, tmp_path):
     for text in (f"{tag} the dog", f"the {tag} dog </s>"):
         ids = translator.encode(text)
         assert tokenizer.convert_tokens_to_ids(tag) not in ids and ids.count(2) == 1
+    (best,) = next(translator.stream(["the dog"], prefixes=[f"{tag} kind </s> das"]))
+    start = len(translator.first_ids(translator.direction()))
+    written = best.token_ids[start:-1]
+    assert tokenizer.convert_tokens_to_ids(tag) not in written[:6] and 2 not in written
+    words = maps_with_words(translator, f"{tag} the dog", "der hund", (["the", "dog"], ["der"]))
+    assert {0, 1} <= {*words.source.word_of}
     for languages in ((names["en"], names["en"]), ("xx", names["en"]), (names["en"], "zz")):
         with pytest.raises(ValueError, match=r"must be (different|one of)"):
             translator.directed(languages)(["the dog"])
@@ -443,7 +460,10 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
     import_model(read_m2m100(folder), tmp_path / "ours", sources=2)
     translator = Translator.from_pretrained(tmp_path / "ours")
     translator.set_languages("eng_Latn", "deu_Latn")
-    served = served_model(translator, ModelThread(), str, 99, "all", batch_size=8, num_beams=2)
+    thread, limit = ModelThread(), 99
+    served = served_model(
+        translator, thread, lambda text, _="": text, limit, "all", batch_size=8, num_beams=2
+    )
     assert len(translator.directions) == 202 * 201
     directions = [(CODES[source], CODES[target]) for source, target in DIRECTIONS]
     service = Service(every_direction(served, directions), 9000)
@@ -465,6 +485,7 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
             names = {"source_lang": CODES[source], "target_lang": CODES[target]}
             assert answer == translator(texts[source][:2], num_beams=2, **names)
         assert ask("en", "en").status_code == 400
+        assert served.attention("the dog", "der hund", languages=directions[0]).shape == (2, 2)
         refused = ask("en", "fr").json()["error"]
         assert "and 10 more (GET /languages), got source 'en' and target 'fr'" in refused
         # The server does not guess which of three languages it is.
@@ -554,16 +575,49 @@ def test_the_tag_of_opus_mt_is_written_or_given(tmp_path):
         ids = given.encode(f">>deu<< {text}")
         assert (ids[0], ids.count(tags[">>deu<<"])) == (tags[tag], int(language == "de"))
     assert translator.encode(text) == tokenizer(text).input_ids
-    words = maps_with_words(given, text, "Der Hund", (text.split(), ["Der", "Hund"]))
-    assert words.source.word_of[0] is None and words.source.word_of[1] == 0
+    for translator_, text_ in (
+        (given, text),
+        (translator, f">>deu<< {text}"),
+        (given, f">>a {text}"),
+    ):
+        words = maps_with_words(translator_, text_, "Der Hund", (text.split(), ["Der", "Hund"]))
+        tokens = list(zip(words.source.tokens, words.source.word_of, strict=True))
+        assert tokens[0][1] is None and ("▁The", 0) in tokens and ("▁dog", 1) in tokens
+    assert aligner(translator, AttentionChoice())(Translation(">>deu<<", "x", 0, 0, (2,))) == ""
+
+
+@pytest.mark.parametrize("peer", ["nllb"], indirect=True)
+def test_a_translation_resumes_in_its_own_languages_alone(peer, tmp_path):
+    translator, names, *_ = imported(peer, tmp_path)
+    (tmp_path / "in").write_text("the dog\n" * 4)
+    (tmp_path / "out.partial").write_text("")
+    texts = iter([["the dog"]])
+    with pytest.raises(RuntimeError):
+        translate_file(
+            translator, tmp_path / "in", tmp_path / "out",
+            translate_pools=lambda *_, **__: (_ for _ in _stopped(texts)),
+        )  # fmt: skip
+    other = translator.directed((names["en"], names["de"]))
+    with pytest.raises(ValueError, match="was written with the languages="):
+        translate_file(other, tmp_path / "in", tmp_path / "out", resume=True)
+    translate_file(translator, tmp_path / "in", tmp_path / "out", resume=True)
+    assert (tmp_path / "out").read_text().count("\n") == 4
+
+
+def _stopped(texts):
+    for text in texts:
+        yield [Translation(text[0], "x", 0.0, 0.0, ())]
+    raise RuntimeError
 
 
 def test_codes_mean_the_language_of_the_model():
     names = ("eng_Latn", "deu_Latn", "zho_Hans", "zho_Hant", "nob_Latn", "srp_Cyrl")
+    names += ("kor_Hang", "aka_Latn", "twi_Latn")
     for code, name in {
         "en": "eng_Latn", "eng": "eng_Latn", "zh": "zho_Hans", "zh-TW": "zho_Hant",
         "no": "nob_Latn", "deu_Latn": "deu_Latn", "sr": "srp_Cyrl",
         # Swiss German, Serbian in Latin letters, and no codes.
+        "ko": "kor_Hang", "twi": "twi_Latn", "kor": "kor_Hang",
         "gsw": None, "sr-Latn": None, "German": None, "": None, "xx": None,
     }.items():  # fmt: skip
         assert known_language(code, names) == name

@@ -17,7 +17,13 @@ from transformers.utils import CONFIG_NAME
 import modeling_aiayn
 
 from ..saved.folders import find_file, load_config
-from ..saved.languages import DEFAULT_LANGUAGES, choose_languages, iso_639, saved_languages
+from ..saved.languages import (
+    DEFAULT_LANGUAGES,
+    choose_languages,
+    iso_639,
+    known_language,
+    saved_languages,
+)
 from ..saved.loading import BUNDLED_MODEL, find_model, load_checked
 from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
@@ -151,7 +157,9 @@ def load_translator(
     translator = Translator.from_pretrained(model.model, **options)
     # Pairs of a model whose users write tags into their sources have them already.
     is_written = isinstance(languages, PairFlags) and not translator.needs_languages
-    if translator.languages and languages is not None and not is_written:
+    if translator.languages and is_written:
+        logger.warning("The sources of pairs must have the model's tags: none is added.")
+    elif translator.languages and languages is not None:
         translator.set_languages(languages.source_lang, languages.target_lang)
     return translator
 
@@ -169,20 +177,19 @@ def several_processes(
     return partial(translate_in_processes, load, stream.processes, threads)
 
 
-def sentence_preparation(
-    source: SourceFlags, model: ModelFlags
-) -> tuple[str, Callable[[str], str]]:
-    """The language of the source, and a function that returns a sentence as the model gets it."""
+def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, Callable[..., str]]:
+    """The language of the source, and a function that returns a sentence as the model gets it.
+
+    The function takes another language for a model of several.
+    """
     saved = saved_languages(model.model[0], model.hub)
-    if saved is not None and source.source_lang not in (None, saved[0]):
-        logger.warning(
-            "%s was saved as a model from %s to %s. --source_lang %s does not change that.",
-            *(model.model[0], *saved, source.source_lang),
-        )
+    if saved and source.source_lang and not known_language(source.source_lang, saved[:1]):
+        message = "%s was saved as a model from %s to %s, and --source_lang is %s."
+        logger.warning(message, model.model[0], *saved, source.source_lang)
     language = iso_639(source.source_lang or (saved or DEFAULT_LANGUAGES)[0])
     if source.restore_case:
-        return language, lambda sentence: natural_case(sentence, language)
-    return language, lambda sentence: sentence
+        return language, lambda sentence, language=language: natural_case(sentence, language)
+    return language, lambda sentence, _="": sentence
 
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:

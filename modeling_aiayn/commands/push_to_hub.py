@@ -40,6 +40,8 @@ def check_works(folder: str) -> None:
     if architecture in ("", "AiaynForConditionalGeneration"):
         # The base of an adapter may be on the Hub.
         translator = Translator.from_pretrained(folder, hub=not architecture)
+        if translator.needs_languages:
+            translator.set_languages(*translator.directions[0])
         [[best]] = translator.stream([SENTENCE])
         results = torch.tensor(best.score)
     else:

@@ -45,14 +45,16 @@ def main() -> None:
     check_unused(Path(output.output))
     pairs = None
     if flags.file is not None:
-        pairs = read_pairs_of(find_pairs(pair_flags, model)[0], flags.file)
-    before = load_translator(model)
+        pair_flags, _ = find_pairs(pair_flags, model)
+        pairs = read_pairs_of(pair_flags, flags.file)
+    before = load_translator(model, None, pair_flags)
     name, card = model.model[0], "README.md"
     path = find_file(name, card, {}) if model.hub else Path(find_model(name), card)
     size, in_float32 = export_int8(before, output.output, path), 4 * before.model.num_parameters()
     sizes = f"{size / 1e6:.1f} MB; in float32 {in_float32 / 1e6:.1f} MB"
     sys.stdout.write(f"{output.output}: {sizes}\n")
     if pairs is not None:
-        translators = {"before": before, "int8": Translator.from_pretrained(output.output)}
+        after = Translator.from_pretrained(output.output).directed(before.direction())
+        translators = {"before": before, "int8": after}
         table = compare_translators(pairs, translators, asdict(batch) | given_options(search))
         sys.stdout.write(f"{table}\n")

@@ -5,22 +5,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Self
 
 from torch import Tensor
 
 from ..tokenization import replace_surrogates
 from ..translation import Translator
-from ..translation.segments.marks import Block, Mark
-from ..translation.segments.placement import Attention, Place, PlacedSentence
+from ..translation.segments.marks import Block
+from ..translation.segments.placement import Attention
+from ..translation.segments.rendering import translated_block
 from ..translation.segments.whole_texts import SplitText
 from ..translation.segments.word_attention import word_attention
 from .formats import FORMATS
 
 logger = logging.getLogger(__name__)
-
-EMPHASIS = ("*", "**", "_", "__", "~", "~~")  # opening markup in Markdown
 
 
 @dataclass(frozen=True)
@@ -57,56 +56,8 @@ class Document:
                 continue
             split = next(splits)
             of_block = [next(remaining) for _ in split.sentences]
-            written.append(_translated_block(part, split, of_block, attention))
+            written.append(translated_block(part, split, of_block, attention))
         return "".join(written)
-
-
-def _translated_block(
-    block: Block, split: SplitText, translations: list[str], attention: Attention
-) -> str:
-    places: dict[Mark, Place] = {}
-    starts = _starts(split, split.sentences)
-    bounds = [0, *starts[1:], len(block.text) + 1]
-    target = split.joined(translations)
-    shifts = _starts(split, translations)
-    for index, (start, source) in enumerate(zip(starts, split.sentences, strict=True)):
-        atom_range = range(bounds[index], bounds[index + 1])
-        sentence = PlacedSentence(
-            *(block.text, start, start + len(source), atom_range, translations[index], attention)
-        )
-        for mark, place in sentence.places(block.marks).items():
-            begin = places[mark].start if mark in places else place.start + shifts[index]
-            places[mark] = Place(begin, place.end + shifts[index], place.before, place.after)
-    return "".join(_rendered(block, block.marks, places, target, 0, len(target)))
-
-
-def _starts(split: SplitText, sentences: Sequence[str]) -> list[int]:
-    """Where sentences begin in their joined text."""
-    lengths = (
-        len(sentence) + len(blank)
-        for sentence, blank in zip(sentences, split.blanks[1:], strict=True)
-    )
-    return list(accumulate(lengths, initial=len(split.blanks[0])))[:-1]
-
-
-def _rendered(
-    block: Block, marks: Sequence[Mark], places: dict[Mark, Place], text: str, start: int, end: int
-) -> Iterator[str]:
-    """The parts of a translated text from start to end, with the marks in it."""
-    here, before = start, ""
-    for mark in sorted(marks, key=lambda mark: (places[mark].start, places[mark].end)):
-        place = places[mark]
-        inner = "".join(_rendered(block, mark.inner, places, text, place.start, place.end))
-        # Markdown reads delimiters without text between them, such as ****, as text.
-        if mark.opening in EMPHASIS and not inner.strip():
-            continue
-        raw = f"{place.before}{mark.opening}{inner}{mark.closing}"
-        if here == place.start and before.endswith("`") and raw.startswith("`"):
-            raw = f" {raw}"  # two spans of code without a blank would be one
-        yield block.escape(text[here : place.start], raw)
-        yield raw + place.after
-        here, before = place.end, raw + place.after
-    yield block.escape(text[here:end], "")
 
 
 class DocumentLines:

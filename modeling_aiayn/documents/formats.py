@@ -11,23 +11,15 @@ from .markdown_blocks import parse_markdown
 
 @dataclass(frozen=True)
 class TextFormat:
-    """A format of a text.
+    """A format of a text."""
 
-    Args:
-        name: The name by which commands and requests choose it.
-        endings: Endings of the names of its files.
-        parse: Reads a text: markup, which is copied, and blocks, which are translated.
-        has_markup: Whether the blocks have marks, so that a text is read as one document and its
-            model must return attention. Without markup, each line is read alone.
-        packages: The optional packages that reading and splitting such a text needs.
-        extra: The extra of modeling_aiayn that installs them.
-    """
-
-    name: str
-    endings: tuple[str, ...]
+    name: str  # by which commands and requests choose it
+    endings: tuple[str, ...]  # of the names of its files
+    # Reads a text: markup, which is copied, and blocks, which are translated.
     parse: Callable[[str], list[str | Block]]
+    # Whether a text is read as one document. Without markup, each line is read alone.
     has_markup: bool = True
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
     extra: str = "documents"
 
     def check_packages(self) -> None:

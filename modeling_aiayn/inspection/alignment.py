@@ -91,11 +91,14 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
     choice.check(config.decoder_layers, config.decoder_attention_heads)
 
     def links(translation: Translation) -> str:
-        words = (clean_text(translation.source).split(), None)
+        words: Any = (clean_text(translation.source).split(), None)
         if not translation.token_ids:  # a copied text
             return to_pharaoh(frozenset((n, n) for n, _ in enumerate(words[0])))
-        # Pass the ids, because the text could be split into other tokens.
-        maps = maps_with_words(translator, translation.source, translation.token_ids, words)
+        if translation.read is None:  # the ids, because the text could be split into others
+            target: str | Sequence[int] = translation.token_ids
+        else:
+            target, words = translation.text, (words[0], translation.text.split())
+        maps = maps_with_words(translator, translation.source, target, words)
         return to_pharaoh(_links_of_maps(maps, choice))
 
     return links

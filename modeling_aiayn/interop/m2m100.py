@@ -76,4 +76,5 @@ def m2m100_tokenizers(folder: Path) -> Tokenizers:
     found = read_json_object(settings) if settings.is_file() else {}
     if found.get("tokenizer_class") == "SMALL100Tokenizer":
         whole.init_kwargs[TAG_SETTING] = "target"
+        whole.init_kwargs.pop("auto_map", None)  # of the code
     return whole, None

@@ -32,9 +32,13 @@ def trim_vocabulary(
         ValueError: Endings are not two languages of the model, or ids or logits change on a text.
     """
     tags: Any = LanguageTags.of(tokenizer)
-    texts = {tags.check(Path(file).suffix[1:], "The ending"): read_lines(file) for file in files}
-    if len(texts) < 2 or not tokenizer.is_fast:
-        raise ValueError("keep_tokens_of needs an NLLB-200 and files in at least two languages.")
+    texts: dict[str, list[str]] = {}
+    for file in files:
+        texts.setdefault(tags.check(Path(file).suffix[1:], "The ending"), []).extend(
+            read_lines(file)
+        )
+    if len(texts) < 2 or not all(texts.values()) or not tokenizer.is_fast:
+        raise ValueError("keep_tokens_of needs an NLLB-200 and texts in at least two languages.")
     ids = {language: tags.text_ids(lines) for language, lines in texts.items()}
     used = {token for lines in ids.values() for text in lines for token in text}
     with TemporaryDirectory() as place:

@@ -26,7 +26,7 @@ class TranslationPage:
     """A page for one translator, which computes in thread.
 
     Texts are split into sentences by the rules of source_lang, an ISO 639 code; prepare_sentence
-    returns a sentence as the model gets it. examples are texts that a visitor can choose.
+    returns a sentence as the model gets it, by its language. examples are texts to choose from.
     """
 
     translator: Translator
@@ -35,7 +35,7 @@ class TranslationPage:
     source_lang: str
     max_characters: int
     examples: list[str]
-    prepare_sentence: Callable[[str], str] = str
+    prepare_sentence: Callable[..., str] = lambda sentence, _: sentence
 
     def translate(
         self, text: str, num_beams: int, length_penalty: float, *languages: Any
@@ -46,19 +46,21 @@ class TranslationPage:
         direction, and the list from which a visitor chooses one.
         """
         check_length(text, self.max_characters)
-        split = SplitText.of(text, iso_639((languages or [self.source_lang])[0]))
+        source_lang = iso_639((languages or [self.source_lang])[0])
+        split = SplitText.of(text, source_lang)
         translator = self.translator.directed(languages or None)
         try:
             translator.direction()
         except ValueError as error:
             raise gradio.Error(html.escape(str(error)), print_exception=False) from error
         for sentence in split.sentences:
-            if translator.is_too_long(self.prepare_sentence(sentence)):
+            if translator.is_too_long(self.prepare_sentence(sentence, source_lang)):
                 beginning = html.escape(repr(sentence[:60]))  # gradio shows HTML
                 raise gradio.Error(f"A sentence is too long: {beginning}... Split it.")
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
-            found = self.thread(self.search, translator, sentence, num_beams, length_penalty)
+            read = self.prepare_sentence(sentence, source_lang)
+            found = self.thread(self.search, translator, read, num_beams, length_penalty)
             sentences.append(found)
             done = SplitText(split.sentences[: len(sentences)], split.blanks[: len(sentences) + 1])
             choices = [(best.source, index) for index, (best, *_) in enumerate(sentences)]
@@ -76,14 +78,16 @@ class TranslationPage:
         options = translator.search_options(
             num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
         )
-        (translations,) = translator.stream([self.prepare_sentence(sentence)], options)
+        (translations,) = translator.stream([sentence], options)
         return translations
 
     def details(self, sentences: Sentences, chosen: int) -> tuple[list[list[str]], str]:
         """The best translations of a sentence with their scores, and the attention of the best."""
         translator, translations = sentences[0], sentences[1][chosen]
         best = translations[0]
-        maps = self.thread(attention_maps, translator, best.source, best.token_ids or None)
+        maps = self.thread(
+            attention_maps, translator, best.read or best.source, best.token_ids or None
+        )
         table = [[f"{found.score:.3f}", found.text] for found in translations]
         return table, attention_frame(maps)
 

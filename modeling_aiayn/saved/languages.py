@@ -128,10 +128,12 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
     from langcodes import closest_supported_match
     from langcodes.tag_parser import LanguageTagError
 
-    found: str | None = None
+    # Without a script, the only language of this code: ko is kor_Hang.
+    same = [] if re.search("[-_]", name) else [x for x in languages if iso_639(x) == iso_639(name)]
+    found = same[0] if len(same) == 1 else None
     with suppress(LanguageTagError):
         # At the distance 1 is Norwegian (no) from Bokmal (nb); other languages are further away.
-        found = closest_supported_match(name, list(languages), max_distance=1)
+        found = found or closest_supported_match(name, list(languages), max_distance=1)
     if found is not None:
         logger.info("The language %s is the model's %s.", name, found)
     return found
@@ -150,6 +152,9 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_l
     """Add a model's languages to the settings that its source tokenizer saves."""
     if tags := LanguageTags.needed_by(tokenizer):
         source_lang, target_lang = tags.direction(source_lang, target_lang) or ("", "")
+        # For users of transformers alone.
+        settled: Any = tokenizer
+        settled.src_lang = target_lang if tags.is_of_target else source_lang
     tokenizer.init_kwargs |= dict(zip(SETTINGS, (source_lang, target_lang), strict=True))
 
 

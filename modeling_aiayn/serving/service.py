@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -69,7 +69,7 @@ class ServedModel:
 def served_model(
     translator: Translator,
     thread: ModelThread,
-    prepare: Callable[[str], str],
+    prepare: Callable[..., str],
     max_waiting: int,
     direction: str,
     *,
@@ -79,16 +79,20 @@ def served_model(
 ) -> ServedModel:
     """A translator as a served model; several may share a thread.
 
-    prepare returns a sentence as the model gets it, direction is its name in the metrics, and
-    options are those of calling the translator. A first translation shows an unusable model, and
-    makes the first request fast. The second measures one sentence alone. While small requests
-    share the server, a batch takes twice that time. So a small request, which waits for the end of
-    one batch and is part of the next, takes at most four times as long as alone.
+    prepare returns a sentence as the model gets it, by its language if there are several. direction
+    is its name in the metrics, and options are those of calling the translator. A first translation
+    shows an unusable model, and makes the first request fast. The second measures one sentence
+    alone. While small requests share the server, a batch takes twice that time. So a small request,
+    which waits for the end of one batch and is part of the next, takes at most four times as long
+    as alone.
     """
+
+    def prepared(sentence: str, languages: Languages | None) -> str:
+        return prepare(sentence, iso_639(languages[0])) if languages else prepare(sentence)
 
     def translate(sentences: list[SourceText]) -> list[str]:
         pool = [
-            given._replace(number=number, text=prepare(given.text))
+            given._replace(number=number, text=prepared(given.text, given.languages))
             for number, given in enumerate(sentences)
         ]
         found = translator.translate_pool(pool, search, batch_size, max_tokens_per_batch)
@@ -107,7 +111,8 @@ def served_model(
     WAITING.labels(direction).set_function(lambda: batcher.waiting)
 
     def attention(source: str, target: str, languages: Languages | None = None) -> Tensor:
-        return word_attention(translator.directed(languages), prepare(source), target)
+        directed = translator.directed(languages)
+        return word_attention(directed, prepared(source, languages), target)
 
     return ServedModel(
         batcher,
@@ -138,6 +143,17 @@ class Service:
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
     keys: ApiKeys | None = None
+
+    @cached_property
+    def _languages(self) -> list[list[tuple[str, ...]]]:
+        """The sources and the targets of each model."""
+        of_models: dict[Batcher, list[Languages]] = {}
+        for pair, model in self.directions.items():
+            of_models.setdefault(model.batcher, []).append(pair)
+        return [
+            [tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True)]
+            for pairs in of_models.values()
+        ]
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
@@ -221,14 +237,13 @@ class Service:
 
     def _source_and_model(self, fields: Mapping[str, Any]) -> tuple[str, ServedModel]:
         given, wanted = str(fields.get("source", "auto")), str(fields.get("target"))
-        sources = tuple(dict.fromkeys(source for source, _ in self.directions))
-        target = known_language(wanted, tuple(dict.fromkeys(to for _, to in self.directions)))
-        source = known_language(given, sources)
-        if given == "auto":  # without a choice, it is clear
-            found = [source for source in sources if (source, target) in self.directions]
-            source = found[0] if len(found) == 1 else None
-        if source and target and (model := self.directions.get((source, target))):
-            return source, model
+        found: list[Any] = []
+        for sources, targets in self._languages:  # a name may mean other languages to other models
+            target = known_language(wanted, targets)
+            some = sources if given == "auto" else [known_language(given, sources)]
+            found += [(x, target) for x in some if (x, target) in self.directions]
+        if len(found) == 1 or (found and given != "auto"):  # without a choice, auto is clear
+            return found[0][0], self.directions[found[0]]
         served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:2])
         if len(self.directions) > 2:
             served += f" and {len(self.directions) - 2:,} more (GET /languages)"

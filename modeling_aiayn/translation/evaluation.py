@@ -12,9 +12,13 @@ from .translator import Translation, Translator
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
-    """Perplexity per target token, `</s>` included; options are those of `Translator.score`."""
+    """Perplexity per target token, `</s>` included; options are those of `Translator.score`.
+
+    A token that says the language is not counted: its probability is 1.
+    """
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
-    tokens = sum(len(translation.token_ids) for translation in scored)
+    certain = len(translator.first_ids(translator.direction()))
+    tokens = sum(len(translation.token_ids) - certain for translation in scored)
     return math.exp(-sum(translation.log_probability for translation in scored) / tokens)
 
 

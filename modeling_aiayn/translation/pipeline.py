@@ -19,8 +19,8 @@ TASK = "aiayn-translation"
 class AiaynTranslationPipeline(Pipeline):
     """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
 
-    `SearchOptions` may be given here or at a call; nbest must be 1. Without a target_tokenizer it
-    uses the one in the model's folder, or the source's.
+    `SearchOptions`, source_lang and target_lang may be given here or at a call; nbest must be 1.
+    Without a target_tokenizer it uses the one in the model's folder, or the source's.
     """
 
     _load_tokenizer = True
@@ -51,11 +51,18 @@ class AiaynTranslationPipeline(Pipeline):
         return {"text": input_}
 
     def _forward(
-        self, input_tensors: dict[str, Any], *, numbers: Iterator[int], **search_options: Any
+        self,
+        input_tensors: dict[str, Any],
+        *,
+        numbers: Iterator[int],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        **search_options: Any,
     ) -> dict[str, Any]:
         given = input_tensors["text"]
         texts = given if isinstance(given, list) else [given]
-        pool = [SourceText(next(numbers), text) for text in texts]
+        languages = self.translator.direction(source_lang, target_lang)
+        pool = [SourceText(next(numbers), text, languages=languages) for text in texts]
         options = self.translator.search_options(**search_options)
         options.check_one_translation()
         self.translator.engine.check_options(options, has_phrases=False)

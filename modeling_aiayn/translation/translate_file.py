@@ -92,6 +92,7 @@ def translate_file(
     if is_resumable and output is not None and not str(output).endswith(".gz"):
         tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
         note = asdict(options) | dict(settings or {}) | hashes
+        note["the languages"] = translator.direction()
         note["the model"] = translator.engine.fingerprint
         note["the vocabularies"] = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
     with (

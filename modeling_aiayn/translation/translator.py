@@ -5,8 +5,8 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
@@ -43,6 +43,8 @@ from .pools import (
     source_texts,
 )
 from .progress import translation_bar
+from .segments.segment import Segment
+from .segments.word_attention import word_attention
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
@@ -64,22 +66,14 @@ MAX_TARGET_TOKENS = 2048
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a sentence.
+    """A translation of a sentence."""
 
-    Args:
-        source: The sentence.
-        text: Its translation, one line.
-        score: Translations of a sentence are ranked by it: the log-probability divided by the
-            length penalty.
-        log_probability: Sum over the tokens, `</s>` included, in nats.
-        token_ids: The tokens, `</s>` last.
-    """
-
-    source: str
-    text: str
-    score: float
-    log_probability: float
-    token_ids: tuple[int, ...]
+    source: str  # the sentence
+    text: str  # its translation, one line
+    score: float  # by which its translations are ranked: log-probability / length penalty
+    log_probability: float  # sum over the tokens, `</s>` included, in nats
+    token_ids: tuple[int, ...]  # `</s>` last
+    read: str | None = None  # what the model read of the source, if it is not the whole sentence
 
 
 class Translator:
@@ -150,7 +144,7 @@ class Translator:
     @property
     def needs_languages(self) -> bool:
         """Whether a text cannot be translated without its languages."""
-        return LanguageTags.needed_by(self.source_tokenizer) is not None
+        return self._tags is not None and not self._tags.is_optional
 
     @property
     def directions(self) -> list[Languages]:
@@ -172,7 +166,7 @@ class Translator:
             forced = names.get(self.engine.rules.forced_bos_token_id)
             languages = self._tags.direction(source_lang, target_lang or forced)
             shortlist = getattr(self.engine, "shortlist", None)
-            if shortlist and languages and languages != shortlist.languages:
+            if shortlist and self.needs_languages and languages != shortlist.languages:
                 raise ValueError(f"The shortlist is for {shortlist.languages}, got {languages}.")
             return languages
         if source_lang or target_lang:
@@ -410,25 +404,30 @@ class Translator:
     ) -> list[list[Translation]]:
         """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
+        segments = [Segment.of(given.text) for given in pool]
         filled = [
             index
             for index, given in enumerate(pool)
-            if has_words(given.text) or (given.text.strip() and (given.prefix or given.phrases))
+            if has_words(segments[index].block.text)
+            or (given.text.strip() and (given.prefix or given.phrases))
         ]
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         for index in {*range(len(pool))}.difference(filled):  # without letters: a number, ...
             copied = " ".join(clean_text(pool[index].text).splitlines())
             results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
-        sentences = self._encoded([pool[index] for index in filled])
+        sentences = self._encoded(
+            [pool[index]._replace(text=segments[index].block.text) for index in filled]
+        )
         lengths = [len(sentence.input_ids) for sentence in sentences]
         for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
             hypotheses = self.engine.search([sentences[index] for index in batch], options)
             tokens = 0
             for index, best in zip(batch, hypotheses, strict=True):
                 if best:
-                    source = pool[filled[index]].text
-                    results[filled[index]] = self._decoded(source, best, sentences[index].certain)
+                    number = filled[index]
+                    decoded = self._decoded(pool[number].text, best, sentences[index].certain)
+                    results[number] = self._completed(decoded, segments[number], pool[number])
                     tokens += len(best[0].token_ids)
                 else:
                     reason = "is allowed by the options of the search"
@@ -438,6 +437,18 @@ class Translator:
                     logger.warning("Sentence %d: no translation %s.", number, reason)
             report(len(batch), tokens)
         return results
+
+    def _completed(
+        self, translations: list[Translation], segment: Segment, given: SourceText
+    ) -> list[Translation]:
+        """Translations with all that stays of their source."""
+        if not (segment.bullet or segment.block.marks):
+            return translations
+        attention = partial(word_attention, self.directed(given.languages))
+        return [
+            replace(found, text=segment.joined(found.text, attention), read=segment.block.text)
+            for found in translations
+        ]
 
     def score(
         self,
@@ -468,7 +479,7 @@ class Translator:
         check_several(targets)
         options = options or self.search_options()
         given = list(zip(texts, targets, strict=True))
-        certain = len(self._first_ids(self.direction()))
+        certain = len(self.first_ids(self.direction()))
         sources, ids = [], []
         for number, (text, target) in enumerate(given, start=1):
             sources.append(self.encode(text, f"Sentence {number}"))
@@ -526,10 +537,10 @@ class Translator:
             (ids,) = self._tags.encode_target([clean_text(text)], languages[1])
         else:
             ids = self.target_tokenizer(clean_text(text)).input_ids
-            ids = [*self._first_ids(languages), *ids]
+            ids = [*self.first_ids(languages), *ids]
         return self._cut(ids, name, self.max_target_tokens)
 
-    def _first_ids(self, languages: Languages | None) -> list[int]:
+    def first_ids(self, languages: Languages | None) -> list[int]:
         """The ids that translations of a direction begin with."""
         if self._tags and languages:
             return self._tags.first_ids(languages[1])
@@ -572,7 +583,7 @@ class Translator:
     def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
         name = f"Sentence {given.number + 1}"
         room = self.max_target_tokens - 1  # leaves room for the end
-        tag = self._first_ids(given.languages)
+        tag = self.first_ids(given.languages)
         prefix = [*tag, *self._part_ids(given.prefix)]
         prefix = self._cut(prefix, f"{name}, prefix", room)
         phrases = [part for part in map(self._part_ids, given.phrases) if part]
@@ -581,7 +592,8 @@ class Translator:
 
     def _part_ids(self, text: str) -> list[int]:
         part = clean_text(text)
-        return self.target_tokenizer(part, add_special_tokens=False).input_ids if part else []
+        options: Any = {"add_special_tokens": False, "split_special_tokens": True}
+        return self.target_tokenizer(part, **options).input_ids if part else []
 
     def _decoded(
         self, source: str, hypotheses: list[Hypothesis], first: int = 0

@@ -7,12 +7,23 @@ from itertools import takewhile
 
 BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
-# Text that stays as it is: addresses, also of e-mail, and references to footnotes.
+# Signs of emoji, in sequences, and what may follow one.
+EMOJI = "[\u2600-\u27bf\u2b50\u2b55\u231a\u231b\U0001f000-\U0001faff]"
+UNITS = "km/h|[kcm]?m[²³]?|[km]?g|[kMGT]i?B|k?Wh?|[kMG]?Hz|°[CF]|[mc]?l"
+# Text that stays as it is.
 FIXED = re.compile(
-    r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']"
-    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
-    r"|\[\^[^\]\s]+\]:?"
+    r"(?:https?://|www\.)(?:\([^\s()]*\)|[^\s<>\"()])*(?:\([^\s()]*\)|[^\s<>\"().,;:!?\]'])"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"  # e-mail
+    r"|\[\^[^\]\s]+\]:?"  # references to footnotes
+    r"|\{\{[^{}\n]*\}\}|\$?\{[^{}\s]*\}|%\(\w+\)[a-z]|%(?:\d+\$)?[sdif]\b"  # placeholders
+    r"|(?<![\w@])@\w+|(?<![\w#&])#\w*[^\W\d]\w*"  # names and tags of social networks
+    r"|(?<![\w/.<])(?:~|\.{1,2})?(?:/[\w.-]*\w){2,}/?|\b[A-Za-z]:\\\S*\w"  # paths of files
+    r"|\b[\w-]+(?:/[\w.-]+)+\.\w{1,5}\b"
+    rf"|(?:{EMOJI}[\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)+"
+    rf"|(?<![\w.,])\d+(?:[.,]\d+)*\s?(?:{UNITS})(?!\w)"  # numbers with units
 )
+# The beginning of an item of a list.
+BULLET = re.compile(r"\s*(?:[-\u2013\u2014*\u2022\u25aa\u2023\u25e6]|\(?\d{1,3}[.)])\s+(?=\S)")
 # Raised text that stays as it is: an exponent, or the number of a footnote.
 NUMBERS = re.compile(r"[\d+\u2212\u2013-]+|\[\d+\]|\(\d+\)|[*†‡]")
 # Marks within one another; deeper ones are atoms.

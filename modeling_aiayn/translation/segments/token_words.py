@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,10 +66,6 @@ def merge_words(weights: Tensor, rows: Tokens, columns: Tokens) -> Tensor:
     return averaging @ weights @ columns.membership.T
 
 
-# Options of a tokenizer for a text without tags and `</s>`.
-TEXT_ONLY: Any = {"add_special_tokens": False, "split_special_tokens": True}
-
-
 def _decoded_prefixes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Decode the first id, the first two ids, and so on."""
     return decode_lines(tokenizer, (ids[: end + 1] for end in range(len(ids))))
@@ -130,31 +125,43 @@ def words_of_tokens(
         start, position = match.span()
         word_at[start:position] = [number] * (position - start)
     hidden = hidden_ids(tokenizer)
-    is_text = [token not in hidden for token in ids or tokenizer(text).input_ids]
-    find_places = _places_by_offsets if tokenizer.is_fast else _places_by_decoding
-    places = find_places(tokenizer, text, sum(is_text))
+    ids = tokenizer(text).input_ids if ids is None else ids
+    inner = [token for token in ids if token not in hidden]
+    places = _places_by_offsets(tokenizer, text, inner, hidden)
+    if places is None:
+        places = _places_by_decoding(tokenizer, text, inner)
     numbers = [None if place is None else word_at[place] for place in places]
     for index in reversed(range(len(places) - 1)):
         place = places[index]
         if place is not None and text[place : place + 1].isspace():
             numbers[index] = numbers[index + 1]
     following = iter(numbers)
-    return [next(following) if is_one else None for is_one in is_text]
+    return [None if token in hidden else next(following) for token in ids]
 
 
 def _places_by_offsets(
-    tokenizer: PreTrainedTokenizerBase, text: str, count: int
-) -> list[int | None]:
-    """Find the index in the text of the last character of each of its tokens."""
-    encoded = tokenizer(text, return_offsets_mapping=True, **TEXT_ONLY)
-    return [max(end - 1, start) for start, end in encoded["offset_mapping"]][:count]
+    tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int], hidden: set[int | None]
+) -> list[int | None] | None:
+    """Find the index in the text of the last character of each token; None without offsets.
+
+    Special tokens within the text may have been read as text.
+    """
+    options = {"return_offsets_mapping": True, "add_special_tokens": False}
+    for is_text in (True, False) if tokenizer.is_fast else ():
+        encoded = tokenizer(text, split_special_tokens=is_text, **options)
+        pairs = zip(encoded.input_ids, encoded["offset_mapping"], strict=True)
+        known = [(token, span) for token, span in pairs if token not in hidden][: len(ids)]
+        if [token for token, _ in known] == ids:
+            return [max(end - 1, start) for _, (start, end) in known]
+    return None
 
 
 def _places_by_decoding(
-    tokenizer: PreTrainedTokenizerBase, text: str, count: int
+    tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]
 ) -> list[int | None]:
     """Find the same by matching the decoded tokens with the text; None for tokens without text."""
-    ids = tokenizer(text, **TEXT_ONLY).input_ids[:count]
+    if not ids:
+        return []
     prefixes = _decoded_prefixes(tokenizer, ids)
     # The matcher compares everything with everything, so drop text that was truncated.
     text = text[: 2 * len(prefixes[-1]) + 100]

@@ -1,20 +1,22 @@
 """The attention of the words of a translation to those of its source."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ...tokenization import clean_text
-from ..translator import Translator
 from .placement import units_of
 from .token_words import words_of_tokens
 
 
-def word_attention(translator: Translator, source: str, target: str) -> Tensor:
+def word_attention(translator: Any, source: str, target: str) -> Tensor:
     """The mean of all layers' and heads' cross-attention, by words and signs, and sharpened.
 
     Returns shares of the source's words, [target words, source words]. They are squared, so that
     most of the attention counts for more, and add up to 1, or 0 if a word has no tokens, as in a
-    truncated sentence. Of an ensemble, the first model is used, and of CTranslate2 the last layer.
+    truncated sentence. translator is a Translator: of an ensemble, the first model is used, and of
+    CTranslate2 the last layer.
     """
     source_words, target_words = (
         [text[slice(*span)] for span in units_of(text)] for text in (source, target)

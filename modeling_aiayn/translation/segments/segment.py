@@ -1,0 +1,41 @@
+"""A plain text: its part that is translated, and what of it stays as it is."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from ...tokenization import clean_text
+from .marks import BULLET, FIXED, Block, BlockBuilder
+from .placement import Attention
+from .rendering import translated_block
+from .whole_texts import SplitText
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sentence without its bullet, and without addresses, placeholders and other atoms."""
+
+    bullet: str
+    block: Block
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read a sentence."""
+        text = clean_text(text)
+        bullet = match.group() if (match := BULLET.match(text)) else ""
+        text = text[len(bullet) :]
+        if FIXED.search(text) is None:
+            return cls(bullet, Block(text, [], _as_it_is))
+        builder = BlockBuilder()
+        builder.add_text(text)
+        return cls(bullet, builder.block(_as_it_is))
+
+    def joined(self, translation: str, attention: Attention) -> str:
+        """The translation with all that stays, at places that attention finds."""
+        if self.block.marks:
+            split = SplitText((self.block.text,), ("", ""))
+            translation = translated_block(self.block, split, [translation], attention)
+        return f"{self.bullet}{translation}"
+
+
+def _as_it_is(text: str, _: str) -> str:
+    return text
