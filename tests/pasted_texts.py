@@ -45,6 +45,7 @@ PASTED = [
     ("Open ~/docs/a.txt and ./b/c.", "Open and.", ["~/docs/a.txt", "./b/c"]),
     (r"Open C:\Users\joe\a.txt now.", "Open now.", [r"C:\Users\joe\a.txt"]),
     ("Read docs/readme.md first.", "Read first.", ["docs/readme.md"]),
+    ("Get example.com/a/b.html now.", "Get now.", ["example.com/a/b.html"]),
     ("Cats and/or dogs, he/she, 1/2.", "Cats and/or dogs, he/she, 1/2.", []),
     ("He ran 5 km, or 3.1 mi.", "He ran, or 3.1 mi.", ["5 km"]),
     ("It has 16GB and 2,5 kg.", "It has and.", ["16GB", "2,5 kg"]),

@@ -14,11 +14,11 @@ UNITS = "km/h|[kcm]?m[²³]?|[km]?g|[kMGT]i?B|k?Wh?|[kMG]?Hz|°[CF]|[mc]?l"
 FIXED = re.compile(
     r"(?:https?://|www\.)(?:\([^\s()]*\)|[^\s<>\"()])*(?:\([^\s()]*\)|[^\s<>\"().,;:!?\]'])"
     r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"  # e-mail
-    r"|\[\^[^\]\s]+\]:?"  # references to footnotes
+    r"|\[\^[^\]\s]{1,99}\]:?"  # references to footnotes
     r"|\{\{[^{}\n]*\}\}|\$?\{[^{}\s]*\}|%\(\w+\)[a-z]|%(?:\d+\$)?[sdif]\b"  # placeholders
     r"|(?<![\w@])@\w+|(?<![\w#&])#\w*[^\W\d]\w*"  # names and tags of social networks
     r"|(?<![\w/.<])(?:~|\.{1,2})?(?:/[\w.-]*\w){2,}/?|\b[A-Za-z]:\\\S*\w"  # paths of files
-    r"|\b[\w-]+(?:/[\w.-]+)+\.\w{1,5}\b"
+    r"|(?<![\w./-])[\w.-]*\w(?:/[\w.-]+)+\.\w{1,5}\b"
     rf"|(?:{EMOJI}[\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)+"
     rf"|(?<![\w.,])\d+(?:[.,]\d+)*\s?(?:{UNITS})(?!\w)"  # numbers with units
 )
