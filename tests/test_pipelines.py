@@ -15,7 +15,7 @@ TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.",
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_translations_are_the_translator_s(model_folder, batch_size):
-    expected = Translator.from_pretrained(model_folder)(TEXTS, num_beams=3)
+    expected = Translator.from_pretrained(model_folder)(TEXTS, num_beams=3, split_sentences=True)
     translate = pipeline("aiayn-translation", str(model_folder), device="cpu")
     output = translate(TEXTS, batch_size=batch_size, num_beams=3)
     assert output == [{"translation_text": text} for text in expected]
@@ -44,7 +44,7 @@ def test_a_model_kept_in_float16_is_computed_with_in_float32(model_folder, tmp_p
         "aiayn-translation", str(save_folder(half, tokenizer, tmp_path)), device="cpu"
     )
     assert translate.model.dtype == torch.float32
-    texts = Translator.from_pretrained(tmp_path)(TEXTS, num_beams=3)
+    texts = Translator.from_pretrained(tmp_path)(TEXTS, num_beams=3, split_sentences=True)
     assert [each["translation_text"] for each in translate(TEXTS, num_beams=3)] == texts
 
 

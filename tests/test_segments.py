@@ -5,10 +5,12 @@ import random
 import pytest
 import torch
 from pasted_texts import PASTED
+from transformers import pipeline
 
 from modeling_aiayn.documents.document import Document, document_lines
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
+from modeling_aiayn.saved.loading import find_model
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.hypotheses import Hypothesis
 from modeling_aiayn.translation.segments.placement import units_of
@@ -108,6 +110,18 @@ def test_alignment_counts_the_words_of_whole_texts():
     ]
     assert all(source < len(words[0]) and target < len(words[1]) for source, target in links)
     assert (2, words[1].index("Hund")) in links
+
+
+def test_a_text_of_several_sentences_is_split_if_asked():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    sentences = ["The dog runs.", "See {name}!", "We see Mr. Smith."]
+    text = f"  {sentences[0]}  {sentences[1]}\n\n{sentences[2]} "
+    one, two, three = translator(sentences)
+    assert translator([text, "", "A cat."], split_sentences=True) == [
+        f"  {one}  {two}\n\n{three} ", "", *translator(["A cat."])
+    ]  # fmt: skip
+    (found,) = pipeline("aiayn-translation", model=find_model("aiayn-en-de"))([text])
+    assert found == {"translation_text": f"  {one}  {two}\n\n{three} "}
 
 
 def test_pieces_in_documents_are_those_of_plain_texts():

@@ -19,6 +19,7 @@ TASK = "aiayn-translation"
 class AiaynTranslationPipeline(Pipeline):
     """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
 
+    A text may have several sentences and lines.
     `SearchOptions`, source_lang and target_lang may be given here or at a call; nbest must be 1.
     Without a target_tokenizer it uses the one in the model's folder, or the source's.
     """
@@ -62,12 +63,15 @@ class AiaynTranslationPipeline(Pipeline):
         given = input_tensors["text"]
         texts = given if isinstance(given, list) else [given]
         languages = self.translator.direction(source_lang, target_lang)
-        pool = [SourceText(next(numbers), text, languages=languages) for text in texts]
+        splits = [self.translator.split(text, source_lang) for text in texts]
+        sentences = [sentence for split in splits for sentence in split.sentences]
+        pool = [SourceText(next(numbers), text, languages=languages) for text in sentences]
         options = self.translator.search_options(**search_options)
         options.check_one_translation()
         self.translator.engine.check_options(options, has_phrases=False)
         results = self.translator.translate_pool(pool, options, batch_size=len(texts))
-        translations = [best.text for best, *_ in results]
+        found = iter([best.text for best, *_ in results])
+        translations = [split.joined([next(found) for _ in split.sentences]) for split in splits]
         return {"text": translations if isinstance(given, list) else translations[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:

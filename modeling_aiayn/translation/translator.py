@@ -17,7 +17,14 @@ from transformers import PreTrainedTokenizerBase
 
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_directory, find_int8_weights, location_options
-from ..saved.languages import Languages, LanguageTags, languages_of, saved_languages
+from ..saved.languages import (
+    DEFAULT_LANGUAGES,
+    Languages,
+    LanguageTags,
+    iso_639,
+    languages_of,
+    saved_languages,
+)
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizer, load_tokenizers
 from ..tokenization import (
@@ -44,6 +51,7 @@ from .pools import (
 )
 from .progress import translation_bar
 from .segments.segment import Segment
+from .segments.whole_texts import SplitText
 from .segments.word_attention import word_attention
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
@@ -315,18 +323,19 @@ class Translator:
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         show_progress: bool = False,
+        split_sentences: bool = False,
         **search_options: Any,
     ) -> list[str]:
         """Translate texts, each into one line, in their order.
 
         Args:
-            texts: Sentences. One without letters, such as a number, is copied. One of more than 512
-                tokens is cut, with a warning.
+            texts: Sentences. One of more than 512 tokens is cut, with a warning.
             source_lang: Language of the texts, of a model with several. None: the translator's.
             target_lang: Language of the translations, or a list with a language for each text.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
+            split_sentences: Whether a text may have several sentences and lines.
             **search_options: As for `SearchOptions`: num_beams, length_penalty, ...; others as
                 `search_options` says. nbest must be 1: `stream` returns several translations.
 
@@ -338,8 +347,14 @@ class Translator:
         options = self.search_options(**search_options)
         options.check_one_translation()
         self.engine.check_options(options, has_phrases=False)
+        splits = [self.split(text, source_lang) for text in texts] if split_sentences else None
+        if splits is not None:
+            texts = [sentence for split in splits for sentence in split.sentences]
         pool = list(source_texts(texts))
         is_one = target_lang is None or isinstance(target_lang, str)
+        if splits is not None and not is_one:
+            pairs = zip(splits, cast("list[str]", target_lang), strict=True)
+            target_lang = [target for split, target in pairs for _ in split.sentences]
         targets = cast("list[str | None]", [target_lang] * len(pool) if is_one else target_lang)
         pool = [
             given._replace(languages=self.direction(source_lang, target))
@@ -347,7 +362,15 @@ class Translator:
         ]
         with translation_bar(len(pool), show_progress) as report:
             results = self.translate_pool(pool, options, batch_size, max_tokens_per_batch, report)
-        return [best.text for best, *_ in results]
+        translations = iter([best.text for best, *_ in results])
+        if splits is None:
+            return list(translations)
+        return [split.joined([next(translations) for _ in split.sentences]) for split in splits]
+
+    def split(self, text: str, source_lang: str | None = None) -> SplitText:
+        """Split a text into sentences, by the rules of its language or the model's."""
+        saved = self._languages[0] or languages_of(self.source_tokenizer)[0]
+        return SplitText.of(text, iso_639(source_lang or saved or DEFAULT_LANGUAGES[0]))
 
     def stream(
         self,
