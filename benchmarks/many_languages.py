@@ -203,7 +203,9 @@ def ask_server(
 ) -> list[str]:
     """The answers of the service to one request for each job, twelve at a time."""
     translator.set_languages(*translator.directions[0])
-    served = served_model(translator, ModelThread(), str, 999, "all", batch_size=32, **SEARCH)
+    served = served_model(
+        translator, ModelThread(), lambda text, _="": text, 999, "all", batch_size=32, **SEARCH
+    )
     app = make_app(Service(every_direction(served, translator.directions), 9000))
     with TestClient(app) as client, ThreadPoolExecutor(len(DIRECTIONS)) as pool:
 
