@@ -40,12 +40,8 @@ def embedded_gold(size: int, split: str = "test", is_reversed: bool = False) -> 
 def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) -> list[GoldPair]:
     """Read pairs of tokenised text with their links.
 
-    Args:
-        source: A file of sentences, words separated by spaces.
-        target: A file of their translations, words separated by spaces.
-        gold: A file with one line of links for each pair: s-t for a sure link and spt for a
-            possible one, words counted from 0.
-        is_reversed: Whether the target's word comes first in a link.
+    A line of the file gold has the links of a pair: s-t for a sure link and spt for a possible one,
+    words counted from 0. With is_reversed, the target's word comes first.
     """
     pairs = []
     files = (read_lines(path) for path in (source, target, gold))

@@ -184,16 +184,8 @@ def text_attention_maps(
     """Compute the self-attention of a classifier, an encoder or a language model for one text.
 
     A language model reads all tokens but the last and predicts all but the first, as in training.
-
-    Args:
-        model: A model with an encoder only or with a decoder only.
-        tokenizer: Its tokenizer.
-        text: The text.
-        max_length: Maximum number of tokens. A longer text is truncated before its `</s>`. None:
-            the model's max_position_embeddings.
-
-    Returns:
-        Maps with `encoder` for a classifier or encoder, `decoder` for a language model.
+    A text of more than max_length tokens, by default the model's max_position_embeddings, is
+    truncated before its `</s>`.
 
     Raises:
         ValueError: The text has too few tokens.

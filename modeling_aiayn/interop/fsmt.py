@@ -26,14 +26,8 @@ def read_fsmt(
 ) -> ForeignModel:
     """Read an FSMT model: post-norm, attention biases, sinusoids in two halves.
 
-    Its first token has the position `pad_token_id` + 1.
-
-    Args:
-        source: The model, its folder, or its repository. The tokenizers are read too.
-        options: Where the model is. None: in a folder.
-
-    Raises:
-        OSError, ValueError: As for `read_marian`.
+    Its first token has the position `pad_token_id` + 1. Arguments and errors are as for
+    `read_marian`.
     """
     model, more = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)
     first_position = model.config.pad_token_id + 1

@@ -35,13 +35,8 @@ KEPT_METADATA = ("language", "license", "datasets", "base_model")
 def export_int8(translator: Translator, folder: str | Path, card: str | Path | None = None) -> int:
     """Write a model and its tokenizers as a folder that `Translator` opens.
 
-    Args:
-        translator: The model and its tokenizers.
-        folder: The folder to create. It must not exist, or be empty.
-        card: The model's own card. The new one has its languages, licence, data and base model.
-
-    Returns:
-        The size of the written weights in bytes.
+    The folder must not exist, or be empty. card is the model's own: the new one has its languages,
+    licence, data and base model. Returns the size of the written weights in bytes.
 
     Raises:
         ValueError: The translator is an ensemble, or runs an exported model.

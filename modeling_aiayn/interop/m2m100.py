@@ -45,13 +45,7 @@ def read_m2m100(
     """Read an M2M-100, NLLB-200 or SMaLL-100 model: pre-norm, biases, sinusoids in two halves.
 
     Its first token has the position `pad_token_id` + 1, and its decoder starts from `</s>`.
-
-    Args:
-        source: The model, its folder, or its repository. The tokenizer is read too.
-        options: Where the model is. None: in a folder.
-
-    Raises:
-        OSError, ValueError: As for `read_marian`.
+    Arguments and errors are as for `read_marian`, and errors also as for `trim_vocabulary`.
     """
     model, more = open_peer(M2M100ForConditionalGeneration, source, options, m2m100_tokenizers)
     if options is not None and options.keep_tokens_of:

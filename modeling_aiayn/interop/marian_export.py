@@ -98,14 +98,8 @@ def export_marian(
 ) -> ImportReport:
     """Write a translation model and its tokenizers as a folder that MarianMTModel opens.
 
-    Args:
-        translator: The model and its tokenizers.
-        folder: The folder to create. It must not exist, or be empty.
-        sources: Number of random sources to compare on.
-        show_progress: Whether to show a progress bar on stderr.
-
-    Returns:
-        The comparison of the two models.
+    The folder must not exist, or be empty. Returns the comparison of the two models on random
+    sources.
 
     Raises:
         ValueError: MarianMTModel cannot express the model, or the two differ; nothing is written.

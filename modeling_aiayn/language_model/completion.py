@@ -21,14 +21,7 @@ def complete(
     """Generate continuations of a text, also beyond the model's context window.
 
     Whenever the window is full, its older half is dropped. The returned texts begin with the text.
-
-    Args:
-        model: A language model.
-        tokenizer: Its tokenizer.
-        text: The beginning.
-        new_tokens: Number of tokens to add, at least 0.
-        samples: Number of continuations, at least 1.
-        **sampling: Arguments of generate(): do_sample, temperature, top_k, top_p.
+    sampling are arguments of generate(): do_sample, temperature, top_k, top_p.
     """
     ids = torch.tensor([encode_prompt(tokenizer, text)] * samples, device=model.device)
     window = model.config.max_position_embeddings

@@ -102,13 +102,8 @@ def words_of_tokens(
     """Find the index of each token's word; None for `</s>`, tags and tokens outside the words.
 
     A token that is only a space belongs to the next word, as in `tokens_of_ids`. With a slow
-    tokenizer, as imported models have, it has no word.
-
-    Args:
-        tokenizer: Any tokenizer.
-        text: The text.
-        words: Words of the text in their order, in any case.
-        ids: The ids of the text, which may be truncated. None: as the tokenizer gives them.
+    tokenizer, as imported models have, it has no word. Words are in their order, in any case; ids
+    are those of the text, which may be truncated.
 
     Raises:
         ValueError: The text does not contain the words in this order.
