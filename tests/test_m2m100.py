@@ -166,12 +166,11 @@ def test_every_direction_is_the_same_in_plain_transformers(peer, tmp_path):
         batch, tag = tagged(kind, before, texts[source], source, target)
         again, _ = tagged(kind, after, texts[source], source, target)
         assert batch.input_ids.tolist() == again.input_ids.tolist()
-        for beams in (1, 4):
-            options = {"num_beams": beams, "max_new_tokens": 40, "forced_bos_token_id": tag}
-            found = ours.generate(**again, **options)
-            assert found.tolist() == theirs.generate(**batch, **options).tolist()
-            ended += int((found == 2).sum(1).gt(1).sum())
-    assert ended > 24  # of 96
+        options = {"num_beams": 4, "max_new_tokens": 40, "forced_bos_token_id": tag}
+        found = ours.generate(**again, **options)
+        assert found.tolist() == theirs.generate(**batch, **options).tolist()
+        ended += int((found == 2).sum(1).gt(1).sum())
+    assert ended > 12  # of 48
 
 
 def test_a_mixture_of_experts_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from modeling_aiayn.documents.document import Document, document_lines
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.saved.loading import find_model
+from modeling_aiayn.saved.tokenizers import load_tokenizer
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.hypotheses import Hypothesis
 from modeling_aiayn.translation.segments.placement import units_of
@@ -42,10 +43,15 @@ class EchoEngine:
         pass
 
 
+@pytest.fixture(scope="module")
+def tokenizer():
+    """The bundled model's vocabulary."""
+    return load_tokenizer(find_model("aiayn-en-de"))
+
+
 @pytest.fixture
-def echo():
-    """The bundled model's vocabulary with an engine that repeats."""
-    tokenizer = Translator.from_pretrained("aiayn-en-de").source_tokenizer
+def echo(tokenizer):
+    """A translator that repeats."""
     return Translator(None, tokenizer, engine=EchoEngine())
 
 

@@ -21,7 +21,9 @@ SOURCES = 50
 # In tokens.
 LONGEST_SOURCE = 24
 LONGEST_OUTPUT = 16
-BATCH_SIZE = 4
+BATCH_SIZE = 10
+# Entries of a vocabulary, times sources of a batch, at most: each token of each has V logits.
+LOGITS = 1_000_000
 # Largest difference of logits, as a share of the largest logit.
 TOLERANCE = 1e-5
 # The same, from outputs of the original module in each type.
@@ -158,11 +160,12 @@ def compare_models(
     texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences = []
     same = {1: 0, 4: 0}
-    starts = range(0, sources, BATCH_SIZE)
+    size = max(1, min(BATCH_SIZE, LOGITS // ours.config.vocab_size))
+    starts = range(0, sources, size)
     longest = min(positions, LONGEST_OUTPUT)
     with computing_in(dtype, ours), computing_in(dtype, reference):
         for start in tqdm(starts, "Comparing", unit="batch", disable=not show_progress):
-            batch = texts[start : start + BATCH_SIZE]
+            batch = texts[start : start + size]
             differences.append(_logit_differences(ours, reference, batch))
             for beams in same:
                 same[beams] += _count_same_outputs(ours, reference, batch, beams, longest)
