@@ -22,7 +22,7 @@ SOURCES = 50
 LONGEST_SOURCE = 24
 LONGEST_OUTPUT = 16
 BATCH_SIZE = 10
-# Entries of a vocabulary, times sources of a batch, at most: each token of each has V logits.
+# Sources of a batch times entries of the vocabulary, at most: each token has V logits.
 LOGITS = 1_000_000
 # Largest difference of logits, as a share of the largest logit.
 TOLERANCE = 1e-5

@@ -59,7 +59,8 @@ def trim_vocabulary(
     is_same = {x: [[rows[i] for i in text] for text in y] for x, y in new_ids.items()} == ids
     if difference > TOLERANCE or not is_same:
         raise ValueError(
-            f"Ids of the texts must stay, got {is_same}, and logits: {difference:.1e}."
+            "The cut vocabulary must give the same ids and logits on the texts. The ids are "
+            f"{'the same' if is_same else 'different'}; logits differ by {difference:.1e}."
         )
     same = sum([rows[i] for i in text] == y for text, y in zip(found, translations, strict=True))
     message = "%d of %d embeddings are left; %d of %d translations of the texts are the same."
