@@ -61,10 +61,12 @@ def test_attention_is_that_of_the_last_layer_and_places_markup(tokenizer, tmp_pa
         output = model(
             torch.tensor([ids]), labels=torch.tensor([labels]), output_attentions=True
         ).cross_attentions
-    found = other.engine.attention(ids, labels)
+    others, more = translator.encode(target), translator.encode_target(source)
+    found, _ = other.engine.attention([ids, others], [labels, more])
     torch.testing.assert_close(found, output[-1][0].mean(0), rtol=1e-5, atol=1e-6)
     everything = torch.stack([weights[0] for weights in output]).mean((0, 1))
-    torch.testing.assert_close(translator.engine.attention(ids, labels), everything)
+    ours, _ = translator.engine.attention([ids, others], [labels, more])
+    torch.testing.assert_close(ours, everything)
     shares = word_attention(other, source, target)
     assert shares.shape == (7, 7)
     torch.testing.assert_close(shares.sum(-1), torch.ones(7))

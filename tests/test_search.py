@@ -8,7 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation import candidates
+from modeling_aiayn.translation import candidates, wanted_phrases
 from modeling_aiayn.translation.beam_decoder import BeamDecoder
 from modeling_aiayn.translation.candidates import CHUNK, Restrictions, top_tokens
 from modeling_aiayn.translation.fast_model import FastModel
@@ -196,9 +196,11 @@ def free(request):
 
 
 @pytest.mark.parametrize("phrases", PHRASES, ids=str)
-def test_required_phrases_occur_and_are_scored(free, phrases):
+def test_wanted_phrases_occur_and_are_scored(free, phrases, monkeypatch):
+    for name, value in {"FIRST_CREDIT": 9.0, "CREDIT": 9.0, "PRICE": 99.0}.items():
+        monkeypatch.setattr(wanted_phrases, name, value)
     engine, options, best_without = free
-    sentences = [SourceSentence(ids, phrases=phrases) for ids in SOURCES]
+    sentences = [SourceSentence(ids, phrases=[[tuple(x)] for x in phrases]) for ids in SOURCES]
     sentences.append(SourceSentence(SOURCES[0]))
     *bound, unbound = engine.search(sentences, options)
     assert unbound[0].token_ids == best_without.token_ids
@@ -214,11 +216,35 @@ def test_required_phrases_occur_and_are_scored(free, phrases):
     "phrases", [[[9], [9, 10]], [[9, 10], [9, 10, 11]], [[10, 11], [9, 10, 11]]]
 )
 def test_a_phrase_inside_another_need_not_occur_twice(engine, phrases):
-    sentences = [SourceSentence(ids, phrases=phrases) for ids in SOURCES]
+    sentences = [SourceSentence(ids, phrases=[[tuple(x)] for x in phrases]) for ids in SOURCES]
     found = engine.search(sentences, SearchOptions(num_beams=8))
     texts = [" ".join(map(str, best.token_ids)) for (best,) in found]
     shorter = " ".join(map(str, phrases[0]))
     assert 1 in {text.count(shorter) for text in texts}
+
+
+def contains(ids, form):
+    return any(tuple(ids[n : n + len(form)]) == form for n in range(len(ids)))
+
+
+def test_wanted_phrases_occur_where_they_are_likely_enough(monkeypatch):
+    """A translation lacks one of them only if it is likelier by more than the price."""
+    engine = TorchEngine([small_model()])
+    forms = [(9, 10), (12, 13)]
+    sentences = [SourceSentence(ids, phrases=[forms]) for ids in SOURCES]
+    shares = []
+    for credit, price in ((-4.0, 0.0), (0.0, 1.0), (4.0, 100.0)):
+        monkeypatch.setattr(wanted_phrases, "FIRST_CREDIT", credit)
+        monkeypatch.setattr(wanted_phrases, "PRICE", price)
+        found = engine.search(sentences, SearchOptions(num_beams=4))
+        has = [any(contains(best.token_ids, form) for form in forms) for (best,) in found]
+        shares.append(sum(has))
+        for source, (best,), is_met in zip(SOURCES, found, has, strict=True):
+            (total,) = engine.score([source], [best.token_ids])
+            assert best.log_probability == pytest.approx(total, rel=1e-5)
+            divisor = ((5 + len(best.token_ids)) / 6) ** 0.6
+            assert best.score == pytest.approx((total - (not is_met) * price) / divisor, rel=1e-5)
+    assert shares == sorted(shares) and shares[0] < shares[2] == len(SOURCES)
 
 
 def test_an_ensemble_votes_by_mean_probability():
@@ -297,7 +323,7 @@ def test_draws_follow_temperature_top_k_and_top_p():
         (drawn,) = candidates.drawn_candidates(
             logits.expand(1, draws, 4),
             torch.zeros(1, draws),
-            Restrictions({}, [], [], []),
+            Restrictions({}, [], []),
             SearchOptions(do_sample=True, nbest=draws, **options),
             chances,
         )
@@ -318,20 +344,19 @@ def test_draws_follow_temperature_top_k_and_top_p():
 def test_candidates_are_the_best_of_all_hypotheses():
     logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
     before = torch.tensor([[-1.0, -0.5, -torch.inf], [-2.0, -2.5, -0.1]])
-    restrictions = Restrictions({1: [6, 3]}, [(0, 1, 4), (0, 0, 2)], [(0, 0, 5)], [0])
+    restrictions = Restrictions({1: [6, 3]}, [(0, 1, 4), (0, 0, 2)], [(0, 0, 5, 0.7)])
     scores = before[..., None] + logits.log_softmax(-1)
+    scores[0, 0, 5] += 0.7
     scores[0, 1, 4] = scores[0, 0, 2] = -torch.inf
     scores[1, :, [0, 1, 2, 4, 5]] = -torch.inf
     found = candidates.best_candidates(logits, before, restrictions, 5)
     torch.testing.assert_close(before[..., None] + logits, scores)  # overwritten in place
     for sentence in range(2):
         best, index = scores[sentence].flatten().topk(5)
-        assert found[sentence].parents[:5] == (index // 7).tolist()
-        assert found[sentence].tokens[:5] == (index % 7).tolist()
-        torch.testing.assert_close(torch.tensor(found[sentence].log_probabilities[:5]), best)
-    wanted = zip(found[0].parents[5:], found[0].tokens[5:], strict=True)
-    assert [*wanted] == [(0, 5), *((k, int(scores[0, k].argmax())) for k in range(2))]
-    assert len(found[1].tokens) == 5
+        assert found[sentence].parents == (index // 7).tolist()
+        assert found[sentence].tokens == (index % 7).tolist()
+        torch.testing.assert_close(torch.tensor(found[sentence].log_probabilities), best)
+        assert len(found[sentence].tokens) == 5
 
 
 @pytest.mark.parametrize("vocab_size", [7, 300, 2 * 5 * CHUNK, 3000, 5001])

@@ -36,10 +36,10 @@ class EchoEngine:
         self.read += [list(sentence.input_ids) for sentence in sentences]
         return [[Hypothesis(tuple(s.input_ids), -1.0, -1.0)] for s in sentences]
 
-    def attention(self, source, target):
-        return torch.eye(len(target), len(source))
+    def attention(self, sources, targets):
+        return [torch.eye(len(b), len(a)) for a, b in zip(sources, targets, strict=True)]
 
-    def check_options(self, options, has_phrases):
+    def check_options(self, options):
         pass
 
 

@@ -40,7 +40,7 @@ SEARCHES = [
     ({"num_beams": 1}, {}),
     ({"num_beams": 5, "nbest": 3, "no_repeat_ngram_size": 2}, {}),
     ({}, {"prefix": (3, 30)}),
-    ({}, {"phrases": [[31, 4], [33]]}),
+    ({}, {"phrases": [[(31, 4)], [(33,)]]}),
     ({"do_sample": True, "top_p": 0.8, "nbest": 2, "num_beams": 2}, {}),
     ({"coverage_penalty": 0.2}, {}),
 ]
@@ -70,7 +70,10 @@ def test_other_ids_get_no_probability(options, given):
     offered = {2, *range(20, 40)}
     options = SearchOptions(max_length_offset=6, **options)
     found = searched(TorchEngine([model], shortlist=shortlist_of(offered)), options, **given)
-    needed = {*given.get("prefix", ()), *itertools.chain(*given.get("phrases", []))}
+    needed = {
+        *given.get("prefix", ()),
+        *itertools.chain(*(x[0] for x in given.get("phrases", []))),
+    }
     hidden = copy.deepcopy(model)
     hidden.generation_config.suppress_tokens = sorted({*range(V)} - offered - needed)
     hidden.generation_config.renormalize_logits = True
@@ -92,7 +95,10 @@ def test_the_ids_of_a_batch_are_those_of_its_sources():
     shortlist = Shortlist(
         torch.tensor([0, 0, 2, 2, 3]), torch.tensor([7, 4, 9]), torch.tensor([1]), ["a", "b"]
     )
-    batch = [SourceSentence([1, 0]), SourceSentence([1, 2], prefix=[5], phrases=[[6, 8]])]
+    batch = [
+        SourceSentence([1, 0]),
+        SourceSentence([1, 2], prefix=[5], phrases=[[(6,), (8,)]]),
+    ]
     assert shortlist.for_batch(batch[:1], [2]).tolist() == [1, 2, 4, 7]
     assert shortlist.for_batch(batch, [2]).tolist() == [1, 2, 4, 5, 6, 7, 8]
 

@@ -89,21 +89,11 @@ def test_a_stream_of_any_length_comes_back_in_order(translator):
     assert [each.text for each in best[:5]] == translator([*TEXTS[1:], TEXTS[0]], num_beams=2)
 
 
-def test_each_text_has_its_prefix_and_phrases(translator):
+def test_each_text_has_its_prefix(translator):
     texts = ["The dog sees.", "", "We see the cat."]
-    free = translator(texts)
-    found = translator.stream(texts, prefixes=["", "x", "Der Apfel"], phrases=[["rot", ""], [], []])
-    (first,), (second,), (third,) = found
-    assert "rot" in first.text and first.text != free[0]
-    assert second.text == ""
+    (first,), (second,), (third,) = translator.stream(texts, prefixes=["", "x", "Der Apfel"])
+    assert (first.text, second.text) == (translator(texts)[0], "")
     assert third.text.startswith("Der Apfel")
-
-
-def test_phrases_that_do_not_fit_leave_other_lines_alone(narrow, caplog):
-    phrases = [[], ["Der Hund sieht den roten Apfel und die Katze"]]
-    (first,), (second,) = narrow.stream(["We see.", "We see."], phrases=phrases)
-    assert first.text and second.text == ""
-    assert "Sentence 2: no translation contains all of its phrases." in caplog.text
 
 
 def test_scoring_a_translation_gives_its_score(translator):
@@ -420,15 +410,11 @@ def test_a_single_str_is_not_read_as_characters(translator):
         lambda: translator("We see."),
         lambda: translator.stream("We see."),
         lambda: translator.stream(["We see."], prefixes="E"),
-        lambda: translator.stream(["We see."], phrases="K"),
         lambda: translator.score("We.", ["Wir."]),
         lambda: translator.score(["We."], "Wir."),
     ):
         with pytest.raises(ValueError, match="must be a list or another iterable of str, got a"):
             read()
-    message = r"Phrases of sentence 1 must be a list of str, got 'Katze'\. Put"
-    with pytest.raises(ValueError, match=message):
-        list(translator.stream(["We see."], phrases=["Katze"]))
 
 
 def test_a_search_without_a_result_says_why(tokenizer, caplog):

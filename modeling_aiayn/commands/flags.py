@@ -64,6 +64,10 @@ class EngineFlags:
         default="torch", help="ctranslate2: for a folder of export-ctranslate2."
     )
     shortlist: str | None = HfArg(default=None, help="File of make-shortlist, for speed.")
+    glossary: str | None = HfArg(
+        default=None,
+        help="File of terms: TERM<tab>TRANSLATION. TERM<tab>= keeps it, <tab>=X writes exactly X.",
+    )
 
 
 @dataclass
@@ -161,6 +165,8 @@ def load_translator(
         logger.warning("The sources of pairs must have the model's tags: none is added.")
     elif translator.languages and languages is not None:
         translator.set_languages(languages.source_lang, languages.target_lang)
+    if engine.glossary is not None:
+        translator.use_glossary(engine.glossary)
     return translator
 
 

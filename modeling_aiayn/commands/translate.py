@@ -48,9 +48,6 @@ class TranslateFlags:
     text: list[str] | None = HfArg(default=None, help="Sentences to translate.")
     input: str | None = HfArg(default=None, help="File to translate, plain or .gz. Default: stdin.")
     prefixes: str | None = HfArg(default=None, help="File of beginnings, a line per sentence.")
-    phrases: str | None = HfArg(
-        default=None, help="File of phrases to use, a line per sentence, with tabs between phrases."
-    )
     scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
     format: str = HfArg(
         default="lines",
@@ -66,7 +63,7 @@ class TranslateFlags:
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
-        for name in ("prefixes", "phrases", "scores", "alignment"):
+        for name in ("prefixes", "scores", "alignment"):
             if self.format != "lines" and getattr(self, name):
                 raise ValueError(f"--format {self.format} cannot be used with --{name}.")
 
@@ -79,7 +76,7 @@ def main() -> None:
     )
     is_stdin = flags.text is None and flags.input is None
     file = STDIN if is_stdin else flags.input
-    read = [file, flags.prefixes, flags.phrases, engine.shortlist]
+    read = [file, flags.prefixes, engine.shortlist, engine.glossary]
     check_outputs({"--output": stream.output}, read)
     language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
@@ -108,10 +105,9 @@ def main() -> None:
         options,
         resume=stream.resume is not None,
         prefixes=flags.prefixes,
-        phrases=flags.phrases,
         translate_pools=None if is_dialogue else several_processes(model, engine, source, stream),
         format_lines=lines,
-        inputs=[file],
+        inputs=[file, engine.glossary],
         settings=asdict(flags) | asdict(source),
         is_resumable=is_resumable,
         show_progress=not is_dialogue,

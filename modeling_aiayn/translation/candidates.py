@@ -19,30 +19,29 @@ CHUNK = 64
 class Restrictions:
     """Rules for the continuations of one step; sentences and hypotheses are given by index.
 
-    Banned and required continuations (which become candidates, however unlikely) are sentence,
-    hypothesis and id. Of a sentence in `one_for_each`, every hypothesis gets a candidate.
+    Banned continuations are sentence, hypothesis and id; wanted ones have a credit, too.
     """
 
     forced: dict[int, list[int]]  # by sentence, the only ids that may come
     banned: list[tuple[int, int, int]]
-    required: list[tuple[int, int, int]]
-    one_for_each: list[int]
+    wanted: list[tuple[int, int, int, float]]
     suppressed: Sequence[int] = ()  # ids that never come; forced ids override them
 
     def within(self, columns: Mapping[int, int] | None) -> "Restrictions":
         """Replace ids by their columns of the logits; None: all ids have logits, in order."""
         if columns is None:
             return self
-        banned, required = (
-            [(sentence, k, columns[token]) for sentence, k, token in triples if token in columns]
-            for triples in (self.banned, self.required)
-        )
+        banned = [(n, k, columns[token]) for n, k, token in self.banned if token in columns]
+        wanted = [(n, k, columns[x], credit) for n, k, x, credit in self.wanted if x in columns]
         forced = {index: [columns[token] for token in ids] for index, ids in self.forced.items()}
         suppressed = [columns[token] for token in self.suppressed if token in columns]
-        return Restrictions(forced, banned, required, self.one_for_each, suppressed)
+        return Restrictions(forced, banned, wanted, suppressed)
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Set scores, [N, k, V], of continuations that are not allowed to minus infinity."""
+        """Add credits to scores, [N, k, V], and set what is not allowed to minus infinity."""
+        if self.wanted:
+            sentences, hypotheses, tokens, credit = zip(*self.wanted, strict=True)
+            scores[sentences, hypotheses, tokens] += torch.tensor(credit, device=scores.device)
         forced = {
             sentence: scores[sentence, :, ids].clone() for sentence, ids in self.forced.items()
         }
@@ -72,13 +71,6 @@ class Candidates(NamedTuple):
             [log_probabilities[n] for n in indices],
             [parents[n] for n in indices],
             [tokens[n] for n in indices],
-        )
-
-    def ranked(self) -> "Candidates":
-        """Each candidate once, best first."""
-        rows = sorted(set(zip(*self, strict=True)), key=lambda row: -row[0])
-        return Candidates(
-            [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
         )
 
     def first(self, count: int) -> "Candidates":
@@ -117,22 +109,13 @@ def best_candidates(
     """The count likeliest continuations of each sentence, best first; one transfer to the host.
 
     logits of the next token, [N, k, V], are overwritten by log-probabilities. log_probabilities,
-    [N, k], of the hypotheses so far are minus infinity for missing ones. The candidates that
-    restrictions require come last. A NaN is a ValueError.
+    [N, k], of the hypotheses so far are minus infinity for missing ones. A NaN is a ValueError.
     """
     # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
     # hypotheses new memory takes as long as the function itself.
     steps = torch.log_softmax(logits, -1, out=logits)  # [N, k, V]
-    required = _required_candidates(restrictions.required, steps, log_probabilities)
     values, tokens = top_tokens(restrictions.apply(steps), count)
     scores = log_probabilities[..., None] + values  # [N, k, count]
-    for sentence in restrictions.one_for_each:
-        firsts = zip(scores[sentence, :, 0].tolist(), tokens[sentence, :, 0].tolist(), strict=True)
-        required.setdefault(sentence, []).extend(
-            (score, parent, token)
-            for parent, (score, token) in enumerate(firsts)
-            if score > -torch.inf
-        )
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
     parents, picked = index // width, tokens.flatten(1).gather(1, index)
@@ -142,13 +125,7 @@ def best_candidates(
     # topk ranks NaN first.
     check_no_nan(row[0] for row in ranked)
     columns = zip(ranked, *packed[1:].long().tolist(), strict=True)
-    candidates = [Candidates(*sentence_columns).possible() for sentence_columns in columns]
-    for sentence, rows in required.items():
-        for score, parent, token in rows:
-            candidates[sentence].log_probabilities.append(score)
-            candidates[sentence].parents.append(parent)
-            candidates[sentence].tokens.append(token)
-    return candidates
+    return [Candidates(*sentence_columns).possible() for sentence_columns in columns]
 
 
 def check_no_nan(scores: Iterable[float]) -> None:
@@ -158,18 +135,6 @@ def check_no_nan(scores: Iterable[float]) -> None:
             "The model computed non-finite scores (NaN). Either a weight is NaN or infinite, or "
             "values overflow the model's dtype: check the weights, or load with dtype='float32'."
         )
-
-
-def _required_candidates(
-    required: list[tuple[int, int, int]], steps: Tensor, log_probabilities: Tensor
-) -> dict[int, list[tuple[float, int, int]]]:
-    candidates: dict[int, list[tuple[float, int, int]]] = {}
-    if required:
-        sentences, parents, tokens = torch.tensor(required, device=steps.device).T
-        scores = log_probabilities[sentences, parents] + steps[sentences, parents, tokens]
-        for (sentence, parent, token), score in zip(required, scores.tolist(), strict=True):
-            candidates.setdefault(sentence, []).append((score, parent, token))
-    return candidates
 
 
 def drawn_candidates(

@@ -73,9 +73,9 @@ class CTranslate2Engine:
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
-    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
+    def check_options(self, options: SearchOptions) -> None:
         """Check that CTranslate2 supports the options."""
-        options.check_supported("ctranslate2", has_phrases)
+        options.check_supported("ctranslate2")
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
@@ -147,19 +147,24 @@ class CTranslate2Engine:
         )
         return [sum(result.log_probs[certain:]) for result in results]
 
-    def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
-        """The attention of the last layer from target to source ids, [T, S], mean of its heads."""
+    def attention(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """The mean of the last layer's heads, as `TorchEngine.attention`."""
         self._check_process()
-        (result,) = self.translator.translate_batch(
-            [_tokens_at(self.source_tokens, source)],
-            [_tokens_at(self.target_tokens, target[:-1])],
+        results = self.translator.translate_batch(
+            [_tokens_at(self.source_tokens, source) for source in sources],
+            [_tokens_at(self.target_tokens, target[:-1]) for target in targets],
             beam_size=1,
-            max_decoding_length=len(target),
+            max_decoding_length=max(map(len, targets)),
             max_input_length=0,
             return_attention=True,
             return_end_token=True,
         )
-        return torch.tensor(result.attention[0])[: len(target)]
+        return [
+            torch.tensor(result.attention[0])[: len(target)]
+            for result, target in zip(results, targets, strict=True)
+        ]
 
     def _ranked(
         self,

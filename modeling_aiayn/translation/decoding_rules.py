@@ -85,13 +85,12 @@ class DecodingRules:
     def max_length(self, sentence: SourceSentence, options: SearchOptions) -> int:
         """The most tokens that a translation may have, `</s>` included.
 
-        There is always room for prefix, phrases and `</s>`, unless a position table is shorter.
+        There is always room for the prefix and `</s>`, unless a position table is shorter.
         """
         offset = options.max_length_offset
         offset = self.max_tokens_beyond_source if offset is None else offset
         limit = int(options.max_length_factor * len(sentence.input_ids)) + offset
-        given = len(sentence.prefix) + sum(map(len, sentence.phrases))
-        limit = max(limit, given + 1)
+        limit = max(limit, len(sentence.prefix) + 1)
         return min(limit, self.target_positions or limit)
 
     def exclude_from_softmax(

@@ -2,12 +2,15 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from .candidates import Candidates
 from .options import SearchOptions
+
+# A phrase of a translation, in ids: in any of its forms.
+Forms = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class SourceSentence:
 
     input_ids: Sequence[int]
     prefix: Sequence[int] = ()  # the first ids of the translation
-    phrases: Sequence[Sequence[int]] = ()  # ids of each phrase that it must contain
+    phrases: Sequence[Forms] = ()  # that it is to contain
     certain: int = 0  # ids of the prefix whose probability is 1, as that of a language's tag
     number: int = 0  # by which sampling draws: equal sentences get different samples
 
@@ -54,9 +57,6 @@ class SentenceSearch:
 
     Running and finished hypotheses are sorted, best first; none runs once the search is done.
     """
-
-    # Whether each hypothesis gets a candidate, besides the best candidates of the sentence.
-    needs_one_for_each: ClassVar[bool] = False
 
     options: SearchOptions
     eos_token_ids: frozenset[int]
@@ -101,8 +101,8 @@ class SentenceSearch:
             return [self.prefix[self.length]]
         return None
 
-    def required_tokens(self) -> list[tuple[int, int]]:
-        """Hypothesis index and id of each continuation that must be a candidate."""
+    def wanted_tokens(self) -> Iterable[tuple[int, int, float]]:
+        """Hypothesis index and id of each continuation that gets credit, and this credit."""
         return []
 
     def banned_tokens(self) -> list[tuple[int, int]]:
@@ -155,10 +155,14 @@ class SentenceSearch:
         if possible <= self.finished[-1].score:
             self.running = Candidates([], [], [])
 
-    def _finish(self, candidates: Candidates, index: int, coverage: Sequence[float]) -> None:
+    def _finish(
+        self, candidates: Candidates, index: int, coverage: Sequence[float], price: float = 0.0
+    ) -> None:
+        """Finish a hypothesis; price lowers its score, not its probability."""
         log_probability, parent = candidates.log_probabilities[index], candidates.parents[index]
         token_ids = (*self.token_ids(parent), candidates.tokens[index])
-        score = normalized_score(log_probability, len(token_ids), self.options, coverage[parent])
+        ranked = log_probability - price
+        score = normalized_score(ranked, len(token_ids), self.options, coverage[parent])
         self.finished.append(Hypothesis(token_ids, log_probability, score))
         self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self.options.width :]

@@ -134,11 +134,10 @@ class SearchOptions:
                 f"translator.search_options(nbest={self.nbest}))."
             )
 
-    def check_supported(self, engine: str, has_phrases: bool = False) -> None:
+    def check_supported(self, engine: str) -> None:
         """Check that one of ENGINES takes the options that differ from their defaults."""
         given = (option for option in fields(self) if getattr(self, option.name) != option.default)
         names = [option.name for option in given if engine not in option.metadata["engines"]]
-        names += ["required phrases"] if has_phrases and engine != "torch" else []
         if names:
             raise ValueError(
                 f"The engine {engine} does not support {', '.join(names)}. Use engine='torch'."

@@ -68,7 +68,7 @@ class AiaynTranslationPipeline(Pipeline):
         pool = [SourceText(next(numbers), text, languages=languages) for text in sentences]
         options = self.translator.search_options(**search_options)
         options.check_one_translation()
-        self.translator.engine.check_options(options, has_phrases=False)
+        self.translator.engine.check_options(options)
         results = self.translator.translate_pool(pool, options, batch_size=len(texts))
         found = iter([best.text for best, *_ in results])
         translations = [split.joined([next(found) for _ in split.sentences]) for split in splits]

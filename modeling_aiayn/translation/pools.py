@@ -19,7 +19,6 @@ class SourceText(NamedTuple):
     number: int
     text: str
     prefix: str = ""
-    phrases: Sequence[str] = ()
     languages: tuple[str, str] | None = None  # source and target, of a model with several
 
 
@@ -35,28 +34,20 @@ def check_several(texts: Iterable[object] | None) -> None:
 def source_texts(
     texts: Iterable[str],
     prefixes: Iterable[str] | None = None,
-    phrases: Iterable[Sequence[str]] | None = None,
     first_number: int = 0,
 ) -> Iterator[SourceText]:
-    """Each text with its number, counted from first_number, its prefix and its phrases."""
+    """Each text with its number, counted from first_number, and its prefix."""
     missing = object()
-    given: dict[str, Any] = {"text": texts, "prefix": prefixes, "phrases": phrases}
-    columns = {name: column for name, column in given.items() if column is not None}
-    rows = zip_longest(*columns.values(), fillvalue=missing)
+    rows: Iterable[Any] = zip(texts)
+    if prefixes is not None:
+        rows = zip_longest(texts, prefixes, fillvalue=missing)
     for number, row in enumerate(rows, start=first_number):
         if missing in row:
             raise ValueError(
-                "Texts, prefixes and phrases must have the same number of lines: line "
-                f"{number + 1} is missing in one of them. Leave a line empty for a text without "
-                "prefix or phrases."
+                f"Texts and prefixes must have the same number of lines: line {number + 1} is "
+                "missing in one of them. Leave a line empty for a text without prefix."
             )
-        source = SourceText(number, **dict(zip(columns, row, strict=True)))
-        if isinstance(source.phrases, str):
-            raise ValueError(
-                f"Phrases of sentence {number + 1} must be a list of str, got {source.phrases!r}. "
-                "Put a single phrase into a list."
-            )
-        yield source
+        yield SourceText(number, *row)
 
 
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -7,6 +7,7 @@ Marian. The output layer, half of a step with a large vocabulary, then computes 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ class Shortlist:
         sources: set[int] = set()
         for sentence in sentences:
             sources.update(sentence.input_ids)
-            given.update(sentence.prefix, *sentence.phrases)
+            given.update(sentence.prefix, *chain(*sentence.phrases))
         parts = [
             self.ids[self.starts[source] : self.starts[source + 1]] for source in sorted(sources)
         ]

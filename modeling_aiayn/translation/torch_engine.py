@@ -22,8 +22,8 @@ from .fast_linear import int8_linear_function, linear_function, warn_of_slow_int
 from .fast_model import FastModel
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch, SourceSentence
 from .options import SearchOptions, search_defaults
-from .required_phrases import ConstrainedSearch
 from .shortlist import Shortlist
+from .wanted_phrases import PhraseSearch
 
 # A forked process has another number; a spawned one imports this module again.
 IMPORTED_BY = os.getpid()
@@ -120,14 +120,10 @@ class TorchEngine:
             )
         return digest.hexdigest()[:16]
 
-    def check_options(self, options: SearchOptions, has_phrases: bool) -> None:
-        """Check the models, and that required phrases come with beam search."""
+    def check_options(self, options: SearchOptions) -> None:  # noqa: ARG002
+        """Check the models."""
         # Computing both raises their errors now, before an output file is opened.
         _ = self.rules, self._fast_models
-        if has_phrases and options.do_sample:
-            raise ValueError("Required phrases need beam search: leave out do_sample.")
-        if has_phrases and options.num_beams < 2:
-            raise ValueError("Required phrases need beam search: set num_beams to at least 2.")
 
     @torch.inference_mode()
     def search(
@@ -164,8 +160,8 @@ class TorchEngine:
         shared = (options, self.rules.eos_token_ids, limit, start, *prefix)
         if options.do_sample:
             return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
-        if sentence.phrases:
-            return ConstrainedSearch(*shared, phrases=sentence.phrases)
+        if sentence.phrases and options.num_beams > 1:
+            return PhraseSearch(*shared, phrases=sentence.phrases)
         return SentenceSearch(*shared)
 
     def _advance(
@@ -220,7 +216,7 @@ class TorchEngine:
         )
 
     def _restrictions(self, searches: Sequence[SentenceSearch]) -> Restrictions:
-        restrictions = Restrictions({}, [], [], [], self.rules.suppressed_token_ids)
+        restrictions = Restrictions({}, [], [], self.rules.suppressed_token_ids)
         for index, search in enumerate(searches):
             if search.is_done:
                 continue
@@ -230,10 +226,8 @@ class TorchEngine:
             # Most lists are empty: a loop then takes a tenth of extend()'s time.
             for hypothesis, token in search.banned_tokens():
                 restrictions.banned.append((index, hypothesis, token))
-            for hypothesis, token in search.required_tokens():
-                restrictions.required.append((index, hypothesis, token))
-            if search.needs_one_for_each:
-                restrictions.one_for_each.append(index)
+            for hypothesis, token, credit in search.wanted_tokens():
+                restrictions.wanted.append((index, hypothesis, token, credit))
         return restrictions
 
     @torch.inference_mode()
@@ -266,17 +260,25 @@ class TorchEngine:
         return totals
 
     @torch.inference_mode()
-    def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
-        """The mean of all cross-attention in the first model, from target to source ids, [T, S]."""
+    def attention(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """The mean of all cross-attention in the first model, target to source ids, [T, S] each."""
         model = self.models[0]
-        labels = torch.tensor([list(target)], device=self.device)
+        input_ids, attention_mask = self._padded(sources)
+        labels, is_real = self._padded(targets)
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(
+            labels.masked_fill(is_real == 0, IGNORED_LABEL)
+        )
         with showing_weights(model):
-            weights = model(
-                torch.tensor([list(source)], device=self.device),
-                labels=labels,
-                output_attentions=True,
+            weights = model.model(
+                input_ids, attention_mask, decoder_input_ids, output_attentions=True
             ).cross_attentions
-        return torch.cat(list(weights)).float().mean((0, 1)).cpu()
+        means = torch.stack(list(weights)).float().mean((0, 2)).cpu()  # [N, T, S]
+        return [
+            mean[: len(target), : len(source)]
+            for mean, source, target in zip(means, sources, targets, strict=True)
+        ]
 
     def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Ids and their mask, [N, S] both."""

@@ -44,7 +44,6 @@ def translate_file(
     *,
     resume: bool = False,
     prefixes: str | Path | None = None,
-    phrases: str | Path | None = None,
     translate_pools: Callable[..., Iterator[list[Translation]]] | None = None,
     format_lines: FormatLines = lambda _, translations: [translations[0].text],
     inputs: Iterable[str | Path | None] = (),
@@ -68,8 +67,6 @@ def translate_file(
         resume: Whether to keep the lines of OUTPUT.partial, if there are any, and to translate the
             rest. Not for .gz.
         prefixes: File with a line for each sentence: the words its translation starts with.
-        phrases: File with a line for each sentence: phrases that its translation must contain,
-            separated by tabs.
         translate_pools: Translates pools of texts in place of the translator.
         format_lines: Returns the lines of a text. Default: its best translation.
         inputs: More files on whose content the lines depend.
@@ -82,12 +79,12 @@ def translate_file(
     Raises:
         OSError: A file cannot be read or written, or another process writes this output.
         ValueError: The lines of OUTPUT.partial would be lost, or cannot be resumed. The engine does
-            not support the options. There are fewer prefixes or phrases than texts. A file changed
+            not support the options. There are fewer prefixes than texts. A file changed
             while it was read.
     """
     options = options or translator.search_options()
-    translator.engine.check_options(options, phrases is not None)
-    files = [x for x in (source, prefixes, phrases, *inputs) if isinstance(x, (str, Path))]
+    translator.engine.check_options(options)
+    files = [x for x in (source, prefixes, *inputs) if isinstance(x, (str, Path))]
     hashes, note = _hashes(files), None
     if is_resumable and output is not None and not str(output).endswith(".gz"):
         tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
@@ -100,8 +97,7 @@ def translate_file(
         translation_bar(is_shown=show_progress) as report,
     ):
         begun = None if prefixes is None else _rest(prefixes, first)
-        wanted = None if phrases is None else (row.split("\t") for row in _rest(phrases, first))
-        pools = read_pools(source_texts(_rest(source, first), begun, wanted, first), pool_size)
+        pools = read_pools(source_texts(_rest(source, first), begun, first), pool_size)
         translate_pools = translate_pools or translator.translate_pools
         results = translate_pools(pools, options, report=report, **batch_sizes)
         number = first

@@ -4,9 +4,10 @@ import copy
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
@@ -37,6 +38,7 @@ from ..tokenization import (
     hidden_ids,
     vocabulary_sha256,
 )
+from .glossary import Glossary, Term, read_terms
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions
 from .pools import (
@@ -50,9 +52,10 @@ from .pools import (
     source_texts,
 )
 from .progress import translation_bar
+from .segments.marks import Mark
 from .segments.segment import Segment
 from .segments.whole_texts import SplitText
-from .segments.word_attention import word_attention
+from .segments.word_attention import WordAttention
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
@@ -68,7 +71,7 @@ INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_TOKENS = 512
-# For prefixes, phrases and translations to score: memory grows with the square of their length.
+# For prefixes and translations to score: memory grows with the square of their length.
 MAX_TARGET_TOKENS = 2048
 
 
@@ -127,6 +130,7 @@ class Translator:
         self.models: Sequence[AiaynForConditionalGeneration] = engine.models
         for loaded in self.models:
             self._check_tokenizers(loaded)
+        self._glossary: tuple[Languages | None, Glossary] | None = None
         self._tags = LanguageTags.of(source_tokenizer)
         self._languages: tuple[str | None, str | None] = (None, None)
         if self._tags:
@@ -143,6 +147,27 @@ class Translator:
         directed = copy.copy(self)
         directed.set_languages(*(languages or (None, None)))
         return directed
+
+    def use_glossary(self, terms: str | Path | Mapping[str, str]) -> None:
+        """Translate terms as a glossary says, in the direction that is set now.
+
+        Args:
+            terms: Terms and their translations, or a file with a line for each: the term, a tab,
+                and its translation. Nothing, or "=", keeps a term, and "=x" is written as x.
+                Words of other translations are inflected.
+
+        Raises:
+            ValueError: The vocabulary cannot write a translation, or a line of the file has no tab.
+        """
+        check_package("snowballstemmer", "glossary")
+        direction = self.direction()
+        saved = languages_of(self.source_tokenizer)
+        languages = direction or (
+            saved[0] or DEFAULT_LANGUAGES[0],
+            saved[1] or DEFAULT_LANGUAGES[1],
+        )
+        pairs = terms.items() if isinstance(terms, Mapping) else read_terms(terms)
+        self._glossary = (direction, Glossary(pairs, self.target_tokenizer, languages))
 
     @property
     def languages(self) -> list[str]:
@@ -346,7 +371,7 @@ class Translator:
         check_several(texts)
         options = self.search_options(**search_options)
         options.check_one_translation()
-        self.engine.check_options(options, has_phrases=False)
+        self.engine.check_options(options)
         splits = [self.split(text, source_lang) for text in texts] if split_sentences else None
         if splits is not None:
             texts = [sentence for split in splits for sentence in split.sentences]
@@ -378,7 +403,6 @@ class Translator:
         options: SearchOptions | None = None,
         *,
         prefixes: Iterable[str] | None = None,
-        phrases: Iterable[Sequence[str]] | None = None,
         batch_size: int = BATCH_SIZE,
         max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         pool_size: int = POOL_SIZE,
@@ -390,7 +414,6 @@ class Translator:
             texts: Sentences.
             options: How to search. None: as `search_options` says.
             prefixes: The beginning of each translation, one for each text.
-            phrases: Phrases that each translation must contain, a list for each text.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             pool_size: Sentences to read before the first translation; they are sorted by length.
@@ -401,13 +424,13 @@ class Translator:
 
         Raises:
             ValueError: The engine does not support the options. While texts are read: the numbers
-                of texts, prefixes and phrases differ.
+                of texts and prefixes differ.
         """
         options = options or self.search_options()
-        self.engine.check_options(options, phrases is not None)
-        for column in (texts, prefixes, phrases):
+        self.engine.check_options(options)
+        for column in (texts, prefixes):
             check_several(column)
-        pools = read_pools(source_texts(texts, prefixes, phrases), pool_size)
+        pools = read_pools(source_texts(texts, prefixes), pool_size)
         return self.translate_pools(pools, options, batch_size, max_tokens_per_batch, report)
 
     def translate_pools(
@@ -431,8 +454,7 @@ class Translator:
         filled = [
             index
             for index, given in enumerate(pool)
-            if has_words(segments[index].block.text)
-            or (given.text.strip() and (given.prefix or given.phrases))
+            if has_words(segments[index].block.text) or (given.text.strip() and given.prefix)
         ]
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         for index in {*range(len(pool))}.difference(filled):  # without letters: a number, ...
@@ -450,28 +472,38 @@ class Translator:
                 if best:
                     number = filled[index]
                     decoded = self._decoded(pool[number].text, best, sentences[index].certain)
-                    results[number] = self._completed(decoded, segments[number], pool[number])
+                    results[number] = decoded
                     tokens += len(best[0].token_ids)
                 else:
-                    reason = "is allowed by the options of the search"
-                    if sentences[index].phrases:
-                        reason = "contains all of its phrases"
-                    number = sentences[index].number + 1
-                    logger.warning("Sentence %d: no translation %s.", number, reason)
+                    text = "Sentence %d: no translation is allowed by the options of the search."
+                    logger.warning(text, sentences[index].number + 1)
             report(len(batch), tokens)
+        self._complete(results, segments, pool)
         return results
 
-    def _completed(
-        self, translations: list[Translation], segment: Segment, given: SourceText
-    ) -> list[Translation]:
-        """Translations with all that stays of their source."""
-        if not (segment.bullet or segment.block.marks):
-            return translations
-        attention = partial(word_attention, self.directed(given.languages))
-        return [
-            replace(found, text=segment.joined(found.text, attention), read=segment.block.text)
-            for found in translations
-        ]
+    def _complete(
+        self,
+        results: list[list[Translation]],
+        segments: Sequence[Segment],
+        pool: Sequence[SourceText],
+    ) -> None:
+        """Add to translations what stays of their sources, and terms that they lack."""
+        lacking: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
+        for index, (given, segment) in enumerate(zip(pool, segments, strict=True)):
+            terms = self._terms(given._replace(text=segment.block.text))
+            for rank, found in enumerate(results[index]):
+                marks = [term.mark() for term in terms if not term.is_in(found.text)]
+                if found.token_ids and (segment.bullet or segment.block.marks or marks):
+                    lacking[given.languages].append((index, rank, marks))
+        for languages, some in lacking.items():
+            pairs = [
+                (segments[index].block.text, results[index][rank].text) for index, rank, _ in some
+            ]
+            attention = WordAttention(self.directed(languages), pairs)
+            for index, rank, marks in some:
+                segment, found = segments[index], results[index][rank]
+                text = segment.joined(found.text, attention, marks)
+                results[index][rank] = replace(found, text=text, read=segment.block.text)
 
     def score(
         self,
@@ -609,9 +641,15 @@ class Translator:
         tag = self.first_ids(given.languages)
         prefix = [*tag, *self._part_ids(given.prefix)]
         prefix = self._cut(prefix, f"{name}, prefix", room)
-        phrases = [part for part in map(self._part_ids, given.phrases) if part]
+        phrases = [term.forms for term in self._terms(given)]
         source = self._cut(ids, name, self.max_source_tokens)
         return SourceSentence(source, prefix, phrases, len(tag), given.number)
+
+    def _terms(self, given: SourceText) -> list[Term]:
+        """The terms of a text that the glossary has."""
+        languages = given.languages or self.direction()
+        is_ours = self._glossary is not None and self._glossary[0] == languages
+        return self._glossary[1].terms(given.text) if self._glossary and is_ours else []
 
     def _part_ids(self, text: str) -> list[int]:
         part = clean_text(text)

@@ -49,6 +49,7 @@ class Mark:
     is_atom: bool = False
     has_space_before: bool = False
     has_space_after: bool = False
+    written: str | None = None  # in the place of the text, as a glossary says
 
     @property
     def raw(self) -> str:

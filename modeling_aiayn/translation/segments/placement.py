@@ -14,8 +14,10 @@ from torch import Tensor
 
 from .marks import Mark
 
-# A word, or one sign of punctuation.
-UNIT = re.compile(r"\w+|[^\w\s]")
+# Scripts without blanks between words: Thai to Khmer, and those of East Asia.
+JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+# A word, one sign of punctuation, or one of these scripts.
+UNIT = re.compile(rf"[^\W{JOINED}]+|[^\w\s]|[{JOINED}]")
 # A target word belongs to a mark if it pays more than this share of its attention to the mark.
 THRESHOLD = 0.5
 
@@ -130,7 +132,9 @@ class PlacedSentence:
         for mark in sorted(marks, key=preference, reverse=True):
             if mark in windows:
                 continue
-            _, run = self._best_run(mark, window, taken, end)
+            gain, run = self._best_run(mark, window, taken, end)
+            if mark.written and gain <= 0.0:  # no word is clearly its translation
+                run = (run[1], run[1])
             windows[mark] = run
             taken = sorted([*taken, run])
             if self._continues(mark):

@@ -46,10 +46,14 @@ def _rendered(
     here, before = start, ""
     for mark in sorted(marks, key=lambda mark: (places[mark].start, places[mark].end)):
         place = places[mark]
-        inner = "".join(_rendered(block, mark.inner, places, text, place.start, place.end))
+        inner = mark.written or "".join(
+            _rendered(block, mark.inner, places, text, place.start, place.end)
+        )
         # Markdown reads delimiters without text between them, such as ****, as text.
         if mark.opening in EMPHASIS and not inner.strip():
             continue
+        if mark.written and place.start == place.end:
+            inner = f" {inner}"
         raw = f"{place.before}{mark.opening}{inner}{mark.closing}"
         if here == place.start and before.endswith("`") and raw.startswith("`"):
             raw = f" {raw}"  # two spans of code without a blank would be one

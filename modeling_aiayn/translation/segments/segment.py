@@ -1,10 +1,11 @@
 """A plain text: its part that is translated, and what of it stays as it is."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ...tokenization import clean_text
-from .marks import BULLET, FIXED, Block, BlockBuilder
+from .marks import BULLET, FIXED, Block, BlockBuilder, Mark
 from .placement import Attention
 from .rendering import translated_block
 from .whole_texts import SplitText
@@ -29,11 +30,13 @@ class Segment:
         builder.add_text(text)
         return cls(bullet, builder.block(_as_it_is))
 
-    def joined(self, translation: str, attention: Attention) -> str:
-        """The translation with all that stays, at places that attention finds."""
-        if self.block.marks:
+    def joined(self, translation: str, attention: Attention, terms: Sequence[Mark] = ()) -> str:
+        """The translation with all that stays and with terms, at places that attention finds."""
+        marks = sorted([*self.block.marks, *terms], key=lambda mark: mark.start)
+        if marks:
             split = SplitText((self.block.text,), ("", ""))
-            translation = translated_block(self.block, split, [translation], attention)
+            block = replace(self.block, marks=marks)
+            translation = translated_block(block, split, [translation], attention)
         return f"{self.bullet}{translation}"
 
 

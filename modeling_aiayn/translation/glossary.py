@@ -1,0 +1,184 @@
+"""Glossaries: terms, and their translations in an inflection that fits the sentence."""
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain, islice, product
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..data.lines import read_lines
+from ..saved.languages import Languages, iso_639
+from ..tokenization import SPACE
+from .hypotheses import Forms
+from .segments.marks import Mark
+from .segments.placement import units_of
+
+# The languages of snowballstemmer.
+STEMMERS = """
+ar:arabic ca:catalan da:danish de:german el:greek en:english es:spanish et:estonian eu:basque
+fi:finnish fr:french ga:irish hi:hindi hu:hungarian hy:armenian id:indonesian it:italian
+lt:lithuanian nb:norwegian ne:nepali nl:dutch no:norwegian pt:portuguese ro:romanian ru:russian
+sr:serbian sv:swedish ta:tamil tr:turkish yi:yiddish
+"""
+EXACT = "="  # before a translation that is not inflected
+MOST_FORMS = 100  # of a term of several words
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a sentence, text[start:end], and its translation by a glossary."""
+
+    start: int
+    end: int
+    targets: Sequence[str]  # "=" is before one that is not inflected
+    forms: Forms  # the ids that may be written
+    stem: Callable[[str], str]
+
+    def is_in(self, translation: str) -> bool:
+        """Whether a translation contains the term in one of its forms."""
+        return any(
+            _contains(_words(translation, stem), _words(target.removeprefix(EXACT), stem))
+            for target in self.targets
+            for stem in [str if target.startswith(EXACT) else self.stem]
+        )
+
+    def mark(self) -> Mark:
+        """What writes the term in the place of another translation."""
+        return Mark(self.start, self.end, "", written=self.targets[0].removeprefix(EXACT))
+
+
+def _words(text: str, stem: Callable[[str], str]) -> list[str]:
+    return [stem(text[slice(*unit)]) for unit in units_of(text)]
+
+
+def _contains(words: Sequence[str], part: Sequence[str]) -> bool:
+    return any(words[n : n + len(part)] == part for n in range(len(words)))
+
+
+def read_terms(path: str | Path) -> list[tuple[str, str]]:
+    """The terms of a `Glossary` in a file, source<TAB>target on each line."""
+    lines = [(n, line) for n, line in enumerate(read_lines(path), start=1) if line.strip()]
+    for number, line in lines:
+        if "\t" not in line.lstrip():
+            raise ValueError(
+                f"{path}:{number} must be a term, a tab, and its translation, got {line!r}. Of a "
+                f"term that stays as it is, the translation is {EXACT}."
+            )
+    pairs = (line.split("\t", 1) for _, line in lines)
+    return [(source.strip(), target.strip()) for source, target in pairs]
+
+
+class Glossary:
+    """Finds the terms of a sentence.
+
+    Words of a term are found in all inflections, by their stems, and words with capitals only in
+    capitals. An empty target, or "=", keeps a term as the sentence has it, and "=x" is written as
+    x; words of other targets are inflected. Of several targets of a term, one must occur. The
+    languages, of source and target, choose the stemmers.
+
+    Raises:
+        ValueError: The vocabulary of the target's tokenizer cannot write a term.
+    """
+
+    def __init__(
+        self,
+        terms: Iterable[tuple[str, str]],
+        tokenizer: PreTrainedTokenizerBase,
+        languages: Languages,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._source_stem, self._stem = map(_stemmer, languages)
+        self._terms: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+        for source, target in terms:
+            self._terms[tuple(_words(source, self._source_stem))].append((source, target))
+            if tokenizer.unk_token_id in self._ids(target.removeprefix(EXACT) or source):
+                raise ValueError(f"The vocabulary cannot write {target or source!r}.")
+        self._longest = max(map(len, self._terms), default=0)
+        self._forms = lru_cache(maxsize=10_000)(self._all_forms)
+
+    def terms(self, text: str) -> list[Term]:
+        """The terms of a sentence, in order; of those within one another, the longest."""
+        units, stems = units_of(text), _words(text, self._source_stem)
+        found: list[Term] = []
+        for first, (start, _) in enumerate(units):
+            for size in range(min(self._longest, len(units) - first), 0, -1):
+                part = text[start : units[first + size - 1][1]]
+                known = self._terms.get(tuple(stems[first : first + size]), ())
+                targets = [target for source, target in known if _has_capitals(part, source)]
+                if targets and (not found or start >= found[-1].end):
+                    found.append(self._term(start, part, targets))
+                    break
+        return found
+
+    def _term(self, start: int, part: str, targets: Sequence[str]) -> Term:
+        targets = [target if target.strip(EXACT) else EXACT + part for target in targets]
+        forms = [tuple(form) for target in targets for form in self._forms(target)]
+        return Term(start, start + len(part), targets, forms, self._stem)
+
+    def _ids(self, text: str) -> list[int]:
+        options: Any = {"add_special_tokens": False, "split_special_tokens": True}
+        ids: list[int] = self._tokenizer(text, **options).input_ids
+        return ids
+
+    def _all_forms(self, target: str) -> list[list[int]]:
+        """The ids of a translation, and those with each of its words in all inflections."""
+        if target.startswith(EXACT):
+            return [self._ids(target.removeprefix(EXACT))]
+        words = product(*map(self._inflections, target.split()))
+        return [[*chain(*form)] for form in islice(words, MOST_FORMS)]
+
+    def _inflections(self, word: str) -> list[list[int]]:
+        """The first ids of a word that have its stem, those with another last id, and single ids.
+
+        After any of them the word may go on.
+        """
+        ids, stem = self._ids(word), self._stem(word)
+        size = next(n for n in range(1, len(ids) + 1) if self._stem(self._text(ids[:n])) == stem)
+        tokens = self._tokenizer.convert_ids_to_tokens(ids[:size])
+        whole = SPACE * tokens[0].startswith(SPACE) + word
+        forms = [[*ids[: size - 1], other] for other in self._similar[_folded(tokens[-1])]]
+        forms += [[other] for other in self._similar[_folded(whole)] if size > 1]
+        initials = word[0], word[0].upper()
+        texts = map(self._text, forms)
+        return [ids[:size]] + [
+            form
+            for form, text in zip(forms, texts, strict=True)
+            if text.startswith(initials) and self._stem(text) == stem
+        ]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return "".join(self._tokenizer.convert_ids_to_tokens(ids)).replace(SPACE, "")
+
+    @cached_property
+    def _similar(self) -> dict[str, list[int]]:
+        """All ids, by the first letters of their tokens."""
+        similar = defaultdict(list)
+        for token, index in self._tokenizer.get_vocab().items():
+            similar[_folded(token)].append(index)
+        return similar
+
+
+def _folded(token: str) -> str:
+    """The first letters of a token, without accents."""
+    letters = unicodedata.normalize("NFD", token.casefold())
+    base = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return base[: 3 + base.startswith(SPACE)]
+
+
+def _has_capitals(text: str, term: str) -> bool:
+    return text[0].isupper() >= term[0].isupper() and text.isupper() >= term.isupper()
+
+
+def _stemmer(language: str) -> Callable[[str], str]:
+    """What returns the stem of a word of a language, in lower case."""
+    from snowballstemmer import stemmer
+
+    name = re.search(rf"\b{re.escape(iso_639(language))}:(\w+)", STEMMERS)
+    stem = stemmer(name[1]).stemWord if name else str
+    return lru_cache(maxsize=100_000)(lambda word: stem(word.casefold()))
