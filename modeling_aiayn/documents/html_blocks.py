@@ -186,11 +186,11 @@ class _Reader:
     def _flush(self, start: int, end: int) -> None:
         """End the block at `start`; the next one begins at `end`."""
         raw = self.text[self._begin : start]
-        block = self._builder.block(escape_html)
-        if has_words(block.text):
+        parts = self._builder.parts(escape_html)
+        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
             inner = raw.strip(BLANK_CHARACTERS)
             before = raw[: raw.index(inner)]
-            self.parts += [before, block, raw[len(before) + len(inner) :]]
+            self.parts += [before, *parts, raw[len(before) + len(inner) :]]
         else:
             self.parts.append(raw)
         self.parts.append(self.text[start:end])

@@ -152,8 +152,8 @@ class _Segments:
         self._begin = label.end() if label else 0
         self._fixed: tuple[str, int] | None = None  # an element in HTML, and its begin
 
-    def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, Block]]:
-        """The begin and end of each part in the content, and its block."""
+    def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, list[str | Block]]]:
+        """The begin and end of each part in the content, and its blocks."""
         first = self._begin
         for token in _joined_texts(_without_addresses(tokens)):
             span = token.meta.get("span")
@@ -176,15 +176,15 @@ class _Segments:
         tag = START_TAG.match(token.content) if token.type == "html_inline" else None
         return token.type == "hardbreak" or (tag is not None and tag[1].lower() == "br")
 
-    def _part(self, end: int) -> Iterator[tuple[int, int, Block]]:
+    def _part(self, end: int) -> Iterator[tuple[int, int, list[str | Block]]]:
         if self._fixed is not None:  # its end is missing
             self._builder.add_atom(self.content[self._fixed[1] : end])
             self._fixed = None
-        block = self._builder.block(self.escape)
-        if has_words(block.text):
+        parts = self._builder.parts(self.escape)
+        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
             part = self.content[self._begin : end]
             begin = self._begin + len(part) - len(part.lstrip(BLANKS))
-            yield begin, len(self.content[:end].rstrip(BLANKS)), block
+            yield begin, len(self.content[:end].rstrip(BLANKS)), parts
 
     def _take(self, token: Any, span: tuple[int, int] | None) -> None:
         raw = self.content[slice(*span)] if span else ""
@@ -292,8 +292,8 @@ def parse_markdown(text: str) -> list[str | Block]:
             logger.warning("A part of the document is not translated: %r.", token.content[:60])
             continue
         escape = escape_cell if is_cell else escape_markdown
-        for first, last, block in _Segments(token.content, escape).read(token.children):
+        for first, last, blocks in _Segments(token.content, escape).read(token.children):
             begin, end = _place(lines, first), _place(lines, last - 1) + 1
-            parts += [body[cursor:begin], block]
+            parts += [body[cursor:begin], *blocks]
             cursor = end
     return [part for part in (*parts, body[cursor:]) if part]

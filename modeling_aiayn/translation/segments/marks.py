@@ -1,7 +1,7 @@
 """A text with its inline markup: tags around words, and parts that are copied, such as code."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -28,6 +28,12 @@ BULLET = re.compile(r"\s*(?:[-\u2013\u2014*\u2022\u25aa\u2023\u25e6]|\(?\d{1,3}[
 NUMBERS = re.compile(r"[\d+\u2212\u2013-]+|\[\d+\]|\(\d+\)|[*†‡]")
 # Marks within one another; deeper ones are atoms.
 MAX_DEPTH = 50
+# Marks of a part of a sentence; others side by side are sentences, such as entries of a menu.
+STYLES = frozenset(
+    {"b", "i", "em", "strong", "s", "u", "del", "ins", "sub", "sup", "small", "big", "mark", "font"}
+)
+# Text between two atoms that are one, such as keys that are pressed together.
+JOINT = re.compile(" ?[+/\u2013-] ?")
 CLOSING = tuple(".,;:!?)]}»”")
 
 Escape = Callable[[str, str], str]
@@ -50,6 +56,8 @@ class Mark:
     has_space_before: bool = False
     has_space_after: bool = False
     written: str | None = None  # in the place of the text, as a glossary says
+    name: str = ""
+    is_split: bool = False  # whether its tags stand between blocks
 
     @property
     def raw(self) -> str:
@@ -76,11 +84,11 @@ class BlockBuilder:
     def __init__(self) -> None:
         self.text = ""
         self.marks: list[Mark] = []
-        self._open: list[tuple[str, Mark]] = []
+        self._open: list[Mark] = []
 
     @property
     def _siblings(self) -> list[Mark]:
-        return self._open[-1][1].inner if self._open else self.marks
+        return self._open[-1].inner if self._open else self.marks
 
     def add_text(self, text: str, write: Callable[[str], str] = str) -> None:
         """Add text; addresses and references to footnotes become atoms, as `write` writes them."""
@@ -99,7 +107,8 @@ class BlockBuilder:
         before = [*takewhile(lambda mark: mark.is_atom and mark.start == end, self._siblings[::-1])]
         if before:
             before[0].has_space_after |= text[0] == " "
-        if text[0] == " " and self.text[-1:] in ("", " "):
+        is_first = not self.text and not any(mark.is_split for mark in self.marks)
+        if text[0] == " " and (is_first or self.text.endswith(" ")):
             text = text[1:]
         elif before and self.text.endswith(" ") and text.startswith(CLOSING):
             # "Use `x`." is read as "Use.".
@@ -110,6 +119,12 @@ class BlockBuilder:
 
     def add_atom(self, raw: str) -> None:
         """Add what has no text to translate, such as a picture or code."""
+        before = self._siblings[-1] if self._siblings else None
+        if before and before.is_atom and JOINT.fullmatch(self.text, before.start):
+            before.opening += self.text[before.start :] + raw
+            self.text = self.text[: before.start]
+            before.has_space_after = False
+            return
         mark = Mark(len(self.text), len(self.text), raw)
         self._make_atom(mark)
         self._siblings.append(mark)
@@ -119,24 +134,33 @@ class BlockBuilder:
         if len(self._open) == MAX_DEPTH:
             self.add_atom(raw)
             return
-        mark = Mark(len(self.text), len(self.text), raw)
+        mark = Mark(len(self.text), len(self.text), raw, name=name)
         self._siblings.append(mark)
-        self._open.append((name, mark))
+        self._open.append(mark)
 
     def close(self, name: str, raw: str) -> None:
         """End the last mark of this name; marks within it that are still open become atoms."""
-        if all(name != opened for opened, _ in self._open):
-            self.add_atom(raw)
+        if all(name != mark.name for mark in self._open):
+            if self._open:
+                self.add_atom(raw)
+            else:  # of a mark that began in an earlier block
+                self.marks.append(Mark(len(self.text), len(self.text), raw, is_split=True))
             return
-        while self._open[-1][0] != name:
+        while self._open[-1].name != name:
             self._give_up()
-        _, mark = self._open.pop()
+        mark = self._open.pop()
         if name == "sup" and not mark.inner and NUMBERS.fullmatch(self.text[mark.start :]):
             mark.opening += self.text[mark.start :]
             self.text = self.text[: mark.start]
         mark.end, mark.closing = len(self.text), raw
+        siblings = self._siblings
+        before = next((x for x in siblings[-2::-1] if not x.is_atom), None)
         if not self.text[mark.start : mark.end].strip():
             self._make_atom(mark)
+        elif before and before.end == mark.start and STYLES.isdisjoint((before.name, name)):
+            siblings.insert(-1, Mark(mark.start, mark.start, "", is_split=True))
+            for around in self._open:
+                around.is_split = True
 
     def _make_atom(self, mark: Mark) -> None:
         """Make one atom of a mark without text."""
@@ -147,21 +171,58 @@ class BlockBuilder:
 
     def _give_up(self) -> None:
         """Make an atom of the innermost open mark; the marks within it stand beside it."""
-        _, mark = self._open.pop()
+        mark = self._open.pop()
         inner, mark.inner = mark.inner, []
         self._make_atom(mark)
         self._siblings.extend(inner)
 
     def block(self, escape: Escape) -> Block:
-        """The block, without blanks around its text."""
-        while self._open:
-            self._give_up()
-        text = self.text.rstrip(BLANK_CHARACTERS)
-        return Block(text, _stripped(self.marks, text, 0, len(text)), escape)
+        """The block, without blanks around its text, if all marks are closed."""
+        return _block(self.text, 0, len(self.text), self.marks, escape)
+
+    def parts(self, escape: Escape) -> list[str | Block]:
+        """Blocks, and between them the tags whose other half is in another block."""
+        end = len(self.text.rstrip(BLANK_CHARACTERS))
+        for mark in self._open:
+            mark.end, mark.is_split = end, True
+        return [*_parts(self.text, 0, end, self.marks, escape)]
 
 
-def _stripped(marks: list[Mark], text: str, first: int, last: int) -> list[Mark]:
-    """Marks within [first, last], without blanks at the ends; atoms side by side become one."""
+def _parts(
+    text: str, start: int, end: int, marks: list[Mark], escape: Escape
+) -> Iterator[str | Block]:
+    group: list[Mark] = []
+    for mark in [*marks, Mark(end, end, "", is_split=True)]:
+        if not mark.is_split:
+            group.append(mark)
+            continue
+        part = text[start : mark.start]
+        block = _block(text, start, mark.start, group, escape)
+        if block.text.strip():
+            yield part[: len(part) - len(part.lstrip(BLANK_CHARACTERS))]
+            yield block
+            yield part[len(part.rstrip(BLANK_CHARACTERS)) :]
+        else:
+            yield part + "".join(atom.raw for atom in block.marks)
+        yield mark.opening
+        if mark.inner or mark.end > mark.start:
+            yield from _parts(text, mark.start, mark.end, mark.inner, escape)
+        yield mark.closing
+        start, group = mark.end, []
+
+
+def _block(text: str, start: int, end: int, marks: list[Mark], escape: Escape) -> Block:
+    part = text[start:end]
+    start += len(part) - len(part.lstrip(BLANK_CHARACTERS))
+    text = text[: max(start, end - len(part) + len(part.rstrip(BLANK_CHARACTERS)))]
+    return Block(text[start:], _stripped(marks, text, start, len(text), start), escape)
+
+
+def _stripped(marks: list[Mark], text: str, first: int, last: int, origin: int) -> list[Mark]:
+    """Marks within [first, last], without blanks at the ends, as they are in text[origin:].
+
+    Atoms side by side become one.
+    """
     kept: list[Mark] = []
     for mark in marks:
         mark.start, mark.end = (max(first, min(place, last)) for place in (mark.start, mark.end))
@@ -170,10 +231,10 @@ def _stripped(marks: list[Mark], text: str, first: int, last: int) -> list[Mark]
             part = text[mark.start : mark.end]
             mark.start += len(part) - len(part.lstrip())
             mark.end -= len(part) - len(part.rstrip())
-            mark.inner = _stripped(mark.inner, text, mark.start, mark.end)
-        elif (
-            before and before.is_atom and before.start == mark.start and not before.has_space_after
-        ):
+            mark.inner = _stripped(mark.inner, text, mark.start, mark.end, origin)
+        mark.start, mark.end = mark.start - origin, mark.end - origin
+        is_near = before and before.start == mark.start and not before.has_space_after
+        if before and mark.is_atom and before.is_atom and is_near:
             before.opening += mark.opening
             before.has_space_after = mark.has_space_after
             continue
