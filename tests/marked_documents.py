@@ -193,12 +193,12 @@ def score_places(translator: Translator, any_words: bool) -> float:
         generator = Generator(kind, 0, pairs, any_words)
         for _ in range(150):
             text, gold = generator.document()
-            document = Document.of(text, kind, "en")
+            document = Document(text, kind, "en")
             sentences = document.sentences
             assert sentences == [pair.source for block in gold for pair in block.pairs], text
             result = document.translated(translator(sentences), partial(word_attention, translator))
             assert structure(result, kind) == structure(text, kind), (text, result)
-            parts = Document.of(result, kind, "de").parts
+            parts = Document(result, kind, "de").parts
             found = [part for part in parts if isinstance(part, Block)]
             for block, wanted in zip(found, gold, strict=True):
                 blocks += 1

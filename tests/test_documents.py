@@ -76,7 +76,7 @@ def diagonal(source, target):
 
 
 def same(text, kind):
-    document = Document.of(text, kind, "en")
+    document = Document(text, kind, "en")
     return document.translated(document.sentences, diagonal)
 
 
@@ -104,7 +104,7 @@ def random_attention(chance):
 
 
 def translated(text, kind, translations, links):
-    document = Document.of(text, kind, "en")
+    document = Document(text, kind, "en")
     return document.translated(translations, attention_of(links))
 
 
@@ -118,11 +118,11 @@ def test_a_document_translated_to_itself_is_the_same():
 
 
 def test_only_text_is_translated():
-    assert Document.of(HTML, "html", "en").sentences == [
+    assert Document(HTML, "html", "en").sentences == [
         "A dog & a cat", "The dog runs", "We see a red hat.", "Two run.", "One", "Two",
         "Call now", "I <3 you.",  "“é”",
     ]  # fmt: skip
-    assert Document.of(MARKDOWN, "markdown", "en").sentences == [
+    assert Document(MARKDOWN, "markdown", "en").sentences == [
         "The dog runs", "We a link to two words and a second line.", "Next sentence here.",
         "It goes on!", "A hard break", "new line and.", "item one key more text",
         "task * star &", "a", "dog runs", "C#", "Setext head", "Some html < text.",
@@ -211,14 +211,14 @@ def test_no_translation_and_no_attention_can_break_the_markup(kind):
     generator = Generator(kind, 7, generate_pairs("train", 900))
     for _ in range(40):
         text, _ = generator.document()
-        document = Document.of(text, kind, "en")
+        document = Document(text, kind, "en")
         translations = [
             " ".join(chance.choices(hostile, k=chance.randint(1, 12))) for _ in document.sentences
         ]
         result = document.translated(translations, random_attention(chance))
         assert structure(result, kind) == structure(text, kind), (text, result)
         words = "".join(translations).replace(" ", "")
-        parts = [part for part in Document.of(result, kind, "de").parts if isinstance(part, Block)]
+        parts = [part for part in Document(result, kind, "de").parts if isinstance(part, Block)]
         found = "".join(part.text for part in parts).replace(" ", "")
         # Blocks without letters are not translated again; signs at their ends are in no block.
         assert set(found) <= set(words)
@@ -243,7 +243,7 @@ def test_signs_that_would_be_markup_are_escaped(text, wanted):
 @pytest.mark.parametrize("kind", ["html", "markdown"])
 def test_a_document_without_words_stays_as_it_is(kind):
     for text in ("", "\n", "<", "<b><i>", "&amp;", "</p>\n", "<!-- ", "\ufffd", "12 | 3"):
-        document = Document.of(text, kind, "en")
+        document = Document(text, kind, "en")
         assert document.sentences == [] and document.translated([], diagonal) == text
 
 
@@ -263,7 +263,7 @@ def test_a_document_without_words_stays_as_it_is(kind):
     ],
 )  # fmt: skip
 def test_html_is_read_as_browsers_read_it(text, sentences, written):
-    assert Document.of(text, "html", "en").sentences == sentences
+    assert Document(text, "html", "en").sentences == sentences
     assert same(text, "html") == written
 
 
@@ -282,7 +282,7 @@ def test_a_link_whose_text_is_its_reference_goes_on_working():
     text = "Read the [red\nbooks] and [old *books*][], not [books][b].\n\n[red books]: x\n"
     text += "[old *books*]: y\n[b]: z\n"
     translation = "Lies the rote Bücher und old Bücher, nicht Bücher."
-    result = Document.of(text, "markdown", "en").translated([translation], diagonal)
+    result = Document(text, "markdown", "en").translated([translation], diagonal)
     expected = (
         "Lies the [rote Bücher][red books] und [old *Bücher*][old *books*], nicht [Bücher][b]."
     )
@@ -291,7 +291,7 @@ def test_a_link_whose_text_is_its_reference_goes_on_working():
 
 
 def shouted(text, kind):
-    document = Document.of(text, kind, "en")
+    document = Document(text, kind, "en")
     return document.translated([*map(str.upper, document.sentences)], diagonal)
 
 
@@ -400,7 +400,7 @@ def test_an_unfinished_tag_is_not_read_again_from_each_sign(sign, monkeypatch):
     ],
 )  # fmt: skip
 def test_tags_across_blocks_divide_a_text(text, sentences):
-    document = Document.of(text, "html", "en")
+    document = Document(text, "html", "en")
     assert document.sentences == sentences
     assert document.translated(sentences, diagonal) == text
     backwards = document.translated([f"X {sentence}" for sentence in sentences], diagonal)
@@ -428,13 +428,17 @@ def random_html(chance, depth=0):
     words = ("the", "dog", "sees.", "A", "cat,", "red", "{x}", "102", "-", "")
     parts = []
     for _ in range(chance.randint(1, 4)):
-        name = chance.choice(["b", "i", "a", "span", "em", "p", "div", "ul", "kbd", "br", "img", "sup"])
+        name = chance.choice(
+            ["b", "i", "a", "span", "em", "p", "div", "ul", "kbd", "br", "img", "sup"]
+        )
         if name in ("br", "img"):
             parts.append(f'<{name} id="{chance.random()}">')
         elif depth < 5 and chance.random() < 0.7:
             inner = random_html(chance, depth + 1)
             parts.append(f'<{name} id="{chance.random()}">{inner}</{name}>')
-        parts.append(chance.choice(["", " "]) + " ".join(chance.choices(words, k=chance.randint(0, 4))))
+        parts.append(
+            chance.choice(["", " "]) + " ".join(chance.choices(words, k=chance.randint(0, 4)))
+        )
     return "".join(parts)
 
 
@@ -443,7 +447,7 @@ def test_no_tags_cross_in_random_documents():
     chance = random.Random(0)
     for number in range(1000):
         text = random_html(chance)
-        document = Document.of(text, "html", "en")
+        document = Document(text, "html", "en")
         translations = [
             " ".join(chance.sample(sentence.split(), len(sentence.split())))
             for sentence in document.sentences
@@ -464,7 +468,7 @@ def test_random_signs_raise_no_error_and_lose_no_tag():
         kind = "html" if number % 2 else "markdown"
         words = [*signs[kind].split(" "), " ", "\n"]
         text = "".join(chance.choices(words, k=chance.randint(1, 25)))
-        document = Document.of(text, kind, "en")
+        document = Document(text, kind, "en")
         counts = [chance.randint(0, 4) for _ in document.sentences]
         translations = [" ".join(chance.choices(("Hund", "läuft."), k=count)) for count in counts]
         result = document.translated(translations, random_attention(chance))
@@ -509,7 +513,7 @@ def test_the_command_translates_documents(run, tmp_path, caplog):
 def test_the_box_of_a_task_is_copied_whatever_follows_it():
     text = "- [ ] **Important**: buy milk\n- [x] __Done__ now\n- [X] ***Both*** and ~~no~~\n- [x] a *\n"
     sentences = ["Important: buy milk", "Done now", "Both and no", "a *"]
-    assert Document.of(text, "markdown", "en").sentences == sentences
+    assert Document(text, "markdown", "en").sentences == sentences
     assert same(text, "markdown") == text.replace("a *", "a \\*")
 
 
@@ -517,16 +521,16 @@ def test_each_footnote_keeps_its_line_even_if_it_is_one_word():
     text = "A dog[^1] sees[^url] a [cat][c].\n\n[^1]: Dog\n[^url]: https://a.b/c\n"
     text += "[^two]: The cat sleeps.\nIt is black.\n  [^3]: End\n\n[c]: /cat\n"
     sentences = ["A dog sees a cat.", "Dog", "The cat sleeps.", "It is black.", "End"]
-    assert Document.of(text, "markdown", "en").sentences == sentences
+    assert Document(text, "markdown", "en").sentences == sentences
     assert same(text, "markdown") == text.replace("sleeps.\nIt", "sleeps. It")
 
 
 def test_front_matter_is_yaml_or_toml_and_no_rule():
     for front in ("---\ntitle: A dog\n---\n", '+++\ntitle = "A dog"\ndate = 1\n+++\n'):
-        document = Document.of(f"{front}\nThe dog runs.\n", "markdown", "en")
+        document = Document(f"{front}\nThe dog runs.\n", "markdown", "en")
         assert document.sentences == ["The dog runs."]
     between_rules = "---\n\nThe dog runs.\n\n---\n"
-    assert Document.of(between_rules, "markdown", "en").sentences == ["The dog runs."]
+    assert Document(between_rules, "markdown", "en").sentences == ["The dog runs."]
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])
@@ -569,11 +573,11 @@ def test_emphasis_without_words_leaves_no_delimiters():
 )
 def test_raised_numbers_stay_behind_their_word(kind, raised):
     text = f"The dog{raised} runs.\n"
-    assert Document.of(text, kind, "en").sentences == ["The dog runs."]
+    assert Document(text, kind, "en").sentences == ["The dog runs."]
     links = {"Hund": "dog", "läuft": "runs", "Der": "The"}
     expected = f"Der Hund{raised} läuft.\n"
     assert translated(text, kind, ["Der Hund läuft."], links) == expected
-    assert Document.of("A <sup>big</sup> dog.", kind, "en").sentences == ["A big dog."]
+    assert Document("A <sup>big</sup> dog.", kind, "en").sentences == ["A big dog."]
 
 
 @pytest.mark.parametrize(
@@ -590,14 +594,14 @@ def test_raised_numbers_stay_behind_their_word(kind, raised):
     ],
 )
 def test_addresses_and_escaped_signs_stay(text, sentences, expected):
-    document = Document.of(text, "markdown", "en")
+    document = Document(text, "markdown", "en")
     assert document.sentences == sentences
     assert document.translated(sentences, diagonal) == expected
 
 
 def test_spans_of_code_side_by_side_stay_apart():
     """Two backticks together would make one span of both."""
-    document = Document.of("We hear `x`, `y` now.", "markdown", "en")
+    document = Document("We hear `x`, `y` now.", "markdown", "en")
     # hören looks at "hear" and at the comma.
     weights = torch.tensor([[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0.5, 0.5]])
     assert document.translated(["Wir hören."], lambda *_: weights) == "Wir hören `x` `y`."

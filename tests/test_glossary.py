@@ -105,7 +105,7 @@ def test_terms_are_translated_at_every_entrance(translator):
     assert all("Köter" in found.text for found in samples)
     (text,) = translator([" ".join(texts)], split_sentences=True)
     assert text == " ".join([dog, york, widget])
-    document = Document.of("<p>A <b>dog</b> runs.</p>", "html", "en")
+    document = Document("<p>A <b>dog</b> runs.</p>", "html", "en")
     found = document.translated(
         translator(document.sentences), lambda *pair: word_attention(translator, *pair)
     )

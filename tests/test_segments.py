@@ -131,8 +131,6 @@ def test_a_text_of_several_sentences_is_split_if_asked():
 
 
 def test_pieces_in_documents_are_those_of_plain_texts():
-    sentences = Document.of(
-        "<p>Hello {name}, see /a/b.txt 😀 <b>now</b>.</p>", "html", "en"
-    ).sentences
+    sentences = Document("<p>Hello {name}, see /a/b.txt 😀 <b>now</b>.</p>", "html", "en").sentences
     assert sentences == ["Hello, see now."]
     assert units_of(sentences[0])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Self
 
 from torch import Tensor
 
@@ -18,28 +17,45 @@ from ..translation.segments.rendering import translated_block
 from ..translation.segments.whole_texts import SplitText
 from ..translation.segments.word_attention import word_attention
 from .formats import FORMATS
+from .html_blocks import Value, with_html_values
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text: markup that is copied, and blocks that are translated, each split into sentences."""
+    """A text of a format in `FORMATS`: markup that is copied, and blocks that are translated.
 
-    parts: Sequence[str | Block]
-    splits: Sequence[SplitText]
+    Values of attributes are translated after the blocks. language, an ISO 639 code, splits blocks
+    into sentences; target, if it is known, becomes the language that the text gives as its own.
+    """
 
-    @classmethod
-    def of(cls, text: str, format_name: str, language: str) -> Self:
-        """Read a text of a format in `FORMATS`; language, an ISO 639 code, splits it."""
-        parts = FORMATS[format_name].parse(text)
-        blocks = [part for part in parts if isinstance(part, Block)]
-        return cls(parts, [SplitText.of(block.text, language) for block in blocks])
+    text: str
+    format_name: str
+    language: str
+    target: str | None = None
 
     @cached_property
+    def parts(self) -> list[str | Block]:
+        """Markup and blocks."""
+        return FORMATS[self.format_name].parse(self.text)
+
+    @cached_property
+    def values(self) -> tuple[list[Value], Value | None]:
+        """The values of attributes, and that of the text's language."""
+        return FORMATS[self.format_name].values(self.text)
+
+    @cached_property
+    def splits(self) -> list[SplitText]:
+        """The sentences of each block and value."""
+        texts = [part.text for part in self.parts if isinstance(part, Block)]
+        texts += [value for _, _, value in self.values[0]]
+        return [SplitText.of(text, self.language) for text in texts]
+
+    @property
     def sentences(self) -> list[str]:
         """The sentences to translate."""
-        return list(chain.from_iterable(split.sentences for split in self.splits))
+        return [*chain.from_iterable(split.sentences for split in self.splits)]
 
     @property
     def has_marks(self) -> bool:
@@ -48,16 +64,20 @@ class Document:
 
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
         """The text with the translations of its sentences; attention places the marks."""
-        remaining, splits = iter(translations), iter(self.splits)
-        written = []
-        for part in self.parts:
-            if isinstance(part, str):
-                written.append(part)
-                continue
-            split = next(splits)
-            of_block = [next(remaining) for _ in split.sentences]
-            written.append(translated_block(part, split, of_block, attention))
-        return "".join(written)
+        remaining = iter(translations)
+        found = [(split, [next(remaining) for _ in split.sentences]) for split in self.splits]
+        values, root = self.values
+        after = [split.joined(some) for split, some in found[len(found) - len(values) :]]
+        changed = [(*x[:2], new) for x, new in zip(values, after, strict=True) if x[2] != new]
+        changed += [(*root[:2], self.target)] if root and self.target else []
+        parts = self.parts
+        if changed:
+            parts = FORMATS[self.format_name].parse(with_html_values(self.text, changed))
+        of_blocks = iter(found)
+        return "".join(
+            part if isinstance(part, str) else translated_block(part, *next(of_blocks), attention)
+            for part in parts
+        )
 
 
 class DocumentLines:
@@ -67,9 +87,13 @@ class DocumentLines:
     """
 
     def __init__(
-        self, lines: Iterable[str], format_name: str, language: str, attention: Attention
+        self,
+        lines: Iterable[str],
+        format_name: str,
+        languages: tuple[str, str | None],
+        attention: Attention,
     ) -> None:
-        self._lines, self._format_name, self._language = lines, format_name, language
+        self._lines, self._format_name, self._languages = lines, format_name, languages
         self._attention = attention
         self._documents: deque[Document] = deque()
         self._translations: list[str] = []
@@ -79,7 +103,7 @@ class DocumentLines:
         has_markup = FORMATS[self._format_name].has_markup
         lines = valid_lines(self._lines)
         for text in ["\n".join(lines)] if has_markup else lines:
-            document = Document.of(text, self._format_name, self._language)
+            document = Document(text, self._format_name, *self._languages)
             self._documents.append(document)
             yield from document.sentences or [""]
 
@@ -106,7 +130,8 @@ def document_lines(
     def attention(source: str, target: str) -> Tensor:
         return word_attention(translator, prepare(source), target)
 
-    return DocumentLines(lines, format_name, language, attention)
+    target = translator.codes[1]
+    return DocumentLines(lines, format_name, (language, target), attention)
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..translation.segments.marks import Block
 from ..translation.translator import check_package
-from .html_blocks import parse_html
+from .html_blocks import Value, html_values, parse_html
 from .markdown_blocks import parse_markdown
 
 
@@ -21,6 +21,8 @@ class TextFormat:
     has_markup: bool = True
     packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
     extra: str = "documents"
+    # Values of attributes that are translated, and that of the text's language.
+    values: Callable[[str], tuple[list[Value], Value | None]] = lambda _: ([], None)
 
     def check_packages(self) -> None:
         """Check that the packages are installed."""
@@ -37,7 +39,7 @@ FORMATS = {
     text_format.name: text_format
     for text_format in (
         TextFormat("text", (".txt",), parse_plain, has_markup=False),
-        TextFormat("html", (".html", ".htm"), parse_html),
+        TextFormat("html", (".html", ".htm"), parse_html, values=html_values),
         TextFormat("markdown", (".md", ".markdown"), parse_markdown, packages=("markdown_it",)),
     )
 }

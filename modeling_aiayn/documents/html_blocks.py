@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Iterable
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -9,6 +10,9 @@ from typing import Any, cast
 
 from ..tokenization import has_words
 from ..translation.segments.marks import BLANK_CHARACTERS, Block, BlockBuilder
+
+# Of an attribute: where it stands, quotes included, and what it says.
+Value = tuple[int, int, str]
 
 
 def _elements(names: str) -> frozenset[str]:
@@ -35,6 +39,11 @@ ENDED_BY = {
 }
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
+# Attributes that are read or shown, and the language of the document.
+VALUE = r"\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+)"
+ATTRIBUTE = re.compile(rf"\s(?:alt|title|placeholder|aria-label){VALUE}", re.IGNORECASE)
+CONTENT, LANGUAGE = (re.compile(rf"\s{x}{VALUE}", re.IGNORECASE) for x in ("content", "lang"))
+DESCRIPTION = re.compile(r"<meta\s[^>]*\bname\s*=\s*[\"']?description\b", re.IGNORECASE)
 COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 
 
@@ -147,6 +156,8 @@ class _Reader:
         self._builder = BlockBuilder()
         self._begin = 0  # first character of the block
         self._fixed: _Fixed | None = None
+        self.values: list[tuple[int, int]] = []  # of attributes that are translated
+        self.languages: list[tuple[int, int]] = []  # of the root
 
     def read(self) -> list[str | Block]:
         events = [*_Events(self.text).events, (len(self.text), "end", "")]
@@ -163,6 +174,10 @@ class _Reader:
 
     def _take(self, kind: str, name: str, start: int, end: int) -> None:
         raw = self.text[start:end]
+        if kind in ("start", "void"):
+            names = CONTENT if DESCRIPTION.match(raw) else LANGUAGE if name == "html" else ATTRIBUTE
+            spans = [(start + x.start(1), start + x.end(1)) for x in names.finditer(raw)]
+            (self.languages if name == "html" else self.values).extend(spans)
         if kind == "text":
             self._builder.add_text(html.unescape(raw), partial(html.escape, quote=False))
         elif kind == "fixed" or (kind == "start" and name in FIXED):
@@ -200,7 +215,24 @@ class _Reader:
 def parse_html(text: str) -> list[str | Block]:
     """Read an HTML document or a part of one: markup, and blocks of text with their marks.
 
-    Scripts, styles, code, preformatted text, attributes and elements with translate="no" stay as
-    they are.
+    Scripts, styles, code, preformatted text and elements with translate="no" stay as they are.
     """
     return [part for part in _Reader(text).read() if part]
+
+
+def html_values(text: str) -> tuple[list[Value], Value | None]:
+    """The values of attributes that are translated, and the root's language."""
+    reader = _Reader(text)
+    reader.read()
+    values, languages = (
+        [(start, end, html.unescape(text[start:end].strip("\"'"))) for start, end in spans]
+        for spans in (reader.values, reader.languages)
+    )
+    return [value for value in values if has_words(value[2])], next(iter(languages), None)
+
+
+def with_html_values(text: str, values: Iterable[Value]) -> str:
+    """The document with values in the places of others."""
+    for start, end, value in sorted(values, reverse=True):
+        text = f'{text[:start]}"{html.escape(value)}"{text[end:]}'
+    return text

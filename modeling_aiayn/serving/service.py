@@ -160,12 +160,13 @@ class Service:
         fields = _parsed(await self._body(request), request.headers.get("content-type", ""))
         texts = self._texts(fields)
         self._use(request, fields, sum(map(len, texts)))
-        source, model = self._source_and_model(fields)
+        (source, target), model = self._direction_and_model(fields)
         format_name = fields.get("format", "text")
         if format_name not in FORMATS:
             names = " or ".join(FORMATS)
             raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
-        documents = [Document.of(text, format_name, iso_639(source)) for text in texts]
+        languages = (iso_639(source), iso_639(target))
+        documents = [Document(text, format_name, *languages) for text in texts]
         sentences = (sentence for document in documents for sentence in document.sentences)
         for sentence in filter(model.is_too_long, sentences):
             text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
@@ -235,7 +236,7 @@ class Service:
             raise HTTPException(413, self._limit)
         return [replace_surrogates(text) for text in texts]
 
-    def _source_and_model(self, fields: Mapping[str, Any]) -> tuple[str, ServedModel]:
+    def _direction_and_model(self, fields: Mapping[str, Any]) -> tuple[Languages, ServedModel]:
         given, wanted = str(fields.get("source", "auto")), str(fields.get("target"))
         found: list[Any] = []
         for sources, targets in self._languages:  # a name may mean other languages to other models
@@ -243,7 +244,7 @@ class Service:
             some = sources if given == "auto" else [known_language(given, sources)]
             found += [(x, target) for x in some if (x, target) in self.directions]
         if len(found) == 1 or (found and given != "auto"):  # without a choice, auto is clear
-            return found[0][0], self.directions[found[0]]
+            return found[0], self.directions[found[0]]
         served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:2])
         if len(self.directions) > 2:
             served += f" and {len(self.directions) - 2:,} more (GET /languages)"

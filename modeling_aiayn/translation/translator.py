@@ -160,14 +160,17 @@ class Translator:
             ValueError: The vocabulary cannot write a translation, or a line of the file has no tab.
         """
         check_package("snowballstemmer", "glossary")
-        direction = self.direction()
-        saved = languages_of(self.source_tokenizer)
-        languages = direction or (
-            saved[0] or DEFAULT_LANGUAGES[0],
-            saved[1] or DEFAULT_LANGUAGES[1],
-        )
         pairs = terms.items() if isinstance(terms, Mapping) else read_terms(terms)
-        self._glossary = (direction, Glossary(pairs, self.target_tokenizer, languages))
+        source, target = (x or y for x, y in zip(self.codes, DEFAULT_LANGUAGES, strict=True))
+        glossary = Glossary(pairs, self.target_tokenizer, (source, target))
+        self._glossary = (self.direction(), glossary)
+
+    @property
+    def codes(self) -> tuple[str | None, str | None]:
+        """The ISO 639 codes of source and target, as they are set or saved; None: unknown."""
+        saved = languages_of(self.source_tokenizer)
+        source, target = (x or y for x, y in zip(self._languages, saved, strict=True))
+        return iso_639(source) if source else None, iso_639(target) if target else None
 
     @property
     def languages(self) -> list[str]:
@@ -394,8 +397,8 @@ class Translator:
 
     def split(self, text: str, source_lang: str | None = None) -> SplitText:
         """Split a text into sentences, by the rules of its language or the model's."""
-        saved = self._languages[0] or languages_of(self.source_tokenizer)[0]
-        return SplitText.of(text, iso_639(source_lang or saved or DEFAULT_LANGUAGES[0]))
+        language = iso_639(source_lang) if source_lang else self.codes[0]
+        return SplitText.of(text, language or DEFAULT_LANGUAGES[0])
 
     def stream(
         self,
