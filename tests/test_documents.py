@@ -120,11 +120,11 @@ def test_a_document_translated_to_itself_is_the_same():
 def test_only_text_is_translated():
     assert Document(HTML, "html", "en").sentences == [
         "A dog & a cat", "The dog runs", "We see a red hat.", "Two run.", "One", "Two",
-        "Call now", "I <3 you.",  "“é”",
+        "Call now", "I <3 you.",  "“é”", "A dog",
     ]  # fmt: skip
     assert Document(MARKDOWN, "markdown", "en").sentences == [
-        "The dog runs", "We a link to two words and a second line.", "Next sentence here.",
-        "It goes on!", "A hard break", "new line and.", "item one key more text",
+        "The dog runs", "We a link to two words and a second line.", "Next",
+        "sentence here.", "It goes", "on!", "A hard break", "new line and.", "item one key more text",
         "task * star &", "a", "dog runs", "C#", "Setext head", "Some html < text.",
         "Foo bar.", "both C see.", "A note.",
     ]  # fmt: skip
@@ -152,7 +152,7 @@ LINKS = {"Heute": "today", "liest": "reads", "Frau": "woman", "rote": "red", "B�
         ("Old<code>1</code> books today.", "Heute Bücher Old.", "Heute Bücher Old<code>1</code>."),
         ("Old <code>1</code>books today.", "Heute Bücher Old.", "Heute <code>1</code>Bücher Old."),
         ("<code>x</code>: old books.", "Bücher old.", "<code>x</code> Bücher old."),
-        ("<i>&nbsp;</i>Old<b> </b> books.", "Old Bücher.", "\xa0<i></i> Old<b></b> Bücher."),
+        ("<i>&nbsp;</i>Old<b> </b> books.", "Old Bücher.", "\xa0<i></i>Old<b></b> Bücher."),
         # Two marks whose words become one: none is lost.
         ("<b>Old</b> <i>woman</i>.", "Frau.", "<i>Frau</i>.<b></b>"),
         # Without a translation, everything is still there.
@@ -164,27 +164,28 @@ def test_marks_are_placed_where_the_translation_looks(text, translation, wanted)
 
 
 @pytest.mark.parametrize(
-    ("text", "translations", "wanted"),
+    ("text", "sentences", "translations", "wanted"),
     [
-        # The link has all words of its first sentence; the bold mark is left without words.
-        ("<p><b>Old</b> <a>woman. Red books.</a></p>", ["Frau.", "Rote Bücher."],
-         "<p><b></b><a>Frau. Rote Bücher.</a></p>"),
-        # An atom stays before a mark that continues in the next sentence ...
-        ("<p>Old <code>q</code> <i>woman. Red books.</i></p>", ["Frau Old", "Rote Bücher."],
-         "<p> <code>q</code><i>Frau Old Rote Bücher.</i></p>"),
-        # ... and after a mark that comes from an earlier one.
-        ("<p><i>Red books. Old</i> <code>q</code> woman.</p>", ["Rote.", "Frau Old"],
-         "<p><i>Rote. Frau Old</i> <code>q</code></p>"),
-        # An atom within a word stands behind the end of an earlier mark.
-        ("<p><b>Old woman. Re</b><wbr>d books.</p>", ["Frau.", "Red Bücher."],
-         "<p><b>Frau. Red</b><wbr> Bücher.</p>"),
-        # Whole sentences between the ends of a mark are in it.
-        ("Old <b>books today. Red woman. She <i>woman</i> red</b> books.",
-         ["Heute Bücher Old.", "Frau, Red.", "rote Frau She Bücher."],
-         "<b>Heute Bücher Old. Frau, Red. rote <i>Frau</i> She</b> Bücher."),
+        ("<p><b>Old</b> <a>woman. Red books.</a></p>", ["Old", "woman.", "Red books."],
+         ["Old", "Frau.", "Rote Bücher."], "<p><b>Old</b> <a>Frau. Rote Bücher.</a></p>"),
+        ("<p>Old <code>q</code> <i>woman. Red books.</i></p>", ["Old", "woman.", "Red books."],
+         ["Old", "Frau.", "Rote Bücher."], "<p>Old <code>q</code> <i>Frau. Rote Bücher.</i></p>"),
+        # A mark of whole sentences, and one around such a mark.
+        ("<p><b>Old woman. <i>Red books. Old.</i></b> Woman.</p>",
+         ["Old woman.", "Red books.", "Old.", "Woman."], ["Frau.", "Rote.", "Old.", "Frau."],
+         "<p><b>Frau. <i>Rote. Old.</i></b> Frau.</p>"),
+        ("<p><b>Old woman. Re</b><wbr>d books.</p>", ["Old woman.", "Re", "d books."],
+         ["Frau.", "Re", "d Bücher."], "<p><b>Frau. Re</b><wbr>d Bücher.</p>"),
+        ("Old <b>books today. She <i>woman</i> red</b> books.",
+         ["Old", "books today.", "She woman red", "books."],
+         ["Old", "Heute Bücher.", "rote Frau She", "Bücher."],
+         "Old <b>Heute Bücher. rote <i>Frau</i> She</b> Bücher."),
     ],
 )  # fmt: skip
-def test_marks_that_continue_in_another_sentence_repeat_no_word(text, translations, wanted):
+def test_a_mark_around_the_end_of_a_sentence_stands_between_sentences(
+    text, sentences, translations, wanted
+):
+    assert Document(text, "html", "en").sentences == sentences
     assert translated(text, "html", translations, LINKS) == wanted
 
 
@@ -357,8 +358,8 @@ def test_a_cell_is_not_taken_for_the_code_or_link_before_it():
         ("<code>x</i>y</code> dog", "<code>x</i>y</code> DOG"),
         ("<p translate=no>a</b> c</p><p>dog</p>", "<p translate=no>a</b> c</p><p>DOG</p>"),
         # Attributes that only look like it.
-        ('<b data-translate="no">f</b> <b title="say translate=no please">g</b>',
-         '<b data-translate="no">F</b> <b title="say translate=no please">G</b>'),
+        ('<b data-translate="no">f</b> <b title="translate=no">g</b>',
+         '<b data-translate="no">F</b> <b title="TRANSLATE=NO">G</b>'),
         ("<li><code>ls</code> &ndash; two dogs</li>", "<li><code>ls</code> \u2013 TWO DOGS</li>"),
     ],
 )  # fmt: skip
@@ -605,3 +606,49 @@ def test_spans_of_code_side_by_side_stay_apart():
     # hören looks at "hear" and at the comma.
     weights = torch.tensor([[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0.5, 0.5]])
     assert document.translated(["Wir hören."], lambda *_: weights) == "Wir hören `x` `y`."
+
+
+PAGE = """\
+<!DOCTYPE html><HTML Lang=en dir="ltr" class=" lang=xx"><head>
+<meta charset="utf-8"><meta name="description" content="A dog &amp; a cat. We see."><meta name=x content="No">
+</head><body lang="fr"><img alt='The "red" hat' src="a dog.png"><p title="102">A <b title="The cat">dog</b>.</p>
+<input placeholder=Name value="Old"><button aria-label="Go">X</button><textarea title="Your text">No</textarea>
+<p translate=no title="No">No</p><code title="Some code"><b title="No">no</b></code><!-- <img alt="No"> -->
+</body></HTML>
+"""
+
+
+def test_values_that_people_read_and_the_language_are_translated():
+    document = Document(PAGE, "html", "en", "de")
+    after = [
+        "A dog & a cat.",
+        "We see.",
+        'The "red" hat',
+        "The cat",
+        "Name",
+        "Go",
+        "Your text",
+        "Some code",
+    ]
+    assert document.sentences == ["A dog.", "X", *after]
+    result = document.translated([text.upper() for text in document.sentences], diagonal)
+    expected = (
+        PAGE.replace("A <b", "A <b").replace(">dog<", ">DOG<").replace("Lang=en", 'Lang="de"')
+    )
+    for old, new in {
+        '"A dog &amp; a cat. We see."': '"A DOG &amp; A CAT. WE SEE."',
+        "'The \"red\" hat'": '"THE &quot;RED&quot; HAT"',
+        '"The cat"': '"THE CAT"', "=Name": '="NAME"', '"Go"': '"GO"', '"Your text"': '"YOUR TEXT"',
+        '"Some code"': '"SOME CODE"',
+    }.items():  # fmt: skip
+        assert old in expected
+        expected = expected.replace(old, new)
+    assert result == expected
+    # Nothing changes that is not translated.
+    assert Document(PAGE, "html", "en").translated(document.sentences, diagonal) == PAGE
+
+
+def test_a_value_cannot_become_markup():
+    document = Document('<img alt="A dog">', "html", "en")
+    (result,) = [document.translated(['"><script>x</script>'], diagonal)]
+    assert result == '<img alt="&quot;&gt;&lt;script&gt;x&lt;/script&gt;">'

@@ -14,7 +14,7 @@ from ..translation import Translator
 from ..translation.segments.marks import Block
 from ..translation.segments.placement import Attention
 from ..translation.segments.rendering import translated_block
-from ..translation.segments.whole_texts import SplitText
+from ..translation.segments.whole_texts import SplitText, sentences_of
 from ..translation.segments.word_attention import word_attention
 from .formats import FORMATS
 from .html_blocks import Value, with_html_values
@@ -37,25 +37,29 @@ class Document:
 
     @cached_property
     def parts(self) -> list[str | Block]:
-        """Markup and blocks."""
-        return FORMATS[self.format_name].parse(self.text)
+        """Markup and sentences."""
+        return self._parts(self.text)
+
+    def _parts(self, text: str) -> list[str | Block]:
+        blocks = FORMATS[self.format_name].parse(text)
+        parts = ([x] if isinstance(x, str) else sentences_of(x, self.language) for x in blocks)
+        return [*chain.from_iterable(parts)]
 
     @cached_property
-    def values(self) -> tuple[list[Value], Value | None]:
-        """The values of attributes, and that of the text's language."""
-        return FORMATS[self.format_name].values(self.text)
+    def values(self) -> list[Value]:
+        """The values of attributes that are translated."""
+        return FORMATS[self.format_name].values(self.text)[0]
 
     @cached_property
     def splits(self) -> list[SplitText]:
-        """The sentences of each block and value."""
-        texts = [part.text for part in self.parts if isinstance(part, Block)]
-        texts += [value for _, _, value in self.values[0]]
-        return [SplitText.of(text, self.language) for text in texts]
+        """Their sentences."""
+        return [SplitText.of(text, self.language) for _, _, text in self.values]
 
     @property
     def sentences(self) -> list[str]:
         """The sentences to translate."""
-        return [*chain.from_iterable(split.sentences for split in self.splits)]
+        sentences = [part.text for part in self.parts if isinstance(part, Block)]
+        return [*sentences, *chain.from_iterable(split.sentences for split in self.splits)]
 
     @property
     def has_marks(self) -> bool:
@@ -65,17 +69,18 @@ class Document:
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
         """The text with the translations of its sentences; attention places the marks."""
         remaining = iter(translations)
-        found = [(split, [next(remaining) for _ in split.sentences]) for split in self.splits]
-        values, root = self.values
-        after = [split.joined(some) for split, some in found[len(found) - len(values) :]]
-        changed = [(*x[:2], new) for x, new in zip(values, after, strict=True) if x[2] != new]
+        blocks = iter([next(remaining) for part in self.parts if isinstance(part, Block)])
+        values = [split.joined([next(remaining) for _ in split.sentences]) for split in self.splits]
+        changed = [
+            (start, end, new)
+            for (start, end, old), new in zip(self.values, values, strict=True)
+            if old != new
+        ]
+        root = FORMATS[self.format_name].values(self.text)[1]
         changed += [(*root[:2], self.target)] if root and self.target else []
-        parts = self.parts
-        if changed:
-            parts = FORMATS[self.format_name].parse(with_html_values(self.text, changed))
-        of_blocks = iter(found)
+        parts = self._parts(with_html_values(self.text, changed)) if changed else self.parts
         return "".join(
-            part if isinstance(part, str) else translated_block(part, *next(of_blocks), attention)
+            part if isinstance(part, str) else translated_block(part, next(blocks), attention)
             for part in parts
         )
 

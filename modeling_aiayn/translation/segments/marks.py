@@ -185,12 +185,13 @@ class BlockBuilder:
         end = len(self.text.rstrip(BLANK_CHARACTERS))
         for mark in self._open:
             mark.end, mark.is_split = end, True
-        return [*_parts(self.text, 0, end, self.marks, escape)]
+        return [*parts_of(self.text, 0, end, self.marks, escape)]
 
 
-def _parts(
+def parts_of(
     text: str, start: int, end: int, marks: list[Mark], escape: Escape
 ) -> Iterator[str | Block]:
+    """Blocks of a text, and what stands between them."""
     group: list[Mark] = []
     for mark in [*marks, Mark(end, end, "", is_split=True)]:
         if not mark.is_split:
@@ -199,22 +200,22 @@ def _parts(
         part = text[start : mark.start]
         block = _block(text, start, mark.start, group, escape)
         if block.text.strip():
-            yield part[: len(part) - len(part.lstrip(BLANK_CHARACTERS))]
+            yield part[: len(part) - len(part.lstrip())]
             yield block
-            yield part[len(part.rstrip(BLANK_CHARACTERS)) :]
+            yield part[len(part.rstrip()) :]
         else:
             yield part + "".join(atom.raw for atom in block.marks)
         yield mark.opening
         if mark.inner or mark.end > mark.start:
-            yield from _parts(text, mark.start, mark.end, mark.inner, escape)
+            yield from parts_of(text, mark.start, mark.end, mark.inner, escape)
         yield mark.closing
         start, group = mark.end, []
 
 
 def _block(text: str, start: int, end: int, marks: list[Mark], escape: Escape) -> Block:
     part = text[start:end]
-    start += len(part) - len(part.lstrip(BLANK_CHARACTERS))
-    text = text[: max(start, end - len(part) + len(part.rstrip(BLANK_CHARACTERS)))]
+    start += len(part) - len(part.lstrip())
+    text = text[: max(start, end - len(part) + len(part.rstrip()))]
     return Block(text[start:], _stripped(marks, text, start, len(text), start), escape)
 
 

@@ -43,24 +43,16 @@ class Place:
 
 @dataclass(frozen=True)
 class PlacedSentence:
-    """A sentence of a block, text[start:end], and its translation, target.
-
-    Atoms that start in atom_range belong to it: up to the next sentence, or the block's end, and
-    from 0 for the first one.
-    """
+    """A sentence and its translation, target."""
 
     text: str
-    start: int
-    end: int
-    atom_range: range
     target: str
     attention: Attention
 
     @cached_property
     def source_units(self) -> list[Span]:
-        """The words of the sentence: their characters in the block."""
-        words = units_of(self.text[self.start : self.end])
-        return [(self.start + first, self.start + last) for first, last in words]
+        """The words of the sentence: their characters."""
+        return units_of(self.text)
 
     @cached_property
     def target_units(self) -> list[Span]:
@@ -70,75 +62,53 @@ class PlacedSentence:
     @cached_property
     def weights(self) -> list[list[float]]:
         """The attention of each target word to each source word."""
-        source = self.text[self.start : self.end]
-        weights: list[list[float]] = self.attention(source, self.target).tolist()
+        weights: list[list[float]] = self.attention(self.text, self.target).tolist()
         return weights
 
-    def places(self, marks: Sequence[Mark]) -> dict[Mark, Place]:
-        """The places of a block's marks, as far as they are in this sentence."""
+    def places(self, marks: list[Mark]) -> dict[Mark, Place]:
+        """The places of the sentence's marks."""
         places: dict[Mark, Place] = {}
-        here = [mark for mark in marks if self._contains(mark)]
-        self._place(here, (0, len(self.target_units)), self._words(self), places)
+        covered = [*range(len(self.source_units))]
+        self._place(marks, (0, len(self.target_units)), covered, places)
         return places
 
-    def _contains(self, mark: Mark) -> bool:
-        if mark.is_atom:
-            return mark.start in self.atom_range
-        return mark.start < self.end and mark.end > self.start
-
-    def _words(self, part: "Mark | PlacedSentence") -> list[int]:
-        """The source words that overlap a mark or the sentence."""
+    def _words(self, mark: Mark) -> list[int]:
+        """The source words that overlap a mark."""
         units = enumerate(self.source_units)
-        return [n for n, (first, last) in units if first < part.end and last > part.start]
+        return [n for n, (first, last) in units if first < mark.end and last > mark.start]
 
     def _place(
         self, marks: list[Mark], window: Span, covered: list[int], places: dict[Mark, Place]
     ) -> None:
         """Place marks side by side, around source words covered, in the target words of window."""
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
-        # Atoms stand after marks from an earlier sentence, and before marks that continue.
-        ends = (span[1] for mark, span in windows.items() if self._began_earlier(mark))
-        starts = (span[0] for mark, span in windows.items() if self._continues(mark))
-        free = (max(ends, default=window[0]), min(starts, default=window[1]))
         for mark in marks:
             if mark.is_atom:
-                places[mark] = self._atom(mark, window, covered, list(windows.values()), free)
+                places[mark] = self._atom(mark, window, covered, list(windows.values()))
                 continue
             first, last = windows[mark]
             part = self._part_of_word(mark, first) if last - first == 1 else None
             places[mark] = Place(*(part or self._characters(first, last)))
-            # An atom at the end of a mark is in the sentence in which the mark ends.
-            inner = [
-                child
-                for child in mark.inner
-                if self._contains(child) or child.start == child.end == mark.end <= self.end
-            ]
-            self._place(inner, (first, last), self._words(mark), places)
+            self._place(mark.inner, (first, last), self._words(mark), places)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[Mark, Span]:
         """The target words of marks side by side: those with the clearest attention first."""
         if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
-        # Marks that come from or continue in another sentence must start or end at the sentence's
-        # first or last word, so these marks choose first.
-        bound = {mark for mark in marks if self._began_earlier(mark) or self._continues(mark)}
-        windows = {} if bound else self._same_words(marks, window)
+        windows = self._same_words(marks, window)
         taken = sorted(set(windows.values()))
-        end = window[1]  # place of marks without words
 
-        def preference(mark: Mark) -> tuple[bool, tuple[float, Span]]:
-            return mark in bound, self._best_run(mark, window, [], window[1])
+        def preference(mark: Mark) -> tuple[float, Span]:
+            return self._best_run(mark, window, [])
 
         for mark in sorted(marks, key=preference, reverse=True):
             if mark in windows:
                 continue
-            gain, run = self._best_run(mark, window, taken, end)
+            gain, run = self._best_run(mark, window, taken)
             if mark.written and gain <= 0.0:  # no word is clearly its translation
                 run = (run[1], run[1])
             windows[mark] = run
             taken = sorted([*taken, run])
-            if self._continues(mark):
-                end = run[0]
         return windows
 
     def _same_words(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
@@ -169,20 +139,18 @@ class PlacedSentence:
             return None
         return start + mark.start - first, start + mark.end - first
 
-    def _best_run(
-        self, mark: Mark, window: Span, taken: list[Span], end: int
-    ) -> tuple[float, Span]:
+    def _best_run(self, mark: Mark, window: Span, taken: list[Span]) -> tuple[float, Span]:
         """The run of target words that attend most to a mark's words, outside other marks' runs.
 
-        Returns by how much their attention exceeds the threshold, and the run; it is empty, at end,
-        if no word is left.
+        Returns by how much their attention exceeds the threshold, and the run; it is empty, at the
+        window's end, if no word is left.
         """
         words = self._words(mark)
         gains = {
             unit: sum(self.weights[unit][word] for word in words) - THRESHOLD
             for unit in range(*window)
         }
-        starts, ends = self._edges(mark, words, window)
+        starts, ends = self._edges(words, window)
         options: list[tuple[float, Span]] = []
         edges = [window[0], *(edge for span in taken for edge in span), window[1]]
         for left, right in zip(edges[::2], edges[1::2], strict=True):
@@ -194,59 +162,43 @@ class PlacedSentence:
                 total += gains[unit]
                 if unit in ends and best[0] > -inf:
                     options.append((best[0] + total, (best[1], unit + 1)))
-        return max(options, default=(0.0, (end, end)))
+        return max(options, default=(0.0, (window[1], window[1])))
 
-    def _edges(
-        self, mark: Mark, words: list[int], window: Span
-    ) -> tuple[Container[int], Container[int]]:
+    def _edges(self, words: list[int], window: Span) -> list[Container[int]]:
         """The target words at which a mark may begin or end: around words, not at a sign."""
         units = range(*window)
         word_units = {unit for unit in units if self.target[self.target_units[unit][0]].isalnum()}
-        starts, ends = (
+        return [
             word_units if word_units and words and self._is_word(words[side]) else units
             for side in (0, -1)
-        )
-        return (
-            {window[0]} if self._began_earlier(mark) else starts,
-            {window[1] - 1} if self._continues(mark) else ends,
-        )
+        ]
 
-    def _began_earlier(self, mark: Mark) -> bool:
-        return mark.start < self.start
-
-    def _continues(self, mark: Mark) -> bool:
-        return mark.end > self.end
-
-    def _atom(
-        self, mark: Mark, window: Span, covered: list[int], taken: list[Span], free: Span
-    ) -> Place:
+    def _atom(self, mark: Mark, window: Span, covered: list[int], taken: list[Span]) -> Place:
         """Place an atom after the word before it, or before the word that it touches.
 
-        It stands in a gap of free, outside the runs taken.
+        It stands in the window, outside the runs taken.
         """
         before = [word for word in covered if self.source_units[word][1] <= mark.start]
         after = [word for word in covered if self.source_units[word][0] >= mark.start]
         first, last = self._characters(*window)
         blank = " " if mark.has_space_before else ""
-        if not before and free[0] == window[0]:
+        if not before:
             touches_word = self.text[mark.start : mark.start + 1].isalnum()
             is_glued = self.target[first : first + 1].isalnum() and not touches_word
             return Place(first, first, after=" " if mark.has_space_after or is_glued else "")
-        if (not after and free[1] == window[1]) or window[0] == window[1]:
+        if not after or window[0] == window[1]:
             return Place(last, last, before=blank)
 
         def gap(unit: int, side: int) -> int:
-            """Move a gap out of the runs, to one side, and to where the atom may stand."""
-            unit = next((span[side] for span in taken if span[0] < unit < span[1]), unit)
-            return max(free[0], min(unit, free[1]))
+            """Move a gap out of the runs, to one side."""
+            return next((span[side] for span in taken if span[0] < unit < span[1]), unit)
 
         touches_next_word = mark.has_space_before and not mark.has_space_after
         if after and touches_next_word and self._is_word(after[0]):
             unit = gap(self._most_attending(after[0], range(*window)), 0)
             here = self.target_units[unit][0] if unit < window[1] else last
             return Place(here, here)
-        unit = self._most_attending(before[-1], range(*window)) + 1 if before else free[0]
-        unit = gap(unit, 1)
+        unit = gap(self._most_attending(before[-1], range(*window)) + 1, 1)
         here = self.target_units[unit - 1][1] if unit > window[0] else first
         return Place(here, here, before=blank)
 

@@ -8,7 +8,6 @@ from ...tokenization import clean_text
 from .marks import BULLET, FIXED, Block, BlockBuilder, Mark
 from .placement import Attention
 from .rendering import translated_block
-from .whole_texts import SplitText
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,7 @@ class Segment:
         """The translation with all that stays and with terms, at places that attention finds."""
         marks = sorted([*self.block.marks, *terms], key=lambda mark: mark.start)
         if marks:
-            split = SplitText((self.block.text,), ("", ""))
-            block = replace(self.block, marks=marks)
-            translation = translated_block(block, split, [translation], attention)
+            translation = translated_block(replace(self.block, marks=marks), translation, attention)
         return f"{self.bullet}{translation}"
 
 

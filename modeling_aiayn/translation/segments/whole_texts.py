@@ -1,13 +1,14 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from sentencex import segment
 
 from ...tokenization import replace_surrogates
+from .marks import Block, Mark, parts_of
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
@@ -45,3 +46,24 @@ class SplitText:
         for translation, blank in zip(translations, self.blanks[1:], strict=True):
             parts += [translation, blank]
         return "".join(parts)
+
+
+def sentences_of(block: Block, language: str) -> Iterator[str | Block]:
+    """The sentences of a block, and what stands between them: blanks, and tags of marks in both."""
+    split = SplitText.of(block.text, language)
+    place = len(split.blanks[0])
+    for sentence, blank in zip(split.sentences[:-1], split.blanks[1:], strict=False):
+        place += len(sentence) + len(blank)
+        _cut(block.marks, place)
+    return parts_of(block.text, 0, len(block.text), block.marks, block.escape)
+
+
+def _cut(marks: list[Mark], place: int) -> None:
+    """Divide marks at a place; a mark around it becomes tags between sentences."""
+    index = next((n for n, mark in enumerate(marks) if mark.end > place), len(marks))
+    if index < len(marks) and marks[index].start < place:
+        marks[index].is_split = True
+        _cut(marks[index].inner, place)
+    else:
+        index = next((n for n, mark in enumerate(marks) if mark.start >= place), len(marks))
+        marks.insert(index, Mark(place, place, "", is_split=True))
