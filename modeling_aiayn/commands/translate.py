@@ -7,7 +7,7 @@ aiayn translate --input large.en --output large.de --processes 8 --resume auto
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
 With --nbest N, up to N lines are written for each input line, after its number. Otherwise the
-output has as many lines as the input, also with --format text.
+output has as many lines as the input, also with --format text, but not with --wrapped true.
 """
 
 import sys
@@ -21,6 +21,7 @@ from ..documents.document import document_lines
 from ..documents.formats import FORMATS
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
+from ..translation.segments.whole_texts import paragraphs
 from ..translation.translate_file import translate_file, translation_lines
 from ..translation.translator import Translation
 from .command_line import parse_arguments
@@ -55,6 +56,10 @@ class TranslateFlags:
         f"document, whose markup stays ({FILES}). markdown needs the extra 'documents'.",
         metadata={"choices": ["lines", *FORMATS]},
     )
+    wrapped: bool = HfArg(
+        default=False,
+        help="With --format text: join lines of a paragraph, up to a blank line or a list item.",
+    )
     alignment: str | None = HfArg(
         default=None,
         help="Add a column of word links, by the attention of a LAYER, LAYER,HEAD or the mean.",
@@ -63,6 +68,8 @@ class TranslateFlags:
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
+        if self.wrapped and self.format != "text":
+            raise ValueError("--wrapped needs --format text.")
         for name in ("prefixes", "scores", "alignment"):
             if self.format != "lines" and getattr(self, name):
                 raise ValueError(f"--format {self.format} cannot be used with --{name}.")
@@ -87,6 +94,7 @@ def main() -> None:
     if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
+    texts = paragraphs(texts) if flags.wrapped else texts
     is_dialogue = is_stdin and sys.stdin.isatty()
     whole = None
     if flags.format != "lines":

@@ -139,6 +139,7 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
     return found
 
 
+@lru_cache(maxsize=1000)
 def iso_639(name: str) -> str:
     """The ISO 639 code that a language's name means, if langcodes is installed: de for deu_Latn."""
     with suppress(ImportError, ValueError):

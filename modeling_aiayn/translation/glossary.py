@@ -43,7 +43,7 @@ class Term:
     def is_in(self, translation: str) -> bool:
         """Whether a translation contains the term in one of its forms."""
         return any(
-            _contains(_words(translation, stem), _words(target.removeprefix(EXACT), stem))
+            _words(target.removeprefix(EXACT), stem) in _words(translation, stem)
             for target in self.targets
             for stem in [str if target.startswith(EXACT) else self.stem]
         )
@@ -53,12 +53,9 @@ class Term:
         return Mark(self.start, self.end, "", written=self.targets[0].removeprefix(EXACT))
 
 
-def _words(text: str, stem: Callable[[str], str]) -> list[str]:
-    return [stem(text[slice(*unit)]) for unit in units_of(text)]
-
-
-def _contains(words: Sequence[str], part: Sequence[str]) -> bool:
-    return any(words[n : n + len(part)] == part for n in range(len(words)))
+def _words(text: str, stem: Callable[[str], str]) -> str:
+    """The stems of a text's words, with blanks around each."""
+    return "".join(f" {stem(text[slice(*unit)])} " for unit in units_of(text))
 
 
 def read_terms(path: str | Path) -> list[tuple[str, str]]:
@@ -94,22 +91,23 @@ class Glossary:
     ) -> None:
         self._tokenizer = tokenizer
         self._source_stem, self._stem = map(_stemmer, languages)
-        self._terms: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+        self._terms: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for source, target in terms:
-            self._terms[tuple(_words(source, self._source_stem))].append((source, target))
+            self._terms[_words(source, self._source_stem)].append((source, target))
             if tokenizer.unk_token_id in self._ids(target.removeprefix(EXACT) or source):
                 raise ValueError(f"The vocabulary cannot write {target or source!r}.")
-        self._longest = max(map(len, self._terms), default=0)
+        self._longest = max((len(stems.split()) for stems in self._terms), default=0)
         self._forms = lru_cache(maxsize=10_000)(self._all_forms)
 
     def terms(self, text: str) -> list[Term]:
         """The terms of a sentence, in order; of those within one another, the longest."""
-        units, stems = units_of(text), _words(text, self._source_stem)
+        units, stems = units_of(text), _words(text, self._source_stem).split()
         found: list[Term] = []
         for first, (start, _) in enumerate(units):
             for size in range(min(self._longest, len(units) - first), 0, -1):
                 part = text[start : units[first + size - 1][1]]
-                known = self._terms.get(tuple(stems[first : first + size]), ())
+                key = "".join(f" {stem} " for stem in stems[first : first + size])
+                known = self._terms.get(key, ())
                 targets = [target for source, target in known if _has_capitals(part, source)]
                 if targets and (not found or start >= found[-1].end):
                     found.append(self._term(start, part, targets))

@@ -55,7 +55,7 @@ from .progress import translation_bar
 from .segments.marks import Mark
 from .segments.segment import Segment
 from .segments.whole_texts import SplitText
-from .segments.word_attention import WordAttention
+from .segments.word_attention import word_attentions
 from .shortlist import Shortlist
 from .torch_engine import TorchEngine
 
@@ -130,6 +130,7 @@ class Translator:
         self.models: Sequence[AiaynForConditionalGeneration] = engine.models
         for loaded in self.models:
             self._check_tokenizers(loaded)
+        self._several: list[str] = []  # the first text of several sentences, for one warning
         self._glossary: tuple[Languages | None, Glossary] | None = None
         self._tags = LanguageTags.of(source_tokenizer)
         self._languages: tuple[str | None, str | None] = (None, None)
@@ -491,21 +492,25 @@ class Translator:
         pool: Sequence[SourceText],
     ) -> None:
         """Add to translations what stays of their sources, and terms that they lack."""
-        lacking: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
+        rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
         for index, (given, segment) in enumerate(zip(pool, segments, strict=True)):
             terms = self._terms(given._replace(text=segment.block.text))
             for rank, found in enumerate(results[index]):
                 marks = [term.mark() for term in terms if not term.is_in(found.text)]
                 if found.token_ids and (segment.bullet or segment.block.marks or marks):
-                    lacking[given.languages].append((index, rank, marks))
-        for languages, some in lacking.items():
+                    rows[given.languages].append((index, rank, marks))
+        for languages, some in rows.items():
             pairs = [
-                (segments[index].block.text, results[index][rank].text) for index, rank, _ in some
+                (segments[index].block.text, results[index][rank].text)
+                for index, rank, marks in some
+                if marks or segments[index].has_inner_marks
             ]
-            attention = WordAttention(self.directed(languages), pairs)
+            found_at = dict(
+                zip(pairs, word_attentions(self.directed(languages), pairs), strict=True)
+            )
             for index, rank, marks in some:
                 segment, found = segments[index], results[index][rank]
-                text = segment.joined(found.text, attention, marks)
+                text = segment.joined(found.text, lambda *pair, at=found_at: at[pair], marks)
                 results[index][rank] = replace(found, text=text, read=segment.block.text)
 
     def score(
@@ -617,12 +622,25 @@ class Translator:
         self, texts: Sequence[str], languages: Languages | None = None
     ) -> list[list[int]]:
         """Ids of texts of one direction, by default the translator's."""
+        self._warn_of_several(texts)
         clean = [self.source_text(text) for text in texts]
         languages = languages or self.direction()
         if self._tags and languages:
             return self._tags.encode(clean, *languages)
         ids: list[list[int]] = self.source_tokenizer(clean).input_ids
         return ids
+
+    def _warn_of_several(self, texts: Sequence[str]) -> None:
+        for text in texts if not self._several else ():
+            if len(self.split(text).sentences) > 1:
+                self._several.append(text)
+                logger.warning(
+                    "A text has several sentences: %r. A model translates one at a time, so let "
+                    "them be split: by split_sentences=True, or --format text. Other texts may "
+                    "have several, too.",
+                    text[:80],
+                )
+                return
 
     def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
         pool = [

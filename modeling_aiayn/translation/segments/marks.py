@@ -34,6 +34,7 @@ STYLES = frozenset(
 )
 # Text between two atoms that are one, such as keys that are pressed together.
 JOINT = re.compile(" ?[+/\u2013-] ?")
+POSSESSIVE = re.compile("['\u2019]s\\b")
 CLOSING = tuple(".,;:!?)]}»”")
 
 Escape = Callable[[str, str], str]
@@ -105,10 +106,13 @@ class BlockBuilder:
             return
         end = len(self.text)
         before = [*takewhile(lambda mark: mark.is_atom and mark.start == end, self._siblings[::-1])]
+        if before and (possessive := POSSESSIVE.match(text)):
+            before[0].opening += possessive.group()
+            text = text[possessive.end() :]
         if before:
-            before[0].has_space_after |= text[0] == " "
+            before[0].has_space_after |= text.startswith(" ")
         is_first = not self.text and not any(mark.is_split for mark in self.marks)
-        if text[0] == " " and (is_first or self.text.endswith(" ")):
+        if text.startswith(" ") and (is_first or self.text.endswith(" ")):
             text = text[1:]
         elif before and self.text.endswith(" ") and text.startswith(CLOSING):
             # "Use `x`." is read as "Use.".
@@ -121,7 +125,8 @@ class BlockBuilder:
         """Add what has no text to translate, such as a picture or code."""
         before = self._siblings[-1] if self._siblings else None
         if before and before.is_atom and JOINT.fullmatch(self.text, before.start):
-            before.opening += self.text[before.start :] + raw
+            blank = " " * before.has_space_after
+            before.opening += f"{blank}{self.text[before.start :].lstrip()}{raw}"
             self.text = self.text[: before.start]
             before.has_space_after = False
             return

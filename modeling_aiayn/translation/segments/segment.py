@@ -29,6 +29,11 @@ class Segment:
         builder.add_text(text)
         return cls(bullet, builder.block(_as_it_is))
 
+    @property
+    def has_inner_marks(self) -> bool:
+        """Whether the attention must tell where something stands."""
+        return any(0 < mark.start < len(self.block.text) for mark in self.block.marks)
+
     def joined(self, translation: str, attention: Attention, terms: Sequence[Mark] = ()) -> str:
         """The translation with all that stays and with terms, at places that attention finds."""
         marks = sorted([*self.block.marks, *terms], key=lambda mark: mark.start)

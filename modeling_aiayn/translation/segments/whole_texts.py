@@ -1,14 +1,14 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from sentencex import segment
 
 from ...tokenization import replace_surrogates
-from .marks import Block, Mark, parts_of
+from .marks import BULLET, Block, Mark, parts_of
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
@@ -46,6 +46,21 @@ class SplitText:
         for translation, blank in zip(translations, self.blanks[1:], strict=True):
             parts += [translation, blank]
         return "".join(parts)
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Join wrapped lines: to the next blank one, or the next that begins an item of a list."""
+    joined = ""
+    for line in lines:
+        if joined and (not line.strip() or BULLET.match(line)):
+            yield joined
+            joined = ""
+        if line.strip():
+            joined = f"{joined} {line.strip()}" if joined else line.rstrip()
+        else:
+            yield line
+    if joined:
+        yield joined
 
 
 def sentences_of(block: Block, language: str) -> Iterator[str | Block]:

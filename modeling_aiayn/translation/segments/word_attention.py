@@ -1,7 +1,6 @@
 """The attention of the words of a translation to those of its source."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,22 +18,6 @@ MAX_TOKENS = 1024
 def word_attention(translator: Any, source: str, target: str) -> Tensor:
     """The attention of one pair, as `word_attentions` computes it."""
     return word_attentions(translator, [(source, target)])[0]
-
-
-class WordAttention:
-    """The attention of several pairs, computed for all when it is first asked for."""
-
-    def __init__(self, translator: Any, pairs: Sequence[tuple[str, str]]) -> None:
-        self._translator, self._pairs = translator, pairs
-
-    @cached_property
-    def _found(self) -> dict[tuple[str, str], Tensor]:
-        found = word_attentions(self._translator, self._pairs)
-        return dict(zip(self._pairs, found, strict=True))
-
-    def __call__(self, source: str, target: str) -> Tensor:
-        """The attention of a translation, as `word_attentions` computes it."""
-        return self._found[source, target]
 
 
 def word_attentions(translator: Any, pairs: Sequence[tuple[str, str]]) -> list[Tensor]:
