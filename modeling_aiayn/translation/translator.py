@@ -632,7 +632,7 @@ class Translator:
 
     def _warn_of_several(self, texts: Sequence[str]) -> None:
         for text in texts if not self._several else ():
-            if len(self.split(text).sentences) > 1:
+            if sum(map(has_words, self.split(text).sentences)) > 1:
                 self._several.append(text)
                 logger.warning(
                     "A text has several sentences: %r. A model translates one at a time, so let "

@@ -8,10 +8,11 @@ from typing import Self
 from sentencex import segment
 
 from ...tokenization import replace_surrogates
-from .marks import BULLET, Block, Mark, parts_of
+from .marks import BULLET, FIXED, Block, Mark, parts_of
 
 # sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
+ENDS = re.compile("[.!?]")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class SplitText:
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
             position = 0
-            for piece in segment(language, OTHER_BLANKS.sub(" ", replace_surrogates(line))):
+            # Within an address or a path no sentence ends.
+            plain = FIXED.sub(lambda found: ENDS.sub("x", found.group()), replace_surrogates(line))
+            for piece in segment(language, OTHER_BLANKS.sub(" ", plain)):
                 part = line[position : position + len(piece)]
                 position += len(piece)
                 sentence = part.strip()
