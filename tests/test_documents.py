@@ -119,8 +119,9 @@ def test_a_document_translated_to_itself_is_the_same():
 
 def test_only_text_is_translated():
     assert Document(HTML, "html", "en").sentences == [
+        "A dog",  # of an attribute
         "A dog & a cat", "The dog runs", "We see a red hat.", "Two run.", "One", "Two",
-        "Call now", "I <3 you.",  "“é”", "A dog",
+        "Call now", "I <3 you.",  "“é”",
     ]  # fmt: skip
     assert Document(MARKDOWN, "markdown", "en").sentences == [
         "The dog runs", "We a link to two words and a second line.", "Next",
@@ -388,7 +389,7 @@ def test_an_unfinished_tag_is_not_read_again_from_each_sign(sign, monkeypatch):
     [
         ("Old <b>books.", ["Old", "books."]),
         ("Old</b> books.", ["Old", "books."]),
-        ("<b>Old <i>red</b> books</i> now.", ["Old red books", "now."]),
+        ("<b>Old <i>red</b> books</i> now.", ["Old", "red", "books", "now."]),
         # A block begins within inline elements.
         ("<b>one</b> <a>two <i>three<br></i></a> four", ["one", "two", "three", "four"]),
         ("<p><a href=x>The <b>old</b> dog<br>runs</a> now.</p>", ["The old dog", "runs", "now."]),
@@ -630,7 +631,7 @@ def test_values_that_people_read_and_the_language_are_translated():
         "Your text",
         "Some code",
     ]
-    assert document.sentences == ["A dog.", "X", *after]
+    assert document.sentences == [*after, "A dog.", "X"]
     result = document.translated([text.upper() for text in document.sentences], diagonal)
     expected = (
         PAGE.replace("A <b", "A <b").replace(">dog<", ">DOG<").replace("Lang=en", 'Lang="de"')

@@ -14,9 +14,9 @@ from ..translation import Translator
 from ..translation.segments.marks import Block
 from ..translation.segments.placement import Attention
 from ..translation.segments.rendering import translated_block
-from ..translation.segments.whole_texts import SplitText, sentences_of
+from ..translation.segments.whole_texts import sentences_of
 from ..translation.segments.word_attention import word_attention
-from .formats import FORMATS
+from .formats import FORMATS, parse_plain
 from .html_blocks import Value, with_html_values
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class Document:
     """A text of a format in `FORMATS`: markup that is copied, and blocks that are translated.
 
-    Values of attributes are translated after the blocks. language, an ISO 639 code, splits blocks
-    into sentences; target, if it is known, becomes the language that the text gives as its own.
+    Values of attributes come before them. language, an ISO 639 code, splits texts into sentences;
+    target, if it is known, becomes the language that the text gives as its own.
     """
 
     text: str
@@ -38,28 +38,23 @@ class Document:
     @cached_property
     def parts(self) -> list[str | Block]:
         """Markup and sentences."""
-        return self._parts(self.text)
-
-    def _parts(self, text: str) -> list[str | Block]:
-        blocks = FORMATS[self.format_name].parse(text)
-        parts = ([x] if isinstance(x, str) else sentences_of(x, self.language) for x in blocks)
-        return [*chain.from_iterable(parts)]
+        return self._sentences_of(FORMATS[self.format_name].parse(self.text))
 
     @cached_property
-    def values(self) -> list[Value]:
-        """The values of attributes that are translated."""
-        return FORMATS[self.format_name].values(self.text)[0]
+    def values(self) -> list[tuple[Value, list[str | Block]]]:
+        """The values of attributes that are translated, and their sentences."""
+        values = FORMATS[self.format_name].values(self.text)
+        return [(value, self._sentences_of(parse_plain(value.text))) for value in values]
+
+    def _sentences_of(self, parts: Iterable[str | Block]) -> list[str | Block]:
+        found = ([x] if isinstance(x, str) else sentences_of(x, self.language) for x in parts)
+        return [*chain.from_iterable(found)]
 
     @cached_property
-    def splits(self) -> list[SplitText]:
-        """Their sentences."""
-        return [SplitText.of(text, self.language) for _, _, text in self.values]
-
-    @property
     def sentences(self) -> list[str]:
         """The sentences to translate."""
-        sentences = [part.text for part in self.parts if isinstance(part, Block)]
-        return [*sentences, *chain.from_iterable(split.sentences for split in self.splits)]
+        parts = chain(*(parts for value, parts in self.values if not value.is_language), self.parts)
+        return [part.text for part in parts if isinstance(part, Block)]
 
     @property
     def has_marks(self) -> bool:
@@ -69,20 +64,24 @@ class Document:
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
         """The text with the translations of its sentences; attention places the marks."""
         remaining = iter(translations)
-        blocks = iter([next(remaining) for part in self.parts if isinstance(part, Block)])
-        values = [split.joined([next(remaining) for _ in split.sentences]) for split in self.splits]
-        changed = [
-            (start, end, new)
-            for (start, end, old), new in zip(self.values, values, strict=True)
-            if old != new
+
+        def written(parts: Iterable[str | Block]) -> str:
+            return "".join(
+                x if isinstance(x, str) else translated_block(x, next(remaining), attention)
+                for x in parts
+            )
+
+        values = [
+            value._replace(
+                text=(self.target or value.text) if value.is_language else written(parts)
+            )
+            for value, parts in self.values
         ]
-        root = FORMATS[self.format_name].values(self.text)[1]
-        changed += [(*root[:2], self.target)] if root and self.target else []
-        parts = self._parts(with_html_values(self.text, changed)) if changed else self.parts
-        return "".join(
-            part if isinstance(part, str) else translated_block(part, next(blocks), attention)
-            for part in parts
-        )
+        changed = [new for new, (old, _) in zip(values, self.values, strict=True) if new != old]
+        if not changed:
+            return written(self.parts)
+        text = with_html_values(self.text, changed)
+        return written(self._sentences_of(FORMATS[self.format_name].parse(text)))
 
 
 class DocumentLines:

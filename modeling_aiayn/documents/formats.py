@@ -21,8 +21,7 @@ class TextFormat:
     has_markup: bool = True
     packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
     extra: str = "documents"
-    # Values of attributes that are translated, and that of the text's language.
-    values: Callable[[str], tuple[list[Value], Value | None]] = lambda _: ([], None)
+    values: Callable[[str], list[Value]] = lambda _: []  # of attributes that are translated
 
     def check_packages(self) -> None:
         """Check that the packages are installed."""

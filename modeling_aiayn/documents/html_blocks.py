@@ -6,13 +6,19 @@ from collections.abc import Iterable
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..tokenization import has_words
 from ..translation.segments.marks import BLANK_CHARACTERS, Block, BlockBuilder
 
-# Of an attribute: where it stands, quotes included, and what it says.
-Value = tuple[int, int, str]
+
+class Value(NamedTuple):
+    """What an attribute says, and where it stands, quotes included."""
+
+    start: int
+    end: int
+    text: str
+    is_language: bool = False  # of the root
 
 
 def _elements(names: str) -> frozenset[str]:
@@ -39,10 +45,9 @@ ENDED_BY = {
 }
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
-# Attributes that are read or shown, and the language of the document.
-VALUE = r"\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+)"
-ATTRIBUTE = re.compile(rf"\s(?:alt|title|placeholder|aria-label){VALUE}", re.IGNORECASE)
-CONTENT, LANGUAGE = (re.compile(rf"\s{x}{VALUE}", re.IGNORECASE) for x in ("content", "lang"))
+# Attributes, and those that people read.
+ATTRIBUTE = re.compile(r"""\s([^\s=>"'/]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+READ = _elements("alt title placeholder aria-label")
 DESCRIPTION = re.compile(r"<meta\s[^>]*\bname\s*=\s*[\"']?description\b", re.IGNORECASE)
 COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 
@@ -156,8 +161,7 @@ class _Reader:
         self._builder = BlockBuilder()
         self._begin = 0  # first character of the block
         self._fixed: _Fixed | None = None
-        self.values: list[tuple[int, int]] = []  # of attributes that are translated
-        self.languages: list[tuple[int, int]] = []  # of the root
+        self.values: list[Value] = []
 
     def read(self) -> list[str | Block]:
         events = [*_Events(self.text).events, (len(self.text), "end", "")]
@@ -172,12 +176,20 @@ class _Reader:
         self._flush(end if self._fixed is None else self._fixed.begin, end)
         return self.parts
 
+    def _add_values(self, name: str, raw: str, start: int) -> None:
+        is_root = name == "html"
+        names = {"content"} if DESCRIPTION.match(raw) else {"lang"} if is_root else READ
+        for found in ATTRIBUTE.finditer(raw):
+            if found[1].lower() in names:
+                text = html.unescape(found[2].strip("\"'"))
+                self.values.append(
+                    Value(start + found.start(2), start + found.end(2), text, is_root)
+                )
+
     def _take(self, kind: str, name: str, start: int, end: int) -> None:
         raw = self.text[start:end]
         if kind in ("start", "void"):
-            names = CONTENT if DESCRIPTION.match(raw) else LANGUAGE if name == "html" else ATTRIBUTE
-            spans = [(start + x.start(1), start + x.end(1)) for x in names.finditer(raw)]
-            (self.languages if name == "html" else self.values).extend(spans)
+            self._add_values(name, raw, start)
         if kind == "text":
             self._builder.add_text(html.unescape(raw), partial(html.escape, quote=False))
         elif kind == "fixed" or (kind == "start" and name in FIXED):
@@ -220,19 +232,15 @@ def parse_html(text: str) -> list[str | Block]:
     return [part for part in _Reader(text).read() if part]
 
 
-def html_values(text: str) -> tuple[list[Value], Value | None]:
+def html_values(text: str) -> list[Value]:
     """The values of attributes that are translated, and the root's language."""
     reader = _Reader(text)
     reader.read()
-    values, languages = (
-        [(start, end, html.unescape(text[start:end].strip("\"'"))) for start, end in spans]
-        for spans in (reader.values, reader.languages)
-    )
-    return [value for value in values if has_words(value[2])], next(iter(languages), None)
+    return [value for value in reader.values if has_words(value.text)]
 
 
 def with_html_values(text: str, values: Iterable[Value]) -> str:
     """The document with values in the places of others."""
-    for start, end, value in sorted(values, reverse=True):
-        text = f'{text[:start]}"{html.escape(value)}"{text[end:]}'
+    for value in sorted(values, reverse=True):
+        text = f'{text[: value.start]}"{html.escape(value.text)}"{text[value.end :]}'
     return text

@@ -80,7 +80,7 @@ class Block:
 
 
 class BlockBuilder:
-    """Collects the text and the markup of a block; markup without its counterpart is an atom."""
+    """Collects the text and the markup of a block."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -144,16 +144,13 @@ class BlockBuilder:
         self._open.append(mark)
 
     def close(self, name: str, raw: str) -> None:
-        """End the last mark of this name; marks within it that are still open become atoms."""
-        if all(name != mark.name for mark in self._open):
-            if self._open:
-                self.add_atom(raw)
-            else:  # of a mark that began in an earlier block
-                self.marks.append(Mark(len(self.text), len(self.text), raw, is_split=True))
+        """End the last mark of this name."""
+        if all(name != mark.name for mark in self._open):  # it began in an earlier block
+            self._divide(len(self._siblings), Mark(len(self.text), len(self.text), raw))
             return
-        while self._open[-1].name != name:
-            self._give_up()
-        mark = self._open.pop()
+        while (mark := self._open.pop()).name != name:  # it ends in another one
+            mark.end = len(self.text)
+            self._divide(len(self._siblings) - 1, self._siblings.pop())
         if name == "sup" and not mark.inner and NUMBERS.fullmatch(self.text[mark.start :]):
             mark.opening += self.text[mark.start :]
             self.text = self.text[: mark.start]
@@ -163,9 +160,13 @@ class BlockBuilder:
         if not self.text[mark.start : mark.end].strip():
             self._make_atom(mark)
         elif before and before.end == mark.start and STYLES.isdisjoint((before.name, name)):
-            siblings.insert(-1, Mark(mark.start, mark.start, "", is_split=True))
-            for around in self._open:
-                around.is_split = True
+            self._divide(len(siblings) - 1, Mark(mark.start, mark.start, ""))
+
+    def _divide(self, index: int, mark: Mark) -> None:
+        """Let a mark, and those around it, stand between blocks."""
+        self._siblings.insert(index, mark)
+        for divided in (mark, *self._open):
+            divided.is_split = True
 
     def _make_atom(self, mark: Mark) -> None:
         """Make one atom of a mark without text."""
@@ -173,13 +174,6 @@ class BlockBuilder:
         mark.end, mark.is_atom = mark.start, True
         mark.has_space_before = self.text[: mark.start].endswith(" ")
         mark.has_space_after = self.text.startswith(" ", mark.start)
-
-    def _give_up(self) -> None:
-        """Make an atom of the innermost open mark; the marks within it stand beside it."""
-        mark = self._open.pop()
-        inner, mark.inner = mark.inner, []
-        self._make_atom(mark)
-        self._siblings.extend(inner)
 
     def block(self, escape: Escape) -> Block:
         """The block, without blanks around its text, if all marks are closed."""
@@ -220,8 +214,8 @@ def parts_of(
 def _block(text: str, start: int, end: int, marks: list[Mark], escape: Escape) -> Block:
     part = text[start:end]
     start += len(part) - len(part.lstrip())
-    text = text[: max(start, end - len(part) + len(part.rstrip()))]
-    return Block(text[start:], _stripped(marks, text, start, len(text), start), escape)
+    end = max(start, end - len(part) + len(part.rstrip()))
+    return Block(text[start:end], _stripped(marks, text, start, end, start), escape)
 
 
 def _stripped(marks: list[Mark], text: str, first: int, last: int, origin: int) -> list[Mark]:
