@@ -20,7 +20,7 @@ from sacrebleu.metrics import CHRF
 
 from modeling_aiayn.data.lines import read_lines
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.glossary import Glossary, Term
+from modeling_aiayn.translation.glossary import Glossary, Term, stem_of
 from modeling_aiayn.translation.segments.placement import units_of
 from modeling_aiayn.translation.segments.word_attention import word_attentions
 
@@ -64,8 +64,8 @@ def other_words(
     pairs = [(source, text) for source, text, _ in rows]
     for (source, _, terms), linked in zip(rows, links(translator, pairs), strict=True):
         gone = {source[term.start : term.end] for term in terms}
-        gone_too = {term.stem(target) for term in terms for target in term.targets}
-        kept = [b for a, b in linked if a not in gone and terms[0].stem(b) not in gone_too]
+        gone_too = {stem_of(target, "de") for term in terms for target in term.targets}
+        kept = [b for a, b in linked if a not in gone and stem_of(b, "de") not in gone_too]
         yield " ".join(kept)
 
 

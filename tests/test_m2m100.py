@@ -454,6 +454,23 @@ def test_a_tag_in_a_text_is_text(peer, tmp_path):
 
 
 @pytest.mark.parametrize("peer", ["nllb"], indirect=True)
+def test_a_glossary_is_for_one_direction(peer, tmp_path):
+    term = "hund der hund der"  # which no model writes by itself
+    translator, *_ = imported(peer, tmp_path, target="de")
+    (found,) = translator(["the dog"])
+    translator.use_glossary({"dog": f"={term}", "hund": f"={term}"})
+    assert translator(["the dog"])[0].count(term) == 1
+    assert term not in found
+    for source, target in (("de", "en"), ("en", "ru")):
+        languages = {"source_lang": CODES[source], "target_lang": CODES[target]}
+        assert term not in translator(["dog hund"], **languages)[0]
+    with pytest.raises(
+        ValueError, match="The vocabulary cannot write 'Hund'"
+    ):  # it has no capitals
+        translator.use_glossary({"dog": "Hund"})
+
+
+@pytest.mark.parametrize("peer", ["nllb"], indirect=True)
 def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
     _, folder = peer
     import_model(read_m2m100(folder), tmp_path / "ours", sources=2)

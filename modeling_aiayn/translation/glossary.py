@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice, product
@@ -38,14 +38,14 @@ class Term:
     end: int
     targets: Sequence[str]  # "=" is before one that is not inflected
     forms: Forms  # the ids that may be written
-    stem: Callable[[str], str]
+    language: str  # the translation's
 
     def is_in(self, translation: str) -> bool:
         """Whether a translation contains the term in one of its forms."""
         return any(
-            _words(target.removeprefix(EXACT), stem) in _words(translation, stem)
+            _words(target.removeprefix(EXACT), language) in _words(translation, language)
             for target in self.targets
-            for stem in [str if target.startswith(EXACT) else self.stem]
+            for language in [None if target.startswith(EXACT) else self.language]
         )
 
     def mark(self) -> Mark:
@@ -53,9 +53,25 @@ class Term:
         return Mark(self.start, self.end, "", written=self.targets[0].removeprefix(EXACT))
 
 
-def _words(text: str, stem: Callable[[str], str]) -> str:
+@lru_cache(maxsize=200_000)
+def stem_of(word: str, language: str | None) -> str:
+    """The stem of a word, in lower case; without a language the word."""
+    if language is None:
+        return word
+    name = re.search(rf"\b{re.escape(language)}:(\w+)", STEMMERS)
+    return str(_stemmer(name[1]).stemWord(word.casefold())) if name else word.casefold()
+
+
+@lru_cache
+def _stemmer(name: str) -> Any:
+    from snowballstemmer import stemmer
+
+    return stemmer(name)
+
+
+def _words(text: str, language: str | None) -> str:
     """The stems of a text's words, with blanks around each."""
-    return "".join(f" {stem(text[slice(*unit)])} " for unit in units_of(text))
+    return "".join(f" {stem_of(text[slice(*unit)], language)} " for unit in units_of(text))
 
 
 def read_terms(path: str | Path) -> list[tuple[str, str]]:
@@ -90,18 +106,18 @@ class Glossary:
         languages: Languages,
     ) -> None:
         self._tokenizer = tokenizer
-        self._source_stem, self._stem = map(_stemmer, languages)
+        self._source, self._target = map(iso_639, languages)
         self._terms: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for source, target in terms:
-            self._terms[_words(source, self._source_stem)].append((source, target))
+            self._terms[_words(source, self._source)].append((source, target))
             if tokenizer.unk_token_id in self._ids(target.removeprefix(EXACT) or source):
                 raise ValueError(f"The vocabulary cannot write {target or source!r}.")
         self._longest = max((len(stems.split()) for stems in self._terms), default=0)
-        self._forms = lru_cache(maxsize=10_000)(self._all_forms)
+        self._forms: dict[str, list[tuple[int, ...]]] = {}  # of the targets that were met
 
     def terms(self, text: str) -> list[Term]:
         """The terms of a sentence, in order; of those within one another, the longest."""
-        units, stems = units_of(text), _words(text, self._source_stem).split()
+        units, stems = units_of(text), _words(text, self._source).split()
         found: list[Term] = []
         for first, (start, _) in enumerate(units):
             for size in range(min(self._longest, len(units) - first), 0, -1):
@@ -116,28 +132,32 @@ class Glossary:
 
     def _term(self, start: int, part: str, targets: Sequence[str]) -> Term:
         targets = [target if target.strip(EXACT) else EXACT + part for target in targets]
-        forms = [tuple(form) for target in targets for form in self._forms(target)]
-        return Term(start, start + len(part), targets, forms, self._stem)
+        for target in targets:
+            if target not in self._forms:
+                self._forms[target] = self._all_forms(target)
+        forms = [form for target in targets for form in self._forms[target]]
+        return Term(start, start + len(part), targets, forms, self._target)
 
     def _ids(self, text: str) -> list[int]:
         options: Any = {"add_special_tokens": False, "split_special_tokens": True}
         ids: list[int] = self._tokenizer(text, **options).input_ids
         return ids
 
-    def _all_forms(self, target: str) -> list[list[int]]:
+    def _all_forms(self, target: str) -> list[tuple[int, ...]]:
         """The ids of a translation, and those with each of its words in all inflections."""
         if target.startswith(EXACT):
-            return [self._ids(target.removeprefix(EXACT))]
+            return [tuple(self._ids(target.removeprefix(EXACT)))]
         words = product(*map(self._inflections, target.split()))
-        return [[*chain(*form)] for form in islice(words, MOST_FORMS)]
+        return [tuple(chain(*form)) for form in islice(words, MOST_FORMS)]
 
     def _inflections(self, word: str) -> list[list[int]]:
         """The first ids of a word that have its stem, those with another last id, and single ids.
 
         After any of them the word may go on.
         """
-        ids, stem = self._ids(word), self._stem(word)
-        size = next(n for n in range(1, len(ids) + 1) if self._stem(self._text(ids[:n])) == stem)
+        ids = self._ids(word)
+        ends = range(1, len(ids))
+        size = next((n for n in ends if self._is_same(self._text(ids[:n]), word)), len(ids))
         tokens = self._tokenizer.convert_ids_to_tokens(ids[:size])
         whole = SPACE * tokens[0].startswith(SPACE) + word
         forms = [[*ids[: size - 1], other] for other in self._similar[_folded(tokens[-1])]]
@@ -147,8 +167,11 @@ class Glossary:
         return [ids[:size]] + [
             form
             for form, text in zip(forms, texts, strict=True)
-            if text.startswith(initials) and self._stem(text) == stem
+            if text.startswith(initials) and self._is_same(text, word)
         ]
+
+    def _is_same(self, text: str, word: str) -> bool:
+        return stem_of(text, self._target) == stem_of(word, self._target)
 
     def _text(self, ids: Sequence[int]) -> str:
         return "".join(self._tokenizer.convert_ids_to_tokens(ids)).replace(SPACE, "")
@@ -171,12 +194,3 @@ def _folded(token: str) -> str:
 
 def _has_capitals(text: str, term: str) -> bool:
     return text[0].isupper() >= term[0].isupper() and text.isupper() >= term.isupper()
-
-
-def _stemmer(language: str) -> Callable[[str], str]:
-    """What returns the stem of a word of a language, in lower case."""
-    from snowballstemmer import stemmer
-
-    name = re.search(rf"\b{re.escape(iso_639(language))}:(\w+)", STEMMERS)
-    stem = stemmer(name[1]).stemWord if name else str
-    return lru_cache(maxsize=100_000)(lambda word: stem(word.casefold()))
