@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 
 BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
@@ -105,7 +105,8 @@ class BlockBuilder:
         if not text:
             return
         end = len(self.text)
-        before = [*takewhile(lambda mark: mark.is_atom and mark.start == end, self._siblings[::-1])]
+        siblings = reversed(self._siblings)
+        before = [*takewhile(lambda mark: mark.is_atom and mark.start == end, siblings)]
         if before and (possessive := POSSESSIVE.match(text)):
             before[0].opening += possessive.group()
             text = text[possessive.end() :]
@@ -156,7 +157,7 @@ class BlockBuilder:
             self.text = self.text[: mark.start]
         mark.end, mark.closing = len(self.text), raw
         siblings = self._siblings
-        before = next((x for x in siblings[-2::-1] if not x.is_atom), None)
+        before = next((x for x in islice(reversed(siblings), 1, None) if not x.is_atom), None)
         if not self.text[mark.start : mark.end].strip():
             self._make_atom(mark)
         elif before and before.end == mark.start and STYLES.isdisjoint((before.name, name)):
@@ -172,7 +173,7 @@ class BlockBuilder:
         """Make one atom of a mark without text."""
         mark.opening, mark.inner, mark.closing = mark.raw, [], ""
         mark.end, mark.is_atom = mark.start, True
-        mark.has_space_before = self.text[: mark.start].endswith(" ")
+        mark.has_space_before = self.text.endswith(" ", 0, mark.start)
         mark.has_space_after = self.text.startswith(" ", mark.start)
 
     def block(self, escape: Escape) -> Block:

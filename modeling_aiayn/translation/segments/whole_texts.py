@@ -1,8 +1,10 @@
 """Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 
 from sentencex import segment
@@ -69,19 +71,18 @@ def paragraphs(lines: Iterable[str]) -> Iterator[str]:
 def sentences_of(block: Block, language: str) -> Iterator[str | Block]:
     """The sentences of a block, and what stands between them: blanks, and tags of marks in both."""
     split = SplitText.of(block.text, language)
-    place = len(split.blanks[0])
-    for sentence, blank in zip(split.sentences[:-1], split.blanks[1:], strict=False):
-        place += len(sentence) + len(blank)
+    pieces = zip(split.sentences, split.blanks[1:], strict=True)
+    places = accumulate((len(x) + len(y) for x, y in pieces), initial=len(split.blanks[0]))
+    for place in [*places][1:-1]:
         _cut(block.marks, place)
     return parts_of(block.text, 0, len(block.text), block.marks, block.escape)
 
 
 def _cut(marks: list[Mark], place: int) -> None:
     """Divide marks at a place; a mark around it becomes tags between sentences."""
-    index = next((n for n, mark in enumerate(marks) if mark.end > place), len(marks))
-    if index < len(marks) and marks[index].start < place:
-        marks[index].is_split = True
-        _cut(marks[index].inner, place)
+    index = bisect_left(marks, place, key=lambda mark: mark.start)
+    if index and marks[index - 1].end > place:
+        marks[index - 1].is_split = True
+        _cut(marks[index - 1].inner, place)
     else:
-        index = next((n for n, mark in enumerate(marks) if mark.start >= place), len(marks))
         marks.insert(index, Mark(place, place, "", is_split=True))
