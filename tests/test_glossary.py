@@ -2,6 +2,7 @@
 
 import pytest
 from test_segments import EchoEngine
+from transformers import pipeline
 
 from modeling_aiayn.documents.document import Document
 from modeling_aiayn.saved.loading import find_model
@@ -30,9 +31,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def translator():
     """The bundled model with a glossary."""
-    translator = Translator.from_pretrained("aiayn-en-de")
-    translator.use_glossary(TERMS)
-    return translator
+    return Translator.from_pretrained("aiayn-en-de", glossary=TERMS)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +104,8 @@ def test_terms_are_translated_at_every_entrance(translator):
     assert all("Köter" in found.text for found in samples)
     (text,) = translator([" ".join(texts)], split_sentences=True)
     assert text == " ".join([dog, york, widget])
+    pipe = pipeline("aiayn-translation", model=find_model("aiayn-en-de"), glossary=TERMS)
+    assert pipe(texts[0])["translation_text"] == dog
     document = Document("<p>A <b>dog</b> runs.</p>", "html", "en")
     found = document.translated(
         translator(document.sentences), lambda *pair: word_attention(translator, *pair)

@@ -21,13 +21,18 @@ class AiaynTranslationPipeline(Pipeline):
 
     A text may have several sentences and lines.
     `SearchOptions`, source_lang and target_lang may be given here or at a call; nbest must be 1.
-    Without a target_tokenizer it uses the one in the model's folder, or the source's.
+    Without a target_tokenizer it uses the one in the model's folder, or the source's. glossary is
+    as for `Translator.use_glossary`.
     """
 
     _load_tokenizer = True
 
     def __init__(
-        self, *args: Any, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        glossary: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         config, folder = self.model.config, self.model.name_or_path
@@ -40,6 +45,8 @@ class AiaynTranslationPipeline(Pipeline):
             )
         self.model: Any = convert_for_cpu(self.model)
         self.translator = Translator(self.model, self.tokenizer, target_tokenizer)
+        if glossary is not None:
+            self.translator.use_glossary(glossary)
 
     def _sanitize_parameters(
         self, **search_options: Any

@@ -242,6 +242,7 @@ class Translator:
         shortlist: str | Path | None = None,
         source_lang: str | None = None,
         target_lang: str | None = None,
+        glossary: str | Path | Mapping[str, str] | None = None,
         **model_options: Any,
     ) -> Self:
         """Load a model's folder, or with hub a repository.
@@ -261,6 +262,7 @@ class Translator:
                 target ids that are likely translations of the batch's source tokens.
             source_lang: Language of the texts, of a model with several.
             target_lang: Language of the translations.
+            glossary: As for `use_glossary`.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -279,6 +281,8 @@ class Translator:
         else:
             translator = cls._from_ctranslate2(Path(paths[0]), str(device or "cpu"))
         translator.set_languages(source_lang, target_lang)
+        if glossary is not None:
+            translator.use_glossary(glossary)
         return translator
 
     @classmethod
