@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from modeling_aiayn.data.embedded_corpus import AlignedPair, generate_pairs
 from modeling_aiayn.documents.document import Document
+from modeling_aiayn.documents.formats import FORMATS
 from modeling_aiayn.documents.html_blocks import VOID
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.segments.marks import Block
@@ -198,7 +199,7 @@ def score_places(translator: Translator, any_words: bool) -> float:
             assert sentences == [pair.source for block in gold for pair in block.pairs], text
             result = document.translated(translator(sentences), partial(word_attention, translator))
             assert structure(result, kind) == structure(text, kind), (text, result)
-            parts = Document(result, kind, "de").parts
+            parts = FORMATS[kind].parse(result)
             found = [part for part in parts if isinstance(part, Block)]
             for block, wanted in zip(found, gold, strict=True):
                 blocks += 1

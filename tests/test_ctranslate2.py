@@ -9,7 +9,7 @@ from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aiayn.documents.document import document_lines
+from modeling_aiayn.documents.document import DocumentLines
 from modeling_aiayn.interop.ctranslate2_export import (
     compare_engines,
     export_ctranslate2,
@@ -70,7 +70,7 @@ def test_attention_is_that_of_the_last_layer_and_places_markup(tokenizer, tmp_pa
     shares = word_attention(other, source, target)
     assert shares.shape == (7, 7)
     torch.testing.assert_close(shares.sum(-1), torch.ones(7))
-    lines = document_lines(other, ["<p>My <b>old friend</b> sees.</p>"], "html", "en", str)
+    lines = DocumentLines(other, ["<p>My <b>old friend</b> sees.</p>"], "html", "en", str)
     (written,) = [lines.add(text) for text in other(list(lines))][-1]
     assert written.startswith("<p>") and written.count("<b>") == written.count("</b>") == 1
 

@@ -397,6 +397,7 @@ def test_an_unfinished_tag_is_not_read_again_from_each_sign(sign, monkeypatch):
         ("<a>The house</a><a>The car</a>", ["The house", "The car"]),
         ("<em><span>Price</span><span>102</span></em> now", ["Price", "102", "now"]),
         ("<a>A</a><img><a>B</a>", ["A", "B"]),
+        ("<a>A <img></a> <a>B</a>", ["A B"]),
         ("<b>W</b><i>ord</i>, <a>Rome</a><sup><a>[x]</a></sup> and <a>c</a><a></a> d.",
          ["Word, Rome[x] and c d."]),
     ],

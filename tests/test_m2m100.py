@@ -28,7 +28,7 @@ from transformers import (
 
 from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.data.embedded_corpus import generate_pairs
-from modeling_aiayn.documents.document import document_lines
+from modeling_aiayn.documents.document import DocumentLines
 from modeling_aiayn.inspection.alignment import aligner, maps_with_words
 from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
@@ -308,7 +308,7 @@ def test_attention_belongs_to_words_and_never_to_tags(peer, tmp_path):
     assert links and all(
         int(n) <= end for link in links for n, end in zip(link.split("-"), last, strict=True)
     )
-    lines = document_lines(translator, [f"<p>the <b>dog</b> {source}</p>"], "html", "en", str)
+    lines = DocumentLines(translator, [f"<p>the <b>dog</b> {source}</p>"], "html", "en", str)
     html = [translator([text])[0] for text in lines]
     assert [lines.add(text) for text in html][-1][0].count("<b>") == 1
 

@@ -12,7 +12,7 @@ from pasted_texts import PASTED
 from starlette.testclient import TestClient
 from transformers import pipeline
 
-from modeling_aiayn.documents.document import Document, document_lines
+from modeling_aiayn.documents.document import Document, DocumentLines
 from modeling_aiayn.inspection.alignment import aligner
 from modeling_aiayn.inspection.attention_weights import AttentionChoice
 from modeling_aiayn.pages.translation_page import TranslationPage
@@ -88,7 +88,7 @@ def entrances(translator):
     """What translates a text at each entrance: the pieces that stay must be in what it returns."""
 
     def of_lines(format_name, text):
-        lines = document_lines(translator, text.splitlines() or [""], format_name, "en", str)
+        lines = DocumentLines(translator, text.splitlines() or [""], format_name, "en", str)
         written = [line for x in lines for line in lines.add(translator([x])[0])]
         return "\n".join(written)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 from ..data.lines import stream_lines
-from ..documents.document import document_lines
+from ..documents.document import DocumentLines
 from ..documents.formats import FORMATS
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
@@ -98,7 +98,7 @@ def main() -> None:
     is_dialogue = is_stdin and sys.stdin.isatty()
     whole = None
     if flags.format != "lines":
-        whole = document_lines(translator, texts, flags.format, language, prepare)
+        whole = DocumentLines(translator, texts, flags.format, language, prepare)
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
         if whole is not None:

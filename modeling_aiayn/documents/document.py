@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from torch import Tensor
-
 from ..tokenization import replace_surrogates
 from ..translation import Translator
 from ..translation.segments.marks import Block
@@ -87,18 +85,21 @@ class Document:
 class DocumentLines:
     """Splits the lines of a text into sentences, and returns its lines with the translations.
 
-    A text of a format with markup is kept in memory. The arguments are those of `Document`.
+    A text of a format with markup is kept in memory. prepare changes a sentence for translator.
     """
 
     def __init__(
         self,
+        translator: Translator,
         lines: Iterable[str],
         format_name: str,
-        languages: tuple[str, str | None],
-        attention: Attention,
+        language: str,
+        prepare: Callable[[str], str],
     ) -> None:
-        self._lines, self._format_name, self._languages = lines, format_name, languages
-        self._attention = attention
+        FORMATS[format_name].check_packages()
+        self._lines, self._format_name = lines, format_name
+        self._languages = (language, translator.codes[1])
+        self._attention = lambda source, target: word_attention(translator, prepare(source), target)
         self._documents: deque[Document] = deque()
         self._translations: list[str] = []
 
@@ -119,23 +120,6 @@ class DocumentLines:
         text = self._documents.popleft().translated(self._translations, self._attention)
         self._translations.clear()
         return text.split("\n")
-
-
-def document_lines(
-    translator: Translator,
-    lines: Iterable[str],
-    format_name: str,
-    language: str,
-    prepare: Callable[[str], str],
-) -> DocumentLines:
-    """The sentences of a text that a translator will translate; prepare changes each for it."""
-    FORMATS[format_name].check_packages()
-
-    def attention(source: str, target: str) -> Tensor:
-        return word_attention(translator, prepare(source), target)
-
-    target = translator.codes[1]
-    return DocumentLines(lines, format_name, (language, target), attention)
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:

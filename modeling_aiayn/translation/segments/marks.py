@@ -160,7 +160,12 @@ class BlockBuilder:
         before = next((x for x in islice(reversed(siblings), 1, None) if not x.is_atom), None)
         if not self.text[mark.start : mark.end].strip():
             self._make_atom(mark)
-        elif before and before.end == mark.start and STYLES.isdisjoint((before.name, name)):
+        elif (
+            before
+            and before.end == mark.start
+            and " " not in self.text[mark.start - 1 : mark.start + 1]
+            and STYLES.isdisjoint((before.name, name))
+        ):
             self._divide(len(siblings) - 1, Mark(mark.start, mark.start, ""))
 
     def _divide(self, index: int, mark: Mark) -> None:
