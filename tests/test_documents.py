@@ -650,6 +650,11 @@ def test_values_that_people_read_and_the_language_are_translated():
     assert Document(PAGE, "html", "en").translated(document.sentences, diagonal) == PAGE
 
 
+def test_a_value_keeps_its_own_quotes():
+    document = Document("""<img alt="'Red' dogs'" title='"'>""", "html", "en")
+    assert document.sentences == ["'Red' dogs'"]
+
+
 def test_a_value_cannot_become_markup():
     document = Document('<img alt="A dog">', "html", "en")
     (result,) = [document.translated(['"><script>x</script>'], diagonal)]

@@ -6,7 +6,7 @@ import pytest
 
 from modeling_aiayn.documents.document import DocumentLines
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.segments.whole_texts import SplitText
+from modeling_aiayn.translation.segments.whole_texts import SplitText, paragraphs
 
 TEXT = "  Dr. Smith pays e.g. 3.5 dollars.  We go!\n\n\tA dog runs.\r\n No end"
 
@@ -56,3 +56,20 @@ def test_a_text_is_translated_sentence_by_sentence(run, tmp_path):
     command = ("translate.py", "--format", "text", "--input", tmp_path / "letter")
     code, out, err = run(*command)
     assert (code, out) == (0, f"{one}  {two}\n\n\t{three}\n"), err
+
+
+def test_wrapped_lines_are_joined_up_to_a_blank_line_or_an_item():
+    lines = ["The dog runs on", "  the beach. ", "", "- A cat", "  sits.", "2. We see", "a car."]
+    joined = ["The dog runs on the beach.", "", "- A cat sits.", "2. We see a car."]
+    assert [*paragraphs(lines)] == joined
+
+
+def test_several_sentences_in_a_text_are_warned_of_once(caplog):
+    translator = Translator.from_pretrained("aiayn-en-de")
+    translator(["A dog runs.", "See ./b/c. 102", "Mr. Smith runs."], num_beams=1)
+    assert "several sentences" not in caplog.text
+    translator(["A dog runs. A cat sits."], num_beams=1)
+    translator.score(["A cat sits. A dog runs."], ["Eine Katze sitzt."])
+    assert caplog.text.count("A text has several sentences: 'A dog runs. A cat sits.'") == 1
+    translator(["A dog runs. A cat sits."] * 2, num_beams=1, split_sentences=True)
+    assert caplog.text.count("several sentences") == 1

@@ -13,7 +13,7 @@ from ..translation.segments.marks import BLANK_CHARACTERS, Block, BlockBuilder
 
 
 class Value(NamedTuple):
-    """What an attribute says, and where it stands, quotes included."""
+    """The value of an attribute, and its place in the document, quotes included."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ ENDED_BY = {
 }
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
-# Attributes, and those that people read.
+# An attribute with its value; the attributes whose values are translated.
 ATTRIBUTE = re.compile(r"""\s([^\s=>"'/]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 READ = _elements("alt title placeholder aria-label")
 DESCRIPTION = re.compile(r"<meta\s[^>]*\bname\s*=\s*[\"']?description\b", re.IGNORECASE)
@@ -181,7 +181,8 @@ class _Reader:
         names = {"content"} if DESCRIPTION.match(raw) else {"lang"} if is_root else READ
         for found in ATTRIBUTE.finditer(raw):
             if found[1].lower() in names:
-                text = html.unescape(found[2].strip("\"'"))
+                is_quoted = found[2][0] in "\"'"
+                text = html.unescape(found[2][1:-1] if is_quoted else found[2])
                 self.values.append(
                     Value(start + found.start(2), start + found.end(2), text, is_root)
                 )
@@ -240,7 +241,7 @@ def html_values(text: str) -> list[Value]:
 
 
 def with_html_values(text: str, values: Iterable[Value]) -> str:
-    """The document with values in the places of others."""
+    """Replace values in a document."""
     for value in sorted(values, reverse=True):
         text = f'{text[: value.start]}"{html.escape(value.text)}"{text[value.end :]}'
     return text

@@ -49,7 +49,7 @@ class Term:
         )
 
     def mark(self) -> Mark:
-        """What writes the term in the place of another translation."""
+        """A mark that replaces another translation of the term."""
         return Mark(self.start, self.end, "", written=self.targets[0].removeprefix(EXACT))
 
 
@@ -59,14 +59,12 @@ def stem_of(word: str, language: str | None) -> str:
     if language is None:
         return word
     name = re.search(rf"\b{re.escape(language)}:(\w+)", STEMMERS)
-    return str(_stemmer(name[1]).stemWord(word.casefold())) if name else word.casefold()
-
-
-@lru_cache
-def _stemmer(name: str) -> Any:
+    if name is None:
+        return word.casefold()
     from snowballstemmer import stemmer
 
-    return stemmer(name)
+    # A stemmer keeps the word in itself, so threads cannot share one.
+    return str(stemmer(name[1]).stemWord(word.casefold()))
 
 
 def _words(text: str, language: str | None) -> str:

@@ -495,7 +495,7 @@ class Translator:
         segments: Sequence[Segment],
         pool: Sequence[SourceText],
     ) -> None:
-        """Add to translations what stays of their sources, and terms that they lack."""
+        """Add the kept pieces of the sources, and missing terms, to the translations."""
         rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
         for index, (given, segment) in enumerate(zip(pool, segments, strict=True)):
             terms = self._terms(given._replace(text=segment.block.text))
@@ -639,9 +639,8 @@ class Translator:
             if sum(map(has_words, self.split(text).sentences)) > 1:
                 self._several.append(text)
                 logger.warning(
-                    "A text has several sentences: %r. A model translates one at a time, so let "
-                    "them be split: by split_sentences=True, or --format text. Other texts may "
-                    "have several, too.",
+                    "A text has several sentences: %r. A model translates one at a time. Split "
+                    "such texts: pass split_sentences=True, or --format text.",
                     text[:80],
                 )
                 return

@@ -19,7 +19,7 @@ FIRST_CREDIT, CREDIT, PRICE = 2.0, 1.0, 3.0
 
 
 class Progress(NamedTuple):
-    """What a hypothesis contains of its phrases."""
+    """The phrases that a hypothesis contains, whole or begun."""
 
     met: frozenset[int] = frozenset()  # indices of phrases
     begun: tuple[int, ...] = ()  # the last ids, as far as they begin a form of another phrase
@@ -60,7 +60,7 @@ class PhraseSearch(SentenceSearch):
                     self.following[form[:size]][token].add(index)
 
     def wanted_tokens(self) -> Iterator[tuple[int, int, float]]:
-        """Hypothesis, next id and credit of each id that goes on with a phrase or begins one."""
+        """Hypothesis, next id and credit of each id that begins or continues a phrase."""
         if self.forced_tokens() is None:
             for k, before in enumerate(self.progress):
                 for token, credit in self._wanted(before):
