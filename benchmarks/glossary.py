@@ -5,7 +5,8 @@ python benchmarks/glossary.py ../shared/data/multi30k --terms 20
 The terms come from the alignment of training pairs, by the bundled model's attention: for each
 English word, the second most frequent German noun that is linked to it most often. Measured are
 the test sets of 2017: how many of the terms that the model does not write by itself occur, chrF
-without the words of terms, and the time. The second row counts only sentences whose reference has the term.
+without the words of terms, and the time. The second row counts only sentences whose reference has
+the term.
 """
 
 import argparse
