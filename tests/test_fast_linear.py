@@ -1,7 +1,5 @@
 """Linear layers for decoding, against plain products."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from conftest import small_model
@@ -33,12 +31,9 @@ def lacking(error):
 @pytest.fixture
 def forgetting():
     """What the processor has is found anew, in the test and after it."""
-    caches = (fast_linear._packing_works, fast_linear.has_int8_kernel)
-    for cache in caches:
-        cache.cache_clear()
+    fast_linear._packing_works.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    fast_linear._packing_works.cache_clear()
 
 
 @pytest.mark.usefixtures("forgetting")
@@ -54,29 +49,6 @@ def test_plain_products_replace_kernels_that_the_processor_lacks(monkeypatch, ca
     states = torch.randn(3, 11, dtype=torch.bfloat16)
     product = linear_function(linear.weight, linear.bias)
     assert torch.equal(product(states), linear(states))
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [1, 70])
-def test_weights_that_float16_holds_exactly_are_stored_in_it(rows, bias):
-    linear = torch.nn.Linear(140, 33, bias=bias)
-    assert not fast_linear.is_exact_in_float16(linear.weight)
-    with torch.no_grad():
-        linear.weight.copy_(linear.weight.half())
-    states = torch.randn(rows, 140)
-    if not fast_linear.is_exact_in_float16(linear.weight):
-        pytest.skip(f"{torch.backends.quantized.engine} has no products of float16 and float32")
-    packed = linear_function(linear.weight, linear.bias)
-    torch.testing.assert_close(packed(states), linear(states))
-
-
-@pytest.mark.parametrize("weight", [1e-30, 1e30, float("inf")])
-def test_weights_outside_the_range_of_float16_stay_in_float32(weight):
-    linear = torch.nn.Linear(4, 3)
-    torch.nn.init.constant_(linear.weight, weight)
-    states = torch.tensor([[0.5, 0.25, 2.0, 1.0]])
-    product = linear_function(linear.weight, None)
-    torch.testing.assert_close(product(states), states @ linear.weight.T)
 
 
 def test_rounded_weights_are_near_and_stay_the_same():
@@ -101,61 +73,3 @@ def test_products_in_int8_are_near_those_of_floats(rows, bias):
     expected = linear(states)
     found = int8_linear_function(linear.weight, linear.bias)(states)
     assert 0 < (found - expected).norm() < 0.03 * expected.norm()
-
-
-@pytest.fixture
-def tiles(monkeypatch):
-    """Layers as on a processor with AMX: oneDNN multiplies many rows."""
-    if not (fast_linear.has_int8_kernel() and torch.backends.mkldnn.is_available()):
-        pytest.skip("torch has no products in int8 here, or not by two engines")
-    monkeypatch.setattr(fast_linear, "has_int8_tiles", lambda: True)
-    # Without VNNI, oneDNN overflows where FBGEMM does not; neither does with states of 7 bits.
-    monkeypatch.setattr(fast_linear, "_int8_products_overflow", lambda: True)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_tiles_multiply_many_rows_as_fbgemm_multiplies_few(tiles, monkeypatch, bias):
-    packed_for, pack = [], fast_linear._int8_packed
-    monkeypatch.setattr(
-        fast_linear, "_int8_packed", lambda *given: packed_for.append(given[-1]) or pack(*given)
-    )
-    engine = torch.backends.quantized.engine
-    linear = torch.nn.Linear(300, 33, bias=bias)
-    product = int8_linear_function(linear.weight, linear.bias)
-    packed_for.clear()
-    states = torch.randn(fast_linear.TILE_ROWS, 300)
-    states[-1, :2] = torch.tensor([-10.0, 10.0])  # the range decides the scale of all rows
-    many, few = product(states), product(states[1:])
-    assert packed_for == ["onednn", engine]
-    torch.testing.assert_close(many[1:-1], few[:-1])  # the engines may round -10 or 10 otherwise
-    assert 0 < (many - linear(states)).norm() < 0.2 * linear(states).norm()
-    assert torch.backends.quantized.engine == engine
-
-
-def test_threads_that_pack_at_once_leave_the_engine_as_it_is(tiles):
-    engine = torch.backends.quantized.engine
-    linears = [torch.nn.Linear(40, 30 + number) for number in range(40)]
-    products = [int8_linear_function(linear.weight, None) for linear in linears]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda product: product(torch.ones(20, 40)), products))
-    assert torch.backends.quantized.engine == engine
-
-
-def test_large_numbers_of_the_same_sign_do_not_overflow():
-    """Without VNNI, processors add two products of 8 bits in 16 bits."""
-    weight, states = torch.full((5, 64), 0.3), torch.full((3, 64), 2.0)
-    found = int8_linear_function(weight, None)(states)
-    torch.testing.assert_close(found, states @ weight.T, rtol=0.01, atol=0)
-
-
-@pytest.mark.usefixtures("forgetting")
-@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
-def test_rounded_weights_remain_without_kernels_for_int8(monkeypatch, caplog, error):
-    monkeypatch.setattr(fast_linear, "_int8_packed", lacking(error))
-    linear, states = torch.nn.Linear(11, 5), torch.randn(3, 11)
-    numbers, scales = rounded_to_int8(linear.weight)
-    expected = torch.nn.functional.linear(states, numbers * scales[:, None], linear.bias)
-    product = int8_linear_function(linear.weight, linear.bias)
-    torch.testing.assert_close(product(states), expected)
-    fast_linear.warn_of_slow_int8()
-    assert "no fast products in int8" in caplog.text

@@ -8,7 +8,7 @@ import torch
 from conftest import small_model
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_aiayn.translation import candidates, wanted_phrases
+from modeling_aiayn.translation import candidates, torch_engine, wanted_phrases
 from modeling_aiayn.translation.beam_decoder import BeamDecoder
 from modeling_aiayn.translation.candidates import CHUNK, Restrictions, top_tokens
 from modeling_aiayn.translation.fast_model import FastModel
@@ -27,6 +27,17 @@ CONFIGS = {
     "untied": {"tie_word_embeddings": False, "final_norm": True, "scale_embedding": False},
     "other": {"position_offset": 2, "position_base": 77.0, "activation_function": "gelu"},
 }
+
+
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def searching(request, monkeypatch):
+    """Search by Numba's functions and by torch's."""
+    if request.param == "torch":
+        search_by_torch(monkeypatch)
+
+
+def search_by_torch(monkeypatch):
+    monkeypatch.setattr(torch_engine, "compiled_model", lambda *arguments: None)
 
 
 def random_sources(count=9, vocab_size=31, longest=11):
@@ -379,6 +390,7 @@ def test_an_ensemble_stops_at_the_shortest_position_table():
 
 def test_a_search_with_fewer_hypotheses_than_beams_changes_no_other(monkeypatch):
     """No repeated pair and no end is allowed, so hypotheses run out of continuations."""
+    search_by_torch(monkeypatch)
     widths = []
     step = BeamDecoder.step
 

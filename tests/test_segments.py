@@ -41,9 +41,10 @@ class EchoEngine:
     def __init__(self):
         self.read = []
 
-    def search(self, sentences, options):
+    def searches(self, sentences, options, *sizes):
         self.read += [list(sentence.input_ids) for sentence in sentences]
-        return [[Hypothesis(tuple(s.input_ids), -1.0, -1.0)] for s in sentences]
+        found = [[Hypothesis(tuple(s.input_ids), -1.0, -1.0)] for s in sentences]
+        yield range(len(sentences)), found
 
     def attention(self, sources, targets):
         return [torch.eye(len(b), len(a)) for a, b in zip(sources, targets, strict=True)]

@@ -32,7 +32,6 @@ from ..translation.pools import BATCH_SIZE, MAX_TOKENS_PER_BATCH
 from ..translation.processes import default_device, translate_in_processes
 from ..translation.translate_file import PARTIAL
 from ..translation.translator import DTYPES, Translation, Translator
-from .streams import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +149,6 @@ def load_translator(
     """Load a translator in the process with this number. Jobs without an engine use one model."""
     if engine is None and len(model.model) > 1:
         raise ValueError(f"This command takes one --model, got {len(model.model)}.")
-    keep_freed_memory()
     engine = engine or EngineFlags()
     options: dict[str, Any] = {"hub": model.hub, "shortlist": engine.shortlist}
     if engine.engine == "torch":

@@ -1,6 +1,5 @@
-"""The process of a command: its standard streams, and the memory that it frees."""
+"""The standard streams of a command."""
 
-import ctypes
 import io
 import os
 import sys
@@ -11,9 +10,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 STREAMS = {1: "stdout", 2: "stderr"}
-# Options of glibc's `mallopt`. Users set them by the variables MALLOC_..._THRESHOLD_.
-TRIM_THRESHOLD, MMAP_THRESHOLD, KEPT_BYTES = -1, -3, 2**30
-OLD_LARGEST_MMAP_THRESHOLD = 2**25  # older releases of glibc refuse more
 
 
 class StandardStream(io.FileIO):
@@ -57,19 +53,3 @@ def protect_streams(is_stdout_log: bool) -> None:
             write_through=stream.write_through,
         )
         setattr(sys, name, wrapped)
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep a gigabyte of the memory that it frees, on Linux with glibc.
-
-    Otherwise the system clears each page of a large tensor before glibc gets it back: a tenth of
-    the time in int8. Variables of the environment that set these options win.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # macOS and musl; Windows raises a TypeError
-        return
-    if "MALLOC_TRIM_THRESHOLD_" not in os.environ:
-        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
-    if "MALLOC_MMAP_THRESHOLD_" not in os.environ and not mallopt(MMAP_THRESHOLD, KEPT_BYTES):
-        mallopt(MMAP_THRESHOLD, OLD_LARGEST_MMAP_THRESHOLD)

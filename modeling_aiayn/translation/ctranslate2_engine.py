@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import ctranslate2
@@ -16,6 +16,7 @@ from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions, search_defaults
+from .pools import batches_by_length
 
 # Fields of the exported config.json.
 POSITIONS_FIELD = "{half}_positions"
@@ -76,6 +77,18 @@ class CTranslate2Engine:
     def check_options(self, options: SearchOptions) -> None:
         """Check that CTranslate2 supports the options."""
         options.check_supported("ctranslate2")
+
+    def searches(
+        self,
+        sentences: Sequence[SourceSentence],
+        options: SearchOptions,
+        batch_size: int,
+        max_tokens_per_batch: int,
+    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+        """Search for sentences of any number, as `TorchEngine.searches`."""
+        lengths = [len(sentence.input_ids) for sentence in sentences]
+        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+            yield batch, self.search([sentences[number] for number in batch], options)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions

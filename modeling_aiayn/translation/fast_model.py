@@ -248,7 +248,7 @@ class FastModel:
     def __init__(
         self, model: AiaynForConditionalGeneration, make_linear: MakeLinear = linear_function
     ) -> None:
-        _check_plain_layers(model)
+        check_plain_layers(model)
         if model.device.type == "cpu" and model.dtype == torch.bfloat16:
             warn_of_slow_bfloat16()
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
@@ -326,7 +326,8 @@ class FastModel:
         return logits.float().view(*tokens.shape, -1), weights
 
 
-def _check_plain_layers(model: AiaynForConditionalGeneration) -> None:
+def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
+    """Check that projections are plain linear layers in memory."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] not in PROJECTIONS:
             continue

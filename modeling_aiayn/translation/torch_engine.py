@@ -3,10 +3,11 @@
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,13 +18,18 @@ from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .beam_decoder import BeamDecoder
 from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
+from .compiled import compiled_model
 from .decoding_rules import DecodingRules
-from .fast_linear import int8_linear_function, linear_function, warn_of_slow_int8
-from .fast_model import FastModel
+from .fast_linear import int8_linear_function, linear_function
+from .fast_model import FastModel, check_plain_layers
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch, SourceSentence
 from .options import SearchOptions, search_defaults
+from .pools import batches_by_length
 from .shortlist import Shortlist
 from .wanted_phrases import PhraseSearch
+
+if TYPE_CHECKING:
+    from .compiled.engine import CompiledModel
 
 # A forked process has another number; a spawned one imports this module again.
 IMPORTED_BY = os.getpid()
@@ -66,7 +72,7 @@ class TorchEngine:
                     "it with dtype='int8' and device='cpu', or on a GPU with dtype='bfloat16'."
                 )
         self._packed_versions: list[tuple[int, int]] | None = None
-        self._packed_models: list[FastModel] = []
+        self._packed: dict[str, Any] = {}
         self.source_positions = self._shortest_table("encoder")
         self.target_positions = self._shortest_table("decoder")
 
@@ -92,16 +98,36 @@ class TorchEngine:
         """Search options of the first model, if it was imported."""
         return search_defaults(self.models[0].generation_config)
 
-    @property
-    def _fast_models(self) -> list[FastModel]:
+    def _current(self, name: str, pack: Callable[[], Any]) -> Any:
+        """A packed form of the models, which is made again once their weights have changed."""
         versions = _versions(weight for model in self.models for weight in model.parameters())
         if versions != self._packed_versions:
-            if self.int8:
-                warn_of_slow_int8()
-            make_linear = int8_linear_function if self.int8 else linear_function
-            self._packed_models = [FastModel(model, make_linear) for model in self.models]
-            self._packed_versions = versions
-        return self._packed_models
+            self._packed_versions, self._packed = versions, {}
+        if name not in self._packed:
+            self._packed[name] = pack()
+        return self._packed[name]
+
+    @property
+    def _fast_models(self) -> list[FastModel]:
+        make_linear = int8_linear_function if self.int8 else linear_function
+        models: list[FastModel] = self._current(
+            "fast", lambda: [FastModel(model, make_linear) for model in self.models]
+        )
+        return models
+
+    def _compiled(self, options: SearchOptions) -> "CompiledModel | None":
+        """The compiled search, if it exists here and knows the options."""
+        first = self.models[0]
+        is_ours = len(self.models) == 1 and self.shortlist is None and not options.do_sample
+        is_plain = first.device.type == "cpu" and first.dtype == torch.float32
+        if not is_ours or not is_plain or options.coverage_penalty:
+            return None
+        check_plain_layers(first)
+        excluded = self.rules.excluded_from_softmax
+        compiled: CompiledModel | None = self._current(
+            "compiled", lambda: compiled_model(first, self.int8, excluded)
+        )
+        return compiled
 
     @property
     def fingerprint(self) -> str:
@@ -120,17 +146,53 @@ class TorchEngine:
             )
         return digest.hexdigest()[:16]
 
-    def check_options(self, options: SearchOptions) -> None:  # noqa: ARG002
-        """Check the models."""
-        # Computing both raises their errors now, before an output file is opened.
-        _ = self.rules, self._fast_models
+    def check_options(self, options: SearchOptions) -> None:
+        """Check the models, and compile the search, before an output file is opened."""
+        if self._compiled(options) is None:
+            _ = self.rules, self._fast_models
 
-    @torch.inference_mode()
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
         """The nbest translations of each sentence of a batch, finished and best first."""
+        found: dict[int, list[Hypothesis]] = {}
+        for numbers, hypotheses in self.searches(sentences, options, len(sentences), sys.maxsize):
+            found.update(zip(numbers, hypotheses, strict=True))
+        return [found[number] for number in range(len(sentences))]
+
+    def searches(
+        self,
+        sentences: Sequence[SourceSentence],
+        options: SearchOptions,
+        batch_size: int,
+        max_tokens_per_batch: int,
+    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+        """Search for sentences of any number; yield indices and translations of some in turn.
+
+        On a CPU, Numba's functions search, if it is installed. Several models, samples, coverage,
+        shortlists and phrases are searched with torch.
+        """
         _avoid_threads_of_parent(os.getpid())
+        compiled = self._compiled(options)
+        is_ours = [
+            compiled is not None and (options.num_beams == 1 or not sentence.phrases)
+            for sentence in sentences
+        ]
+        ours = [number for number, is_one in enumerate(is_ours) if is_one]
+        others = [number for number, is_one in enumerate(is_ours) if not is_one]
+        if compiled is not None and ours:
+            given = [sentences[number] for number in ours]
+            for numbers, found in compiled.searches(given, options, self.rules, batch_size):
+                yield [ours[number] for number in numbers], found
+        lengths = [len(sentences[number].input_ids) for number in others]
+        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+            numbers = [others[number] for number in batch]
+            yield numbers, self._search_batch([sentences[number] for number in numbers], options)
+
+    @torch.inference_mode()
+    def _search_batch(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
         searches = [self._search_for(sentence, options) for sentence in sentences]
         input_ids, attention_mask = self._padded([sentence.input_ids for sentence in sentences])
         shortlisted = columns = None

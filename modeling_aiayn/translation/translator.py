@@ -255,9 +255,9 @@ class Translator:
             engine: "ctranslate2" for a folder that `aiayn export-ctranslate2` wrote. It takes no
                 other option than device.
             dtype: Type of the weights: "float32", ...; None or "auto": the folder's. On a CPU,
-                float16 weights stay in float16 and are computed with in float32. "int8", on a CPU
-                only: 8-bit products, the fastest and a little less exact. With "auto" on a CPU,
-                folders that `aiayn quantize` wrote are loaded as "int8".
+                float16 weights become float32. "int8", on a CPU only: 8-bit products, the fastest
+                and a little less exact, with the extra `fast`; else rounded weights. With "auto"
+                on a CPU, folders that `aiayn quantize` wrote are loaded as "int8".
             shortlist: A file that `aiayn make-shortlist` wrote. The output layer then computes only
                 target ids that are likely translations of the batch's source tokens.
             source_lang: Language of the texts, of a model with several.
@@ -472,9 +472,9 @@ class Translator:
         sentences = self._encoded(
             [pool[index]._replace(text=segments[index].block.text) for index in filled]
         )
-        lengths = [len(sentence.input_ids) for sentence in sentences]
-        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
-            hypotheses = self.engine.search([sentences[index] for index in batch], options)
+        for batch, hypotheses in self.engine.searches(
+            sentences, options, batch_size, max_tokens_per_batch
+        ):
             tokens = 0
             for index, best in zip(batch, hypotheses, strict=True):
                 if best:
@@ -703,10 +703,7 @@ def _common_languages(
 
 
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged.
-
-    The fast decoder notices that the values fit into float16, and stores them so (fast_linear.py).
-    """
+    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged."""
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()
     return model

@@ -1,0 +1,95 @@
+"""Section 6.1's search, compiled by Numba for the processor at hand (the extra `fast`)."""
+
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import threading
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...modeling_aiayn import AiaynForConditionalGeneration
+
+if TYPE_CHECKING:
+    from .engine import CompiledModel
+
+logger = logging.getLogger(__name__)
+
+
+def compiled_model(
+    model: AiaynForConditionalGeneration, int8: bool, excluded: tuple[int, ...]
+) -> "CompiledModel | None":
+    """Pack a model in float32 on a CPU for the compiled search; None: this cannot be done.
+
+    int8 rounds the weights. Excluded ids have no part in the softmax.
+    """
+    engine = _engine()
+    if engine is None or not engine.is_supported(model):
+        if int8:
+            _warn_of_floats()
+        return None
+    compiled: CompiledModel = engine.CompiledModel(model, int8, excluded)
+    slow = threading.Timer(
+        1, logger.warning, ["Compiling the search for this processor, which takes 15 s once."]
+    )
+    slow.start()
+    try:
+        compiled.compile()
+    except Exception:  # Numba's own errors, and those of a damaged file in its cache
+        shutil.rmtree(_folder() or "", ignore_errors=True)
+        compiled.compile()
+    finally:
+        slow.cancel()
+    return compiled
+
+
+@cache
+def _warn_of_floats() -> None:
+    logger.warning(
+        "Weights are rounded to 8 bits, but products are in float32, which is slower. Products of "
+        "8 bits need numba (modeling_aiayn[fast]) and the activation function of a usual model."
+    )
+
+
+@cache
+def _engine() -> Any:
+    """The module that runs compiled functions, or None without Numba."""
+    if find_spec("numba") is None:
+        return None
+    import numba
+
+    config: Any = numba.config
+    earlier, config.CACHE_DIR = config.CACHE_DIR, str(_folder() or "")
+    try:
+        from . import engine  # decorators ask for the folder
+    finally:
+        config.CACHE_DIR = earlier
+    return engine
+
+
+@cache
+def _folder() -> Path | None:
+    """The user's own folder for machine code of these sources; None: there is none.
+
+    Numba's files are pickled, so nobody else may write to the folder. They hold the processor's
+    name, but do not change with the modules that a function imports.
+    """
+    from numba import __version__
+
+    digest = hashlib.sha256(__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "modeling_aiayn" / f"compiled-{digest.hexdigest()[:16]}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        is_own = not hasattr(os, "getuid") or (
+            status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+        )
+        return folder if is_own and os.access(folder, os.W_OK) else None
+    except OSError:
+        return None

@@ -1,0 +1,278 @@
+"""Runs the compiled search: fills its arrays, starts its threads, and reads its translations."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...modeling_aiayn import AiaynForConditionalGeneration
+from ..decoding_rules import DecodingRules
+from ..hypotheses import Hypothesis, SourceSentence
+from ..options import SearchOptions
+from .instructions import LANES
+from .instructions import ROWS as TILE_ROWS
+from .kernels import APART, STOPPED, Model, Team
+from .packing import ACTIVATIONS, packed_model, rows_of, whole
+from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Slots, search
+
+# Hypotheses of a team, and source tokens that it encodes together: enough for whole tiles, and few
+# enough for the processor's second cache.
+ROWS, TOKENS = 128, 192
+MEMORY = 2**29  # bytes for the keys and values of a team's hypotheses
+LENGTHS = 32  # lengths are rounded up to its multiples, so that searches can reuse memory
+# Sentences that share memory for the longest of them, so that a long one is not among short ones.
+PART, SHORT = 2048, 64
+STEPS = 32  # of a search between two looks at what is finished
+# Weights times rows of a step that are worth another thread: meeting it takes microseconds.
+WORK = 2**20
+
+Found = tuple[list[int], list[list[Hypothesis]]]
+
+
+def is_supported(model: AiaynForConditionalGeneration) -> bool:
+    """Whether the kernels have all functions of a model."""
+    return model.config.activation_function in ACTIVATIONS
+
+
+class CompiledModel:
+    """A model in the arrays of the kernels."""
+
+    def __init__(
+        self, model: AiaynForConditionalGeneration, int8: bool, excluded: Sequence[int]
+    ) -> None:
+        self._stacks = (model.model.encoder, model.model.decoder)
+        self._start_token = model.config.decoder_start_token_id
+        self.arrays = packed_model(model, int8, excluded)
+        first = 4 * self.arrays.encoder_layers  # of the decoder's matrices
+        self._step_weights = int((self.arrays.inputs * self.arrays.outputs)[first:].sum())
+        # Memory of earlier searches, and the sizes that it is for.
+        self._free: list[tuple[Any, list[tuple[Slots, Team]]]] = []
+
+    def compile(self) -> None:
+        """Compile the search, or load it from the cache."""
+        rules = DecodingRules(frozenset([0]), (), (), 0)
+        job = self._job([], SearchOptions(), rules)
+        for worker in self._workers(job, 1, 1, 1)[1]:
+            search(self.arrays, job, *worker, 1)
+
+    def searches(
+        self,
+        sentences: Sequence[SourceSentence],
+        options: SearchOptions,
+        rules: DecodingRules,
+        batch_size: int,
+    ) -> Iterator[Found]:
+        """Search for all sentences; yield indices of those that are finished, and hypotheses.
+
+        Each team of threads searches for up to batch_size sentences at a time.
+        """
+        order = sorted(range(len(sentences)), key=lambda n: -len(sentences[n].input_ids))
+        while order:
+            longest = len(sentences[order[0]].input_ids)
+            part = [
+                n
+                for n in order[:PART]
+                if 2 * len(sentences[n].input_ids) >= longest or longest <= SHORT
+            ]
+            order = order[len(part) :]
+            given = [sentences[index] for index in part]
+            for numbers, found in self._search(given, options, rules, batch_size):
+                yield [part[number] for number in numbers], found
+
+    def _search(
+        self,
+        sentences: Sequence[SourceSentence],
+        options: SearchOptions,
+        rules: DecodingRules,
+        batch_size: int,
+    ) -> Iterator[Found]:
+        job = self._job(sentences, options, rules)
+        model = self._with_positions(job)
+        threads = torch.get_num_threads()
+        teams = min(threads, len(sentences))
+        rows = -(-len(sentences) // teams) * options.width
+        size = max(1, min(threads // teams, rows * self._step_weights // WORK))
+        slots = min(batch_size, -(-ROWS // options.width), -(-len(sentences) // teams))
+        key, workers = self._workers(job, teams, size, slots)
+
+        def work(worker: tuple[Slots, Team]) -> None:
+            while not search(model, job, *worker, STEPS):
+                pass
+
+        reported = np.zeros(len(sentences), bool)
+        with ThreadPoolExecutor(max(1, len(workers) - 1)) as pool:
+            futures = [pool.submit(work, worker) for worker in workers[1:]]
+            try:
+                is_last = False
+                while not is_last:
+                    is_last = search(model, job, *workers[0], STEPS)
+                    if is_last:
+                        wait(futures)
+                    new = np.nonzero(job.done & ~reported)[0]
+                    reported[new] = True
+                    yield (
+                        new.tolist(),
+                        [_hypotheses(job, int(number), options.nbest) for number in new],
+                    )
+            except BaseException:  # interrupted, or nobody wants the rest
+                for _, team in workers:
+                    team.meeting[STOPPED] = 1
+                raise
+        self._free = [*self._free[-threads:], (key, workers)]
+
+    def _with_positions(self, job: Job) -> Model:
+        """The arrays with the positions of the longest source and target."""
+        count = max(LENGTHS, *(whole(int(x.max()), LENGTHS) for x in (job.lengths, job.limits)))
+        if len(self.arrays.source_positions) < count * self.arrays.size:
+            tables: dict[str, Any] = {}
+            for name, stack in zip(("source", "target"), self._stacks, strict=True):
+                longest = min(count, stack.embed_positions.max_length or count)
+                table = rows_of(stack.embed_positions(torch.arange(longest)))
+                tables[f"{name}_positions"] = np.resize(table, count * self.arrays.size)
+            self.arrays = self.arrays._replace(**tables)
+        return self.arrays
+
+    def _job(
+        self, sentences: Sequence[SourceSentence], options: SearchOptions, rules: DecodingRules
+    ) -> Job:
+        flags = np.zeros(self.arrays.vocab_size, np.uint8)
+        flags[list(rules.suppressed_token_ids)] |= SUPPRESSED
+        flags[list(rules.eos_token_ids)] |= ENDS
+        limits = _whole_numbers(rules.max_length(sentence, options) for sentence in sentences)
+        shape = (len(sentences), options.width)
+        sources, prefixes = (
+            [getattr(sentence, name) for sentence in sentences] for name in ("input_ids", "prefix")
+        )
+        return Job(
+            next=_zeros(1),
+            ids=_whole_numbers(chain(*sources)),
+            starts=np.cumsum([0, *map(len, sources)]),
+            lengths=_whole_numbers(map(len, sources)),
+            prefixes=_whole_numbers(chain(*prefixes)),
+            prefix_starts=np.cumsum([0, *map(len, prefixes)]),
+            certain=_whole_numbers(sentence.certain for sentence in sentences),
+            limits=limits,
+            flags=flags,
+            start_token=self._start_token,
+            width=options.width,
+            candidates=(1 + len(rules.eos_token_ids)) * options.width,
+            min_length=options.min_length,
+            ngram=options.no_repeat_ngram_size,
+            alpha=float(options.length_penalty),
+            is_power=options.length_normalization == "power",
+            done=np.zeros(len(sentences), bool),
+            found=np.zeros(len(sentences), np.int64),
+            tokens=np.zeros((*shape, int(limits.max(initial=0))), np.int64),
+            sizes=np.zeros(shape, np.int64),
+            scores=np.zeros(shape),
+            log_probabilities=np.zeros(shape),
+        )
+
+    def _workers(
+        self, job: Job, teams: int, size: int, slots: int
+    ) -> tuple[tuple[int, ...], list[tuple[Slots, Team]]]:
+        """The memory of all threads, and the sizes that it is for; a search may leave its own."""
+        source, limit = (
+            whole(int(numbers.max(initial=1)), LENGTHS) for numbers in (job.lengths, job.limits)
+        )
+        entry = 2 * self.arrays.decoder_heads * self.arrays.decoder_head_size
+        per_slot = 4 * self.arrays.decoder_layers * entry * (source + limit * job.width)
+        slots = max(1, min(slots, MEMORY // per_slot))
+        key = (teams, size, slots, source, limit, job.width, job.candidates)
+        for index, (other, _) in enumerate(self._free):
+            if other == key:
+                return self._free.pop(index)
+        workers = []
+        for _ in range(teams):
+            own = _new_slots(self.arrays, *key[1:])
+            workers += [(own, team) for team in _new_team(self.arrays, own, size)]
+        return key, workers
+
+
+def _whole_numbers(numbers: Iterable[int]) -> np.ndarray:
+    return np.array(list(numbers), np.int64)
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int64)
+
+
+def _new_slots(
+    model: Model, team: int, slots: int, source: int, limit: int, width: int, candidates: int
+) -> Slots:
+    rows, layers, chunks = slots * width, model.decoder_layers, -(-model.vocab_size // CHUNK)
+    entry = 2 * model.decoder_heads * model.decoder_head_size
+    return Slots(
+        counts=_zeros(2),
+        sentence=np.full(slots, NO_SENTENCE),
+        length=_zeros(slots),
+        running=_zeros(slots),
+        last=_zeros(slots, width),
+        score=np.zeros((slots, width)),
+        ancestors=_zeros(slots, width, limit),
+        fed=_zeros(slots, limit, width),
+        moved=_zeros(width, limit),
+        source=np.empty(layers * slots * source * entry, np.float32),
+        target=np.empty(layers * slots * limit * width * entry, np.float32),
+        source_size=source,
+        limit=limit,
+        row_slot=_zeros(rows),
+        row_beam=_zeros(rows),
+        places=_zeros(rows * limit),
+        source_places=np.arange(source) * entry,
+        starts=_zeros(slots + 1),
+        taken=_zeros(slots),
+        room=max(TOKENS, source),
+        sums=np.zeros((rows, chunks, 2), np.float32),
+        best=np.zeros((team, rows, candidates), np.float32),
+        best_ids=_zeros(team, rows, candidates),
+        ranked=np.zeros(candidates),
+        parents=_zeros(candidates),
+        tokens=_zeros(candidates),
+    )
+
+
+def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
+    # The last tile of a product may have more rows than there are.
+    rows = max(len(slots.row_slot), slots.room) + TILE_ROWS
+    widest = int(model.outputs[:-1].max())
+
+    def floats(count: int) -> np.ndarray:
+        return np.zeros(count, np.float32)
+
+    shared = {name: floats(rows * widest) for name in ("projected", "context", "inner", "output")}
+    meeting = _zeros(3 * APART)
+    return [
+        Team(
+            size=size,
+            thread=thread,
+            meeting=meeting,
+            hidden=floats(rows * model.size),
+            normed=floats(rows * model.size),
+            codes=np.zeros(rows * int(model.inputs.max()), model.codes),
+            scales=floats(rows),
+            zeros=np.zeros(rows, np.int32),
+            scores=floats(LANES + max(slots.source_size, slots.limit, CHUNK, widest)),
+            logits=floats(rows * CHUNK),
+            places=_zeros(rows),
+            bases=_zeros(rows),
+            counts=_zeros(rows),
+            **shared,
+        )
+        for thread in range(size)
+    ]
+
+
+def _hypotheses(job: Job, number: int, nbest: int) -> list[Hypothesis]:
+    """The translations of a sentence, best first."""
+    return [
+        Hypothesis(
+            tuple(job.tokens[number, rank, : job.sizes[number, rank]].tolist()),
+            float(job.log_probabilities[number, rank]),
+            float(job.scores[number, rank]),
+        )
+        for rank in range(min(nbest, job.found[number]))
+    ]

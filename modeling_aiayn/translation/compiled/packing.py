@@ -1,0 +1,156 @@
+"""A model's weights in the order in which the kernels read them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...saved.int8 import rounded_to_int8
+from ..candidates import check_no_nan
+from ..decoding_rules import EXCLUDED_LOGIT
+from .instructions import BLOCK, GROUP, LANES
+from .kernels import GELU, GELU_TANH, RELU, SILU, Model
+
+ACTIVATIONS = {
+    "relu": RELU,
+    "silu": SILU,
+    "swish": SILU,
+    "gelu": GELU,
+    "gelu_new": GELU_TANH,
+    "gelu_pytorch_tanh": GELU_TANH,
+}
+
+
+Matrix = tuple[np.ndarray, np.ndarray, int, int]  # weights, columns, inputs and outputs
+
+
+def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
+    """Pack a linear layer, [out, in], for `tile`: with zeros up to whole LANES and blocks."""
+    count, size = weight.shape
+    outputs, inputs = whole(count, BLOCK), whole(size, LANES)
+    columns = np.zeros((3, outputs), np.float32)
+    if bias is not None:
+        columns[2, :count] = bias
+    if int8:
+        weight, columns[0, :count] = rounded_to_int8(weight)
+        columns[1, :count] = weight.sum(1, dtype=torch.int32)
+    padded = functional.pad(weight, (0, inputs - size, 0, outputs - count))
+    group = GROUP if int8 else 1
+    blocks = padded.view(outputs // BLOCK, BLOCK, inputs // group, group).transpose(1, 2)
+    return blocks.flatten().numpy(), columns.ravel(), inputs, outputs
+
+
+def whole(count: int, unit: int) -> int:
+    """The next multiple of a unit."""
+    return -(-count // unit) * unit
+
+
+def rows_of(tensor: Tensor) -> np.ndarray:
+    """The rows of a matrix one after another, each with zeros up to whole LANES."""
+    rows = tensor.detach().float()
+    missing = whole(tensor.size(1), LANES) - tensor.size(1)
+    return (functional.pad(rows, (0, missing)) if missing else rows).flatten().numpy()
+
+
+def whole_heads(tensor: Tensor, size: int) -> Tensor:
+    """Add zeros to each head of some size, [H * K, ...], up to whole LANES."""
+    heads = tensor.view(-1, size, *tensor.shape[1:])
+    missing = whole(size, LANES) - size
+    return functional.pad(heads, (0, 0) * (tensor.dim() - 1) + (0, missing)).flatten(0, 1)
+
+
+def _projections(attention: Any, names: str, int8: bool) -> Matrix:
+    """Projections of a layer side by side, such as "q k v"."""
+    linears = [attention.get_submodule(f"{name}_proj") for name in names.split()]
+    weights, biases = (
+        [whole_heads(getattr(linear, kind), attention.head_dim) for linear in linears]
+        if getattr(linears[0], kind) is not None
+        else []
+        for kind in ("weight", "bias")
+    )
+    return packed(torch.cat(weights), torch.cat(biases) if biases else None, int8)
+
+
+def _output(attention: Any, int8: bool) -> Matrix:
+    weight = whole_heads(attention.out_proj.weight.T.contiguous(), attention.head_dim).T
+    return packed(weight, attention.out_proj.bias, int8)
+
+
+def _matrices(model: Any, int8: bool, excluded: Sequence[int]) -> Iterator[Matrix]:
+    """The packed matrices in the order of their numbers."""
+    for stack in (model.model.encoder, model.model.decoder):
+        is_decoder = stack is model.model.decoder
+        for layer in stack.layers:
+            yield _projections(layer.self_attn, "q k v", int8)
+            yield _output(layer.self_attn, int8)
+            if is_decoder:
+                yield _projections(layer.encoder_attn, "q", int8)
+                yield _output(layer.encoder_attn, int8)
+            yield packed(layer.fc1.weight, layer.fc1.bias, int8)
+            missing = whole(layer.fc1.out_features, BLOCK) - layer.fc1.out_features
+            yield packed(functional.pad(layer.fc2.weight, (0, missing)), layer.fc2.bias, int8)
+            if is_decoder:
+                yield _projections(layer.encoder_attn, "k v", int8)
+    bias = torch.zeros(model.lm_head.out_features)
+    bias = bias if model.lm_head.bias is None else model.lm_head.bias.clone()
+    bias[list(excluded)] -= EXCLUDED_LOGIT
+    yield packed(model.lm_head.weight, bias, int8)
+
+
+def _norms(model: Any) -> Iterator[Any]:
+    """The norms in the order of their numbers."""
+    for stack in (model.model.encoder, model.model.decoder):
+        for layer in stack.layers:
+            yield layer.self_attn_layer_norm
+            if stack is model.model.decoder:
+                yield layer.encoder_attn_layer_norm
+            yield layer.final_layer_norm
+        has_final = isinstance(stack.layer_norm, nn.LayerNorm)
+        yield stack.layer_norm if has_final else stack.layers[0].final_layer_norm  # not used
+
+
+@torch.no_grad()
+def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
+    """Pack a model in int8 or float32, without positions; excluded ids get no probability.
+
+    Raises:
+        ValueError: A weight is not finite.
+    """
+    weights, columns, inputs, outputs = zip(*_matrices(model, int8, excluded), strict=True)
+    check_no_nan([float(sum(weight.sum() for weight in model.parameters()))])
+    encoder, decoder, config = model.model.encoder, model.model.decoder, model.config
+    inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
+    norms = [each for norm in _norms(model) for each in (norm.weight, norm.bias)]
+    return Model(
+        weights=np.concatenate(weights),
+        columns=np.concatenate(columns),
+        weights_at=np.cumsum([0, *map(len, weights)])[:-1],
+        columns_at=np.cumsum([0, *map(len, columns)])[:-1],
+        inputs=np.array(inputs),
+        outputs=np.array(outputs),
+        norms=rows_of(torch.stack(norms)),
+        epsilon=np.float32(config.layer_norm_eps),
+        source_embeddings=rows_of(encoder.embed_tokens.weight),
+        target_embeddings=rows_of(decoder.embed_tokens.weight),
+        source_positions=np.zeros(0, np.float32),
+        target_positions=np.zeros(0, np.float32),
+        source_scale=np.float32(encoder.embed_scale),
+        target_scale=np.float32(decoder.embed_scale),
+        width=config.d_model,
+        size=whole(config.d_model, LANES),
+        encoder_layers=len(encoder.layers),
+        decoder_layers=len(decoder.layers),
+        encoder_heads=inner.q_proj.out_features // inner.head_dim,
+        decoder_heads=outer.q_proj.out_features // outer.head_dim,
+        encoder_head_size=whole(inner.head_dim, LANES),
+        decoder_head_size=whole(outer.head_dim, LANES),
+        encoder_scale=np.float32(inner.head_dim**-0.5),
+        decoder_scale=np.float32(outer.head_dim**-0.5),
+        norm_first=config.norm_first,
+        final_norms=isinstance(encoder.layer_norm, nn.LayerNorm),
+        activation=ACTIVATIONS[config.activation_function],
+        vocab_size=model.lm_head.out_features,
+    )

@@ -1,0 +1,318 @@
+"""The compiled search: its functions against plain Python, and what it must bear."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import small_model
+from llvmlite.binding import get_host_cpu_features
+
+from modeling_aiayn.saved.int8 import rounded_to_int8
+from modeling_aiayn.translation import compiled
+from modeling_aiayn.translation.hypotheses import SourceSentence
+from modeling_aiayn.translation.options import SearchOptions
+from modeling_aiayn.translation.torch_engine import TorchEngine
+
+EOS = 2
+# What Numba compiles for: its name of a processor, and the instructions that it may use.
+PROCESSORS = {
+    "avx512vnni": ("cascadelake", "+avx512vnni,+avx512vl,+avx512bw,+avx512dq,+avx512f,+avx2,+fma"),
+    "avxvnni": ("haswell", "+avxvnni,+avx2,+fma"),
+    "avx2": ("haswell", "+avx2,+fma"),
+    "plain": ("nehalem", "+sse4.2"),
+}
+
+
+def random_sentences(count=23, vocab_size=31, longest=40):
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(1, longest, (count,), generator=generator).tolist()
+    return [
+        SourceSentence([*torch.randint(4, vocab_size, (n,), generator=generator).tolist(), EOS])
+        for n in lengths
+    ]
+
+
+def search(engine, sentences, threads=1, **options):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return engine.search(sentences, SearchOptions(**options))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("int8", [True, False])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_translation_depends_on_its_sentence_only(int8, num_beams):
+    """Not on others, on threads, or on slots: to the last bit of its score."""
+    engine = TorchEngine([small_model(d_model=18, encoder_ffn_dim=37)], int8=int8)
+    sentences = random_sentences()
+    together = search(engine, sentences, num_beams=num_beams)
+    assert len({found[0].score for found in together}) > 15
+    for threads in (2, 3):
+        assert search(engine, sentences, threads, num_beams=num_beams) == together
+        # One sentence, for which the threads are a team.
+        engine._compiled(SearchOptions())._step_weights = 10**9
+        for sentence, found in zip(sentences, together, strict=True):
+            assert search(engine, [sentence], threads, num_beams=num_beams) == [found]
+    compiled_model = engine._compiled(SearchOptions())
+    options = SearchOptions(num_beams=num_beams)
+    few = dict.fromkeys(range(len(sentences)))
+    for numbers, found in compiled_model.searches(sentences, options, engine.rules, batch_size=2):
+        few.update(zip(numbers, found, strict=True))
+    assert list(few.values()) == together
+
+
+INSTRUCTIONS = str(Path(compiled.__file__).with_name("instructions.py"))
+# Prints what the instructions compute; without Numba's compiler, what their Python does.
+PROGRAM = """
+import json, sys
+from importlib.util import module_from_spec, spec_from_file_location
+import numpy as np
+from numba import njit
+
+spec = spec_from_file_location("instructions", sys.argv[1])  # without torch, in less time
+sys.modules["instructions"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["instructions"])
+from instructions import *
+random = np.random.default_rng(7)
+size, outputs = 3 * LANES, 2 * BLOCK
+numbers = random.normal(size=(ROWS, size)).astype(np.float32) * 3
+numbers[0], numbers[-1] = 0, np.abs(numbers[-1])
+weights = random.integers(-127, 128, (outputs, size)).astype(np.int8)
+weights[0], numbers[1] = 127, 5  # products whose sums do not fit into 16 bits
+columns = random.random((3, outputs)).astype(np.float32)
+columns[1] = weights.sum(1)
+places = np.array([0, 4 * LANES, LANES])
+
+@njit(fastmath=False)
+def round_all(numbers, codes, scales, zeros, size):
+    for row in range(ROWS):
+        round_row(numbers, row * size, size, codes, row * size, scales, zeros, row)
+
+@njit(fastmath=False)
+def multiply(rows, depth, codes, size, scales, zeros, weights, columns, width, out):
+    for row in range(0, ROWS, rows):
+        for block in range(2):
+            tile(rows, depth, codes, row * size, size, scales, zeros, row, weights,
+                 block * BLOCK * size, columns, block * BLOCK, width, out,
+                 row * width + block * BLOCK, width)
+
+@njit(fastmath=False)
+def vectors(x, at, size, places, out):
+    highest = largest(x, at, size)
+    total = exponentials(x, at, size, highest, out)
+    mix(out, x, 0, places, 0, 3, out, size)
+    return highest, total, dot(x, 0, x, at, size)
+
+codes, scales = np.zeros(ROWS * size, np.uint8), np.zeros(ROWS, np.float32)
+zeros, out = np.zeros(ROWS, np.int32), np.zeros(ROWS * outputs, np.float32)
+round_all(numbers.ravel(), codes, scales, zeros, size)
+found = {"name": INSTRUCTIONS.name}
+found["exact"] = [codes.tolist(), scales.tolist(), zeros.tolist()]
+blocks = weights.reshape(2, BLOCK, -1, 4).transpose(0, 2, 1, 3).ravel()
+for rows in [n for n in (1, 2, 4, 8) if n <= ROWS]:
+    multiply(rows, size // 4, codes, size, scales, zeros, blocks, columns.ravel(), outputs, out)
+    found["exact"].append(out.tolist())
+blocks = weights.reshape(2, BLOCK, -1).transpose(0, 2, 1).astype(np.float32).ravel()
+multiply(1, size, numbers.ravel(), size, scales, zeros, blocks, columns.ravel(), outputs, out)
+more = np.zeros(2 * size, np.float32)
+found["near"] = [*vectors(numbers.ravel(), LANES, size, places, more), *out.tolist(), *more.tolist()]
+print(json.dumps(found, default=float))
+"""
+
+
+def found_on(processor, program, folder, **variables):
+    """The JSON that a program prints whose functions are compiled for a processor."""
+    names = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+    environment = dict(zip(names, PROCESSORS[processor], strict=True)) if processor else {}
+    environment |= {"XDG_CACHE_HOME": str(folder), **variables}
+    command = [sys.executable, "-c", program, INSTRUCTIONS]
+    result = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_instructions_compute_what_their_python_says(processor, tmp_path):
+    """Products of 8 bits to the last bit, for each number of rows."""
+    has = {name for name, has_it in get_host_cpu_features().items() if has_it}
+    missing = {name[1:] for name in PROCESSORS[processor][1].split(",")} - has
+    if missing:
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    compiled_ones = found_on(processor, PROGRAM, tmp_path)
+    plain = found_on(processor, PROGRAM, tmp_path, NUMBA_DISABLE_JIT="1")
+    assert compiled_ones["name"] == plain["name"] == processor
+    assert compiled_ones["exact"] == plain["exact"]
+    assert compiled_ones["exact"][3:] == compiled_ones["exact"][3:4] * (len(plain["exact"]) - 3)
+    np.testing.assert_allclose(compiled_ones["near"], plain["near"], rtol=1e-5, atol=1e-3)
+
+
+PLAIN_SEARCH = """
+import json, sys
+sys.path.insert(0, {tests!r})
+from test_compiled import found_in_plain_python
+print(json.dumps(found_in_plain_python()))
+"""
+
+
+def found_in_plain_python():
+    """Ids and scores of a small model in both types."""
+    found = []
+    for int8 in (False, True):
+        engine = TorchEngine([small_model()], int8=int8)
+        assert engine._compiled(SearchOptions()) is not None
+        options = {"num_beams": 2, "no_repeat_ngram_size": 2, "min_length": 2}
+        results = search(engine, random_sentences(count=4, longest=6), **options)
+        found += [[list(best.token_ids), best.score] for (best,) in results]
+    return found
+
+
+def test_the_search_runs_in_plain_python(tmp_path):
+    program = PLAIN_SEARCH.format(tests=str(Path(__file__).parent))
+    plain = found_on(None, program, tmp_path, NUMBA_DISABLE_JIT="1")
+    expected = found_in_plain_python()
+    assert [ids for ids, _ in plain] == [ids for ids, _ in expected]
+    scores = [[score for _, score in found] for found in (plain, expected)]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def test_rounded_inputs_and_weights_hardly_change_scores():
+    model, sentences = small_model(), random_sentences()
+    whole, rounded = (
+        search(TorchEngine([model], int8=int8), sentences, num_beams=1) for int8 in (False, True)
+    )
+    pairs = [(a[0], b[0]) for a, b in zip(whole, rounded, strict=True)]
+    same = [(a.score, b.score) for a, b in pairs if a.token_ids == b.token_ids]
+    assert len(same) > len(pairs) / 2
+    np.testing.assert_allclose(*zip(*same, strict=True), rtol=0.05)
+    assert all(a != b for a, b in same)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_interrupted_search_disturbs_no_later_one(threads):
+    engine, sentences = TorchEngine([small_model()]), random_sentences()
+    expected = search(engine, sentences)
+    compiled_model = engine._compiled(SearchOptions())
+    compiled_model._step_weights = 10**9  # one sentence has a team of threads
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for given in (sentences, sentences[:1]):
+            running = compiled_model.searches(given, SearchOptions(), engine.rules, 2)
+            next(running)
+            running.close()
+    finally:
+        torch.set_num_threads(before)
+    assert search(engine, sentences, threads) == expected
+
+
+def test_threads_may_search_at_once_with_one_engine():
+    engine, sentences = TorchEngine([small_model()]), random_sentences()
+    expected = search(engine, sentences)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(engine.search, sentences, SearchOptions()) for _ in range(12)]
+        assert all(job.result() == expected for job in jobs)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_searches_too():
+    engine, sentences = TorchEngine([small_model()]), random_sentences(count=5)
+    expected = search(engine, sentences, 2)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(
+        target=lambda: queue.put(engine.search(sentences, SearchOptions())), daemon=True
+    )
+    child.start()
+    assert queue.get(timeout=60) == expected
+    child.join()
+
+
+def test_weights_that_change_are_packed_again():
+    model, sentences = small_model(), random_sentences(count=5)
+    engine = TorchEngine([model])
+    before = search(engine, sentences)
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight.mul_(-1)
+    after = search(engine, sentences)
+    assert before != after == search(TorchEngine([model]), sentences)
+
+
+def test_without_numba_only_weights_are_rounded(monkeypatch, caplog):
+    monkeypatch.setattr(compiled, "_engine", lambda: None)
+    compiled._warn_of_floats.cache_clear()
+    model, sentences = small_model(), random_sentences()
+    for _ in range(2):
+        found = search(TorchEngine([model], int8=True), sentences)
+    assert caplog.text.count("modeling_aiayn[fast]") == 1
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("proj.weight", "fc1.weight", "fc2.weight")):
+                numbers, scales = rounded_to_int8(weight)
+                weight.copy_(numbers * scales[:, None])
+        tied, model.lm_head.weight = model.lm_head.weight, torch.nn.Parameter(weight.clone())
+        numbers, scales = rounded_to_int8(tied)
+        model.lm_head.weight = torch.nn.Parameter(numbers * scales[:, None])
+    expected = search(TorchEngine([model]), sentences)
+    assert [a[0].token_ids for a in found] == [a[0].token_ids for a in expected]
+
+
+def test_machine_code_is_kept_in_a_folder_of_the_user_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = compiled._folder.__wrapped__()
+    assert folder.parent.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert compiled._folder.__wrapped__() == folder
+    folder.chmod(0o770)
+    assert compiled._folder.__wrapped__() is None
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    assert compiled._folder.__wrapped__() is None
+    folder.unlink()
+    folder.parent.rmdir()
+    folder.parent.write_text("")  # no folder can be made there
+    assert compiled._folder.__wrapped__() is None
+
+
+TRANSLATE = """
+import json, logging, sys
+logging.basicConfig(stream=sys.stderr)
+from modeling_aiayn.translation import Translator
+translator = Translator.from_pretrained("aiayn-en-de", dtype="int8")
+print(json.dumps(translator(["The dog runs."])))
+"""
+
+
+@pytest.mark.long
+def test_the_cache_may_be_damaged_or_written_by_two_processes(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: found_on(None, TRANSLATE, tmp_path), range(2)))
+    files = sorted(tmp_path.rglob("*.nb*"))
+    assert {path.suffix for path in files} == {".nbi", ".nbc"}
+    for suffix in (".nbi", ".nbc"):
+        for content in (b"", b"\x80\x04K", None):
+            for path in tmp_path.rglob(f"*{suffix}"):
+                path.write_bytes(path.read_bytes()[:-99] if content is None else content)
+            assert found_on(None, TRANSLATE, tmp_path) == both[0] == both[1]
+
+
+@pytest.mark.long
+def test_processors_share_a_cache(tmp_path):
+    """As in a home folder on several machines; 7 bits are 7 bits on all of them."""
+    has = {name for name, has_it in get_host_cpu_features().items() if has_it}
+    names = [
+        name
+        for name, (_, features) in PROCESSORS.items()
+        if {each[1:] for each in features.split(",")} <= has
+    ]
+    found = [found_on(name, TRANSLATE, tmp_path) for name in [*names, *names]]
+    assert found == found[:1] * len(found)
