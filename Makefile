@@ -29,13 +29,14 @@ test: $(INSTALLED)
 test-long: $(INSTALLED)
 	$(BIN)/pytest -m "long and not slow"
 
-# The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and FBGEMM.
-PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search bundled_model dropout fast_linear \
+# The tests that depend on the processor, with AVX2 instructions alone, and without oneDNN and vectors.
+PROCESSOR_TESTS := $(patsubst %,tests/test_%.py,translation search bundled_model dropout compiled \
 	int8 blockwise_attention)
 
 test-processors: $(INSTALLED)
-	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 CT2_FORCE_CPU_ISA=AVX2 $(BIN)/pytest $(PROCESSOR_TESTS)
-	PLAIN_KERNELS=1 $(BIN)/pytest $(PROCESSOR_TESTS)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 CT2_FORCE_CPU_ISA=AVX2 NUMBA_CPU_NAME=haswell \
+		NUMBA_CPU_FEATURES=+avx2,+fma $(BIN)/pytest $(PROCESSOR_TESTS)
+	PLAIN_KERNELS=1 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= $(BIN)/pytest $(PROCESSOR_TESTS)
 
 # The pinned versions for other Pythons and systems, saved folders under other releases of
 # transformers, and the package with the lowest versions.

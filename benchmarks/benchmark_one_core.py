@@ -1,4 +1,4 @@
-"""Compare greedy translation in int8 with CTranslate2, on one core: sentences per second.
+"""Compare translation in int8 with CTranslate2, on one core: sentences per second.
 
 python benchmarks/benchmark_one_core.py --model aiayn-en-de runs/student \
     --shortlist bundled.safetensors student.safetensors \
@@ -20,13 +20,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ctranslate2
 import torch
 from own_process import OwnProcess, translate_in_turn
+from transformers import AutoTokenizer
 from transformers.hf_argparser import HfArg
 
 from modeling_aiayn.commands.command_line import parse_arguments, run_command
 from modeling_aiayn.data.corpus import read_pairs
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
+from modeling_aiayn.tokenization import SOURCE_TOKENIZER_FOLDER
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.shortlist import Shortlist
 
@@ -49,6 +52,7 @@ class BenchmarkArguments:
     )
     join: int = HfArg(default=1, help="Join so many sentences into a longer one.")
     sentences: int = HfArg(default=1000, help="Number of sentences, repeated.")
+    num_beams: int = HfArg(default=1, help="Number of beams.")
     rounds: int = HfArg(default=5, help="Rounds to measure, after one to warm up.")
 
 
@@ -73,13 +77,16 @@ def write_vmap(shortlist: Shortlist, translator: Translator, folder: Path) -> No
     (folder / VMAP).write_text(text, "utf-8")
 
 
-def make_contenders(model: str, shortlist: str | None, folder: Path) -> dict[str, OwnProcess]:
+def make_contenders(
+    model: str, shortlist: str | None, folder: Path, num_beams: int
+) -> dict[str, OwnProcess]:
     """Export a model, and start a process for each engine, with and without a shortlist.
 
     Args:
         model: Folder of the model.
         shortlist: A file of make-shortlist for it, or None.
         folder: An empty folder for the exports.
+        num_beams: Number of beams.
     """
     export = folder / "ctranslate2"
     export_ctranslate2(Translator.from_pretrained(model), export, "int8")
@@ -89,29 +96,48 @@ def make_contenders(model: str, shortlist: str | None, folder: Path) -> dict[str
         exported = Translator.from_pretrained(export, engine="ctranslate2")
         write_vmap(Shortlist.read(shortlist), exported, listed)
         jobs = {
-            "Translator, shortlist": partial(translate_by_us, model, shortlist),
-            "CTranslate2, vmap": partial(translate_by_ctranslate2, listed, True),
+            "Translator, shortlist": partial(translate_by_us, model, shortlist, num_beams),
+            "CTranslate2, vmap": partial(translate_by_ctranslate2, listed, True, num_beams),
         }
     jobs |= {
-        "Translator": partial(translate_by_us, model, None),
-        "CTranslate2": partial(translate_by_ctranslate2, export, False),
+        "Translator": partial(translate_by_us, model, None, num_beams),
+        "CTranslate2": partial(translate_by_ctranslate2, export, False, num_beams),
+        "CTranslate2, used directly": partial(translate_directly, export, num_beams),
     }
     return {f"{model}: {name}": OwnProcess(job) for name, job in jobs.items()}
 
 
-def translate_by_us(folder: Path | str, shortlist: str | None) -> Translate:
+def translate_by_us(folder: Path | str, shortlist: str | None, num_beams: int) -> Translate:
     """Translate by our engine, in one thread, with a file of make-shortlist if given."""
     translator = Translator.from_pretrained(folder, dtype="int8", shortlist=shortlist)
-    return partial(translator, num_beams=1)
+    return partial(translator, num_beams=num_beams)
 
 
-def translate_by_ctranslate2(folder: Path, use_vmap: bool) -> Translate:
-    """Translate by CTranslate2, from its export, and with its candidates if use_vmap is true."""
+def translate_by_ctranslate2(folder: Path, use_vmap: bool, num_beams: int) -> Translate:
+    """Translate by CTranslate2 in our Translator, by its file of candidates if use_vmap is true."""
     translator = Translator.from_pretrained(folder, engine="ctranslate2")
     engine: Any = translator.engine
     if use_vmap:
         engine.translator = with_vmap(engine.translator)
-    return partial(translator, num_beams=1)
+    return partial(translator, num_beams=num_beams)
+
+
+def translate_directly(folder: Path, num_beams: int) -> Translate:
+    """Translate by CTranslate2 and the tokenizer, without this package."""
+    translator = ctranslate2.Translator(str(folder), compute_type="int8", intra_threads=1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / SOURCE_TOKENIZER_FOLDER)
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    ids = {token: index for index, token in enumerate(tokens)}
+
+    def translate(texts: list[str]) -> list[str]:
+        sources = [[tokens[index] for index in row] for row in tokenizer(texts).input_ids]
+        results = translator.translate_batch(
+            sources, beam_size=num_beams, batch_type="tokens", max_batch_size=1024
+        )
+        rows = [[ids[token] for token in result.hypotheses[0]] for result in results]
+        return tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+    return translate
 
 
 def one_core_table(contenders: Mapping[str, Translate], texts: list[str], rounds: int) -> str:
@@ -159,11 +185,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         contenders: dict[str, OwnProcess] = {}
         for number, each in enumerate(zip(arguments.model, shortlists, strict=True)):
-            contenders |= make_contenders(*each, Path(folder) / str(number))
+            place = Path(folder) / str(number)
+            contenders |= make_contenders(*each, place, arguments.num_beams)
         table = one_core_table(contenders, texts, arguments.rounds)
         for contender in contenders.values():
             contender.close()
-    heading = f"{len(texts):,} sentences of {words:.1f} words on average, greedy, int8, one thread"
+    size = f"{len(texts):,} sentences of {words:.1f} words on average"
+    heading = f"{size}, {arguments.num_beams} beams, int8, one thread"
     sys.stdout.write(f"{heading}\n{table}\n")
 
 

@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 import torch
+from numba import njit
 from own_process import OwnProcess, pause, translate_in_turn
 from peers import marian
-from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.fast_linear import MakeLinear, int8_linear_function, linear_function
+from modeling_aiayn.translation.compiled.instructions import BLOCK, GROUP, tile
+from modeling_aiayn.translation.compiled.instructions import ROWS as TILE_ROWS
+from modeling_aiayn.translation.compiled.packing import packed_model
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.shortlist import Shortlist
@@ -33,7 +36,6 @@ from modeling_aiayn.translation.translator import convert_for_cpu
 
 # Target tokens of each sentence, whatever the weights.
 NEW_TOKENS = 32
-NOT_EACH_STEP = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
 Decode = Callable[[Sequence[Sequence[int]], int], list[list[Any]]]
 
@@ -76,7 +78,9 @@ def random_shortlist(vocab_size: int, per_id: int) -> Shortlist:
     return Shortlist(torch.arange(vocab_size + 1) * per_id, ids, torch.arange(100), ())
 
 
-def engine_decode(config: AiaynConfig, dtype: str, device: str, shortlisted: int = 0) -> Decode:
+def engine_decode(
+    config: AiaynConfig, dtype: str, device: str, shortlisted: int = 0, threads: int | None = None
+) -> Decode:
     """Decode by our engine.
 
     Args:
@@ -84,7 +88,9 @@ def engine_decode(config: AiaynConfig, dtype: str, device: str, shortlisted: int
         dtype: As for `random_model`.
         device: Where it computes.
         shortlisted: Target ids for each source id, by a random shortlist; 0: no shortlist.
+        threads: Number of threads. None: all.
     """
+    torch.set_num_threads(threads or torch.get_num_threads())
     model = random_model(AiaynForConditionalGeneration, config, dtype, device)
     shortlist = random_shortlist(config.vocab_size, shortlisted) if shortlisted else None
     engine = TorchEngine([model], int8=dtype == "int8", shortlist=shortlist)
@@ -127,10 +133,9 @@ def generate_decode(
 
 
 def ctranslate2_decode(
-    folder: str, tokenizer: PreTrainedTokenizerBase, compute_type: str
+    folder: str, tokenizer: PreTrainedTokenizerBase, compute_type: str, threads: int
 ) -> Decode:
     """Decode by CTranslate2, from a folder that `export_ctranslate2` wrote."""
-    threads = torch.get_num_threads()
     translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=threads)
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
@@ -170,6 +175,10 @@ def decoding_contenders(
     jobs: dict[str, Callable[[], Decode]] = {}
     for dtype in dtypes:
         jobs[f"Translator {dtype}"] = partial(engine_decode, config, dtype, device)
+        if dtype == "int8":
+            jobs["Translator int8, threads: 1"] = partial(
+                engine_decode, config, dtype, device, threads=1
+            )
         if shortlisted:
             job = partial(engine_decode, config, dtype, device, shortlisted)
             jobs[f"Translator {dtype}, shortlist"] = job
@@ -181,8 +190,12 @@ def decoding_contenders(
         model = random_model(AiaynForConditionalGeneration, config, "float32")
         export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
         for compute_type in ("float32", "int8") if device == "cpu" else ():
-            job = partial(ctranslate2_decode, f"{folder}/model", tokenizer, compute_type)
-            jobs[f"CTranslate2 {compute_type}"] = job
+            jobs |= {
+                f"CTranslate2 {compute_type}, threads: {threads}": partial(
+                    ctranslate2_decode, f"{folder}/model", tokenizer, compute_type, threads
+                )
+                for threads in {1, torch.get_num_threads()}
+            }
         processes = {name: OwnProcess(job) for name, job in jobs.items()}
         for process in processes.values():
             process.wait()  # until it has read the folder
@@ -226,44 +239,44 @@ def measure(
                 contender.seconds.append(time.perf_counter() - before)
 
 
-def linear_seconds(
-    model: AiaynForConditionalGeneration,
-    rows: int,
-    repeats: int = 20,
-    make_linear: MakeLinear = linear_function,
-) -> float:
-    """Seconds for the linear layers of one decoding step alone, plain or packed, the lower median.
+def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
+    """Seconds for the products in int8 of one decoding step alone, in one thread: the median.
 
     Args:
         model: The model.
         rows: Hypotheses of the step.
         repeats: Number of measurements.
-        make_linear: Packs a layer.
     """
-    decoder = nn.ModuleList([model.model.decoder, model.lm_head])
-    layers = [
-        layer
-        for name, layer in decoder.named_modules()
-        # The source's keys and values are computed once, not at each step.
-        if isinstance(layer, nn.Linear) and not name.endswith(NOT_EACH_STEP)
-    ]
-    sizes = {layer.in_features for layer in layers}
-    states = {size: torch.randn(rows, size, dtype=model.dtype) for size in sizes}
-    plain = [(layer, states[layer.in_features]) for layer in layers]
-    packed = [
-        (make_linear(layer.weight, layer.bias), states[layer.in_features]) for layer in layers
-    ]
-    medians = []
-    for products in (plain, packed):
-        times = []
-        with torch.inference_mode():
-            for _ in range(repeats):
-                start = time.perf_counter()
-                for product, given in products:
-                    product(given)
-                times.append(time.perf_counter() - start)
-        medians.append(statistics.median(times))
-    return min(medians)
+    arrays = packed_model(model, True, ())
+    first, last = 4 * arrays.encoder_layers, len(arrays.inputs)
+    # The source's keys and values are computed once, not at each step.
+    numbers = np.array([n for n in range(first, last) if n == last - 1 or (n - first) % 7 != 6])
+    size = rows + TILE_ROWS
+    codes = np.ones(size * int(arrays.inputs.max()), np.uint8)
+    out = np.empty(size * int(arrays.outputs.max()), np.float32)
+    scales, zeros = np.ones(size, np.float32), np.ones(size, np.int32)
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        _multiply(arrays, numbers, rows, codes, scales, zeros, out)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+@njit(fastmath=False)  # as Numba compiles the search
+def _multiply(arrays, numbers, rows, codes, scales, zeros, out):  # noqa: ANN001, ANN202
+    for number in numbers:
+        inputs, outputs = arrays.inputs[number], arrays.outputs[number]
+        for block in range(outputs // BLOCK):
+            row, size = 0, TILE_ROWS
+            while row < rows:
+                while size // 2 >= rows - row:
+                    size //= 2
+                tile(size, inputs // GROUP, codes, row * inputs, inputs, scales, zeros, row,
+                     arrays.weights, arrays.weights_at[number] + block * BLOCK * inputs,
+                     arrays.columns, arrays.columns_at[number] + block * BLOCK, outputs, out,
+                     row * outputs + block * BLOCK, outputs)  # fmt: skip
+                row += size
 
 
 def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> str:
@@ -286,14 +299,12 @@ def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> 
     return "\n".join(lines)
 
 
-def floor_line(
-    model: AiaynForConditionalGeneration, dtype: str, batch_size: int, num_beams: int
-) -> str:
-    """A line of `decoding_table`: the rate of torch's linear layers alone, an upper bound."""
-    make_linear = int8_linear_function if dtype == "int8" else linear_function
-    seconds = linear_seconds(model, batch_size * num_beams, make_linear=make_linear)
-    name = f"linear layers {dtype}"
-    return f"{name:<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
+def floor_line(model: AiaynForConditionalGeneration, batch_size: int, num_beams: int) -> str:
+    """A line of `decoding_table`: the rate of our products in int8 alone, an upper bound."""
+    seconds = products_seconds(model, batch_size * num_beams) / torch.get_num_threads()
+    return (
+        f"{'products in int8':<30}{batch_size / seconds:>10,.0f}  ({1000 * seconds:.1f} ms a step)"
+    )
 
 
 TranslateFile = Callable[[list[str]], list[str]]

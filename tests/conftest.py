@@ -55,10 +55,9 @@ torch.set_num_threads(THREADS)
 # Seconds that torch waits for a loader's workers to stop, if the loader is garbage-collected.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
-# As on processors for which torch is built without oneDNN and FBGEMM (make test-processors).
+# As on processors for which torch is built without oneDNN (make test-processors).
 if os.environ.get("PLAIN_KERNELS"):
     torch.backends.mkldnn.set_flags(False)
-    torch.backends.quantized.engine = "qnnpack"
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_SECRETSECRET"

@@ -90,7 +90,7 @@ weights = random.integers(-127, 128, (outputs, size)).astype(np.int8)
 weights[0], numbers[1] = 127, 5  # products whose sums do not fit into 16 bits
 columns = random.random((3, outputs)).astype(np.float32)
 columns[1] = weights.sum(1)
-places = np.array([0, 4 * LANES, LANES])
+places = np.array([0, 4 * LANES, LANES, 3, LANES])
 
 @njit(fastmath=False)
 def round_all(numbers, codes, scales, zeros, size):
@@ -109,8 +109,9 @@ def multiply(rows, depth, codes, size, scales, zeros, weights, columns, width, o
 def vectors(x, at, size, places, out):
     highest = largest(x, at, size)
     total = exponentials(x, at, size, highest, out)
-    mix(out, x, 0, places, 0, 3, out, size)
-    return highest, total, dot(x, 0, x, at, size)
+    mix(out, x, 0, places, 0, 5, out, size)
+    score(x, at, size, x, 0, places, 0, 5, np.float32(0.3), out)
+    return highest, total
 
 codes, scales = np.zeros(ROWS * size, np.uint8), np.zeros(ROWS, np.float32)
 zeros, out = np.zeros(ROWS, np.int32), np.zeros(ROWS * outputs, np.float32)

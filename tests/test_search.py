@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from modeling_aiayn.translation import candidates, torch_engine, wanted_phrases
 from modeling_aiayn.translation.beam_decoder import BeamDecoder
-from modeling_aiayn.translation.candidates import CHUNK, Restrictions, top_tokens
+from modeling_aiayn.translation.candidates import Restrictions
 from modeling_aiayn.translation.fast_model import FastModel
 from modeling_aiayn.translation.hypotheses import SourceSentence, length_divisor
 from modeling_aiayn.translation.hypothesis_tree import CHECK_STEPS, FIRST_STEPS, HypothesisTree
@@ -368,17 +368,6 @@ def test_candidates_are_the_best_of_all_hypotheses():
         assert found[sentence].tokens == (index % 7).tolist()
         torch.testing.assert_close(torch.tensor(found[sentence].log_probabilities), best)
         assert len(found[sentence].tokens) == 5
-
-
-@pytest.mark.parametrize("vocab_size", [7, 300, 2 * 5 * CHUNK, 3000, 5001])
-def test_the_best_tokens_are_topk_s(vocab_size):
-    logits = torch.randn(2, 3, vocab_size, generator=torch.Generator().manual_seed(0))
-    logits[0, 0, :6] = 50.0 - torch.arange(6)  # all in one chunk
-    logits[1, 2, -2:] = torch.tensor([9.0, 8.0])
-    values, tokens = top_tokens(logits, 5)
-    expected = logits.topk(5, dim=-1)
-    torch.testing.assert_close(values, expected.values, rtol=0, atol=0)
-    torch.testing.assert_close(logits.gather(-1, tokens), values, rtol=0, atol=0)
 
 
 def test_an_ensemble_stops_at_the_shortest_position_table():

@@ -7,12 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .options import SearchOptions
-
-# Ids in a chunk: `top_tokens` ranks chunks by their best id first.
-CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -84,25 +80,6 @@ class Candidates(NamedTuple):
         return self.first(self.log_probabilities.index(-math.inf))
 
 
-def top_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Scores and ids of the best tokens, [N, k, count] each, as topk finds them in [N, k, V].
-
-    The best tokens are in the chunks with the best maxima. On a CPU it is much faster to find these
-    chunks first than to rank a vocabulary. With count above V there are V tokens.
-    """
-    vocab_size = scores.size(-1)
-    whole = vocab_size - vocab_size % CHUNK
-    if whole < 2 * count * CHUNK:
-        return scores.topk(min(count, vocab_size), dim=-1)
-    chunks = scores[..., :whole].view(*scores.shape[:-1], -1, CHUNK)
-    best = chunks.amax(-1).topk(count, dim=-1).indices  # [N, k, count]
-    best_scores = chunks.gather(-2, best[..., None].expand(*best.shape, CHUNK)).flatten(-2)
-    values, index = torch.cat((best_scores, scores[..., whole:]), dim=-1).topk(count, dim=-1)
-    # The ids after the last whole chunk come after the best chunks.
-    starts = functional.pad(best * CHUNK, (0, 1), value=whole)
-    return values, starts.gather(-1, index // CHUNK) + index % CHUNK
-
-
 def best_candidates(
     logits: Tensor, log_probabilities: Tensor, restrictions: Restrictions, count: int
 ) -> list[Candidates]:
@@ -114,7 +91,8 @@ def best_candidates(
     # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
     # hypotheses new memory takes as long as the function itself.
     steps = torch.log_softmax(logits, -1, out=logits)  # [N, k, V]
-    values, tokens = top_tokens(restrictions.apply(steps), count)
+    allowed = restrictions.apply(steps)
+    values, tokens = allowed.topk(min(count, allowed.size(-1)), dim=-1)  # [N, k, count]
     scores = log_probabilities[..., None] + values  # [N, k, count]
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]

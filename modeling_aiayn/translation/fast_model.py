@@ -3,8 +3,8 @@
 The classes have the order of those in layers.py, and tests compare the two. The differences:
 
 - There is no dropout. Query, key and value come from one matrix product.
-- Linear layers are those of fast_linear.py. On a CPU, attention is in float32 even if the weights
-  have 16 bits: its matrix products are too small to be faster in 16 bits.
+- On a CPU, attention is in float32 even if the weights have 16 bits: its matrix products are too
+  small to be faster in 16 bits.
 - The encoder computes real tokens only. Only its attention sees padding.
 - The decoder computes one token of each hypothesis at a time.
 
@@ -12,21 +12,39 @@ A change of the model's weights after construction may not reach this copy.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..attention import MultiHeadAttention
 from ..layers import AddNorm, DecoderLayer, EncoderLayer, TransformerLayer
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from .fast_linear import Linear, MakeLinear, linear_function, warn_of_slow_bfloat16
+from ..saved.int8 import rounded_to_int8
 from .hypothesis_tree import Entries
 
 # Layers that decoding replaces by their weights.
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
+
+
+Linear = Callable[[Tensor], Tensor]
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
+
+
+def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
+    """A linear layer for decoding: x W^T + b of x, [rows, in], with a weight of [out, in]."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    return partial(functional.linear, weight=weight, bias=bias)
+
+
+def int8_linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
+    """As `linear_function`, with a weight that is rounded to 8 bits; products are in float32."""
+    numbers, scales = rounded_to_int8(weight)
+    return linear_function(numbers.to(weight.dtype) * scales[:, None].to(weight.dtype), bias)
 
 
 def stacked_linear(linears: Sequence[nn.Linear], make_linear: MakeLinear) -> Linear:
@@ -249,8 +267,6 @@ class FastModel:
         self, model: AiaynForConditionalGeneration, make_linear: MakeLinear = linear_function
     ) -> None:
         check_plain_layers(model)
-        if model.device.type == "cpu" and model.dtype == torch.bfloat16:
-            warn_of_slow_bfloat16()
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
         encoder_layers = cast(list[EncoderLayer], list(self.encoder.layers))
         decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))

@@ -20,8 +20,7 @@ from .beam_decoder import BeamDecoder
 from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
 from .compiled import compiled_model
 from .decoding_rules import DecodingRules
-from .fast_linear import int8_linear_function, linear_function
-from .fast_model import FastModel, check_plain_layers
+from .fast_model import FastModel, check_plain_layers, int8_linear_function, linear_function
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch, SourceSentence
 from .options import SearchOptions, search_defaults
 from .pools import batches_by_length

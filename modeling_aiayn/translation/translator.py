@@ -39,7 +39,7 @@ from ..tokenization import (
     vocabulary_sha256,
 )
 from .glossary import Glossary, Term, read_terms
-from .hypotheses import Hypothesis, SourceSentence, normalized_score
+from .hypotheses import SourceSentence, normalized_score
 from .options import SearchOptions
 from .pools import (
     BATCH_SIZE,
@@ -67,6 +67,9 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 # Soft hyphens, signs for the direction of writing, and others without width and meaning.
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
+
+# A sign that may end a sentence, before the last word.
+INNER_END = re.compile(r"[^\w\s,;:()'\"-].*\w|\n.*\w", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
@@ -472,20 +475,33 @@ class Translator:
         sentences = self._encoded(
             [pool[index]._replace(text=segments[index].block.text) for index in filled]
         )
+        decoded: dict[int, list[Translation]] = {}
         for batch, hypotheses in self.engine.searches(
             sentences, options, batch_size, max_tokens_per_batch
         ):
-            tokens = 0
             for index, best in zip(batch, hypotheses, strict=True):
-                if best:
-                    number = filled[index]
-                    decoded = self._decoded(pool[number].text, best, sentences[index].certain)
-                    results[number] = decoded
-                    tokens += len(best[0].token_ids)
-                else:
+                if not best:
                     text = "Sentence %d: no translation is allowed by the options of the search."
                     logger.warning(text, sentences[index].number + 1)
-            report(len(batch), tokens)
+            found = [
+                (index, each)
+                for index, best in zip(batch, hypotheses, strict=True)
+                for each in best
+            ]
+            ids = [each.token_ids[sentences[index].certain :] for index, each in found]
+            texts = decode_lines(self.target_tokenizer, ids)
+            for (index, each), text in zip(found, texts, strict=True):
+                decoded.setdefault(filled[index], []).append(
+                    Translation(
+                        pool[filled[index]].text,
+                        text,
+                        each.score,
+                        each.log_probability,
+                        each.token_ids,
+                    )
+                )
+            report(len(batch), sum(len(best[0].token_ids) for best in hypotheses if best))
+        results = [decoded.get(index, results[index]) for index in range(len(pool))]
         self._complete(results, segments, pool)
         return results
 
@@ -636,7 +652,8 @@ class Translator:
 
     def _warn_of_several(self, texts: Sequence[str]) -> None:
         for text in texts if not self._several else ():
-            if sum(map(has_words, self.split(text).sentences)) > 1:
+            # Splitting takes as long as tokenizing, so most texts are not split.
+            if INNER_END.search(text) and sum(map(has_words, self.split(text).sentences)) > 1:
                 self._several.append(text)
                 logger.warning(
                     "A text has several sentences: %r. A model translates one at a time. Split "
@@ -679,17 +696,6 @@ class Translator:
         part = clean_text(text)
         options: Any = {"add_special_tokens": False, "split_special_tokens": True}
         return self.target_tokenizer(part, **options).input_ids if part else []
-
-    def _decoded(
-        self, source: str, hypotheses: list[Hypothesis], first: int = 0
-    ) -> list[Translation]:
-        """Texts of hypotheses from their first id that is a text's."""
-        ids = [found.token_ids[first:] for found in hypotheses]
-        texts = decode_lines(self.target_tokenizer, ids)
-        return [
-            Translation(source, text, found.score, found.log_probability, found.token_ids)
-            for text, found in zip(texts, hypotheses, strict=True)
-        ]
 
 
 def _common_languages(

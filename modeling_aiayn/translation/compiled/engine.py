@@ -22,7 +22,7 @@ from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Slots, search
 # enough for the processor's second cache.
 ROWS, TOKENS = 128, 192
 MEMORY = 2**29  # bytes for the keys and values of a team's hypotheses
-LENGTHS = 32  # lengths are rounded up to its multiples, so that searches can reuse memory
+LENGTHS = 64  # lengths are rounded up to its multiples, so that searches can reuse memory
 # Sentences that share memory for the longest of them, so that a long one is not among short ones.
 PART, SHORT = 2048, 64
 STEPS = 32  # of a search between two looks at what is finished
@@ -125,7 +125,7 @@ class CompiledModel:
 
     def _with_positions(self, job: Job) -> Model:
         """The arrays with the positions of the longest source and target."""
-        count = max(LENGTHS, *(whole(int(x.max()), LENGTHS) for x in (job.lengths, job.limits)))
+        count = max(4 * LENGTHS, *(whole(int(x.max()), LENGTHS) for x in (job.lengths, job.limits)))
         if len(self.arrays.source_positions) < count * self.arrays.size:
             tables: dict[str, Any] = {}
             for name, stack in zip(("source", "target"), self._stacks, strict=True):
@@ -222,10 +222,10 @@ def _new_slots(
         row_slot=_zeros(rows),
         row_beam=_zeros(rows),
         places=_zeros(rows * limit),
-        source_places=np.arange(source) * entry,
+        source_places=np.arange(source) * 2 * model.decoder_head_size,
         starts=_zeros(slots + 1),
         taken=_zeros(slots),
-        room=max(TOKENS, source),
+        room=TOKENS,
         sums=np.zeros((rows, chunks, 2), np.float32),
         best=np.zeros((team, rows, candidates), np.float32),
         best_ids=_zeros(team, rows, candidates),
@@ -237,7 +237,7 @@ def _new_slots(
 
 def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
     # The last tile of a product may have more rows than there are.
-    rows = max(len(slots.row_slot), slots.room) + TILE_ROWS
+    rows = max(len(slots.row_slot), slots.room + slots.source_size) + TILE_ROWS
     widest = int(model.outputs[:-1].max())
 
     def floats(count: int) -> np.ndarray:

@@ -64,6 +64,8 @@ BYTE, SHORT, INT, FLOAT, SIZE = (
 
 
 VECTOR = ir.VectorType(FLOAT, LANES)
+NOTHING = ir.Constant(VECTOR, None)
+KEYS = 4  # that are scored at once
 
 
 def _call(builder: Any, name: str, result: ir.Type, *arguments: Any) -> Any:
@@ -319,22 +321,49 @@ def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, 
 
 
 @intrinsic
-def _dot(typingctx, a, a_at, b, b_at, size):
+def _score(typingctx, query, at, size, memory, base, places, first, count, scale, scores):
+    arguments = (query, at, size, memory, base, places, first, count, scale, scores)
+
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, a_at, b, b_at, size = _unpacked(context, builder, signature, values)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
-        with _vectors(builder, size) as index:
-            x = _load(builder, a, builder.add(a_at, index), LANES, FLOAT)
-            y = _load(builder, b, builder.add(b_at, index), LANES, FLOAT)
-            builder.store(_multiply_add(builder, x, y, builder.load(total)), total)
-        return _reduced(builder, builder.load(total), ir.IRBuilder.fadd)
+        scale = values[8]
+        query, at, size, memory, base, places, first, count, _, scores = _unpacked(
+            context, builder, signature, values
+        )
 
-    return types.float32(a, a_at, b, b_at, size), codegen
+        def score(start: Any, keys: int) -> None:
+            """Score some keys at once: one alone would wait for its own sum."""
+            numbers = [builder.add(start, SIZE(n)) for n in range(keys)]
+            at_keys = [
+                builder.add(base, builder.load(builder.gep(places, [builder.add(first, number)])))
+                for number in numbers
+            ]
+            sums = [cgutils.alloca_once_value(builder, NOTHING) for _ in range(keys)]
+            for total in sums:
+                builder.store(NOTHING, total)
+            with _vectors(builder, size) as index:
+                x = _load(builder, query, builder.add(at, index), LANES, FLOAT)
+                for at_key, total in zip(at_keys, sums, strict=True):
+                    y = _load(builder, memory, builder.add(at_key, index), LANES, FLOAT)
+                    builder.store(_multiply_add(builder, x, y, builder.load(total)), total)
+            for number, total in zip(numbers, sums, strict=True):
+                result = _reduced(builder, builder.load(total), ir.IRBuilder.fadd)
+                builder.store(builder.fmul(result, scale), builder.gep(scores, [number]))
+
+        whole = builder.sub(count, builder.srem(count, SIZE(KEYS)))
+        with cgutils.for_range_slice(builder, SIZE(0), whole, SIZE(KEYS), SIZE) as (number, _):
+            score(number, KEYS)
+        with cgutils.for_range_slice(builder, whole, count, SIZE(1), SIZE) as (number, _):
+            score(number, 1)
+        return context.get_dummy_value()
+
+    return types.void(*arguments), codegen
 
 
-def dot(a, a_at, b, b_at, size):
-    """The dot product of two vectors of whole LANES."""
-    return a[a_at : a_at + size] @ b[b_at : b_at + size]
+def score(query, at, size, memory, base, places, first, count, scale, scores):
+    """Write the scores of keys in memory, at some places, for a query of whole LANES."""
+    for number in range(count):
+        key = base + places[first + number]
+        scores[number] = query[at : at + size] @ memory[key : key + size] * scale
 
 
 @intrinsic
@@ -345,7 +374,7 @@ def _mix(typingctx, shares, memory, base, places, first, count, out, out_at):
         shares, memory, base, places, first, count, out, out_at = _unpacked(
             context, builder, signature, values
         )
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
+        total = cgutils.alloca_once_value(builder, NOTHING)
         with cgutils.for_range(builder, count, intp=SIZE) as loop:
             place = builder.load(builder.gep(places, [builder.add(first, loop.index)]))
             x = _load(builder, memory, builder.add(base, place), LANES, FLOAT)
@@ -387,7 +416,7 @@ def _exponentials(typingctx, states, at, count, shift, out):
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         shift = _broadcast(builder, values[3])
         states, at, count, _, out = _unpacked(context, builder, signature, values)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
+        total = cgutils.alloca_once_value(builder, NOTHING)
         with _vectors(builder, count) as index:
             x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
             x = _exp(builder, builder.fsub(x, shift))
@@ -415,7 +444,7 @@ def _round_row(typingctx, states, at, size, codes, to, scales, zeros, row):
         states, at, size, codes, to, scales, zeros, row = _unpacked(
             context, builder, signature, values
         )
-        extremes = [cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None)) for _ in range(2)]
+        extremes = [cgutils.alloca_once_value(builder, NOTHING) for _ in range(2)]
         with _vectors(builder, size) as index:
             x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
             for extreme, function in zip(extremes, (_smaller, _larger), strict=True):
@@ -500,4 +529,4 @@ def give_way():
 
 if not config.DISABLE_JIT:
     tile, largest, exponentials, round_row = _tile, _largest, _exponentials, _round_row
-    add_at, read_at, give_way, dot, mix = _add_at, _read_at, _give_way, _dot, _mix
+    add_at, read_at, give_way, score, mix = _add_at, _read_at, _give_way, _score, _mix

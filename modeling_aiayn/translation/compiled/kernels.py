@@ -17,13 +17,13 @@ from .instructions import (
     LANES,
     ROWS,
     add_at,
-    dot,
     exponentials,
     give_way,
     largest,
     mix,
     read_at,
     round_row,
+    score,
     tile,
 )
 
@@ -238,7 +238,7 @@ def with_lowest(states, at, count):
     return whole
 
 
-@exact
+@inlined
 def attend_head(
     query, at, memory, base, places, first, count, values, size, scale, scores, out, to
 ):
@@ -246,8 +246,7 @@ def attend_head(
 
     A key is in memory at base + places[first + n], and its value comes `values` behind it.
     """
-    for n in range(count):
-        scores[n] = scale * dot(query, at, memory, base + places[first + n], size)
+    score(query, at, size, memory, base, places, first, count, scale, scores)
     whole = with_lowest(scores, 0, count)
     total = exponentials(scores, 0, whole, largest(scores, 0, whole), scores)
     for n in range(count):
@@ -294,9 +293,9 @@ def encoder_layer(model, layer, team, starts, sentences, places):
         for row in range(start, end):
             for head in range(first, last):
                 at = head * model.encoder_head_size
-                attend_head(team.projected, row * stride + at, team.projected, size + at, places, start,
-                       end - start, size, model.encoder_head_size, model.encoder_scale,
-                       team.scores, team.context, row * size + at)  # fmt: skip
+                attend_head(team.projected, row * stride + at, team.projected, size + at, places,
+                            start, end - start, size, model.encoder_head_size, model.encoder_scale,
+                            team.scores, team.context, row * size + at)  # fmt: skip
     meet(team)
     multiply(model, matrix + 1, team, team.context, size, rows, team.output)
     after(model, norm, team, model.outputs[matrix + 1], rows)
@@ -304,20 +303,37 @@ def encoder_layer(model, layer, team, starts, sentences, places):
 
 
 @exact
-def attention(model, matrix, norm, team, rows, memory, bases, places, stride, counts):
+def store(model, team, key, value, memory, to, step):
+    """Write a token's keys and values, which are in team.projected, to memory.
+
+    Each head has its own part of it, `step` numbers long, in which a value comes behind its key.
+    """
+    size = model.decoder_head_size
+    first, last = share(team, model.decoder_heads)
+    for head in range(first, last):
+        for n in range(size):
+            at = to + head * step + n
+            memory[uintp(at)] = team.projected[uintp(key + head * size + n)]
+            memory[uintp(at + size)] = team.projected[uintp(value + head * size + n)]
+
+
+@exact
+def attention(model, matrix, norm, team, rows, memory, step, places, stride, counts):
     """A decoder's attention with its residual connection, once queries are projected.
 
-    Row r attends to counts[r] places, from places[r * stride], in memory from bases[r].
+    Row r attends to counts[r] places, from places[r * stride], in memory that begins at
+    team.bases[r], and is `step` numbers long for each head.
     """
-    size, head_size = model.decoder_heads * model.decoder_head_size, model.decoder_head_size
+    size = model.decoder_head_size
     first, last = share(team, model.decoder_heads)
     for row in range(rows):
         for head in range(first, last):
-            at = head * head_size
-            query = row * model.outputs[matrix] + at
-            attend_head(team.projected, query, memory, bases[row] + at, places, row * stride,
-                   counts[row], size, head_size, model.decoder_scale, team.scores,
-                   team.context, row * size + at)  # fmt: skip
+            query = row * model.outputs[matrix] + head * size
+            base = team.bases[row] + head * step
+            attend_head(team.projected, query, memory, base, places, row * stride, counts[row],
+                        size, size, model.decoder_scale, team.scores, team.context,
+                        (row * model.decoder_heads + head) * size)  # fmt: skip
     meet(team)
+    size *= model.decoder_heads
     multiply(model, matrix + 1, team, team.context, size, rows, team.output)
     after(model, norm, team, model.outputs[matrix + 1], rows)

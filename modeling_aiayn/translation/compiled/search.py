@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import config, njit, uintp
+from numba import config, njit
 
 from .instructions import BLOCK, add_at, exponentials, largest, read_at
 from .kernels import (
@@ -27,6 +27,7 @@ from .kernels import (
     normalize,
     round_rows,
     share,
+    store,
     with_lowest,
 )
 
@@ -76,8 +77,8 @@ class Slots(NamedTuple):
     ancestors: np.ndarray  # [slots, width, limit]: for each step the hypothesis that they came from
     fed: np.ndarray  # [slots, limit, width]: the decoder's input at each step
     moved: np.ndarray  # [width, limit]: memory to reorder ancestors
-    source: np.ndarray  # keys and values of sources: [layers, slots, S, 2 * H * K]
-    target: np.ndarray  # and of targets: [layers, slots, limit, width, 2 * H * K]
+    source: np.ndarray  # keys and values of sources: [layers, slots, H, S, 2, K]
+    target: np.ndarray  # and of targets: [layers, slots, H, limit, width, 2, K]
     source_size: int  # S
     limit: int
     row_slot: np.ndarray  # of each row
@@ -86,7 +87,7 @@ class Slots(NamedTuple):
     source_places: np.ndarray  # the same for its source
     starts: np.ndarray  # of sentences that are encoded together
     taken: np.ndarray  # their slots
-    room: int  # tokens that can be encoded together
+    room: int  # tokens that are encoded together, before the last sentence
     sums: np.ndarray  # of each row and chunk, the largest logit and the sum of exponentials
     best: np.ndarray  # of each thread and row, the largest logits
     best_ids: np.ndarray
@@ -103,7 +104,7 @@ def take_sentences(job, slots):
         free += slots.sentence[slot] == NO_SENTENCE
     if free == size or free * REFILL >= size:
         for slot in range(size):
-            if slots.sentence[slot] != NO_SENTENCE or tokens + slots.source_size > slots.room:
+            if slots.sentence[slot] != NO_SENTENCE or tokens >= slots.room:
                 continue
             number = add_at(job.next, 0, 1)
             if number >= len(job.limits):
@@ -150,59 +151,57 @@ def encode(model, job, slots, team):
     rows = slots.starts[count]
     if model.final_norms:
         normalize(model, 2 * model.encoder_layers, team.hidden, rows, team.hidden)
-    entry = 2 * model.decoder_heads * model.decoder_head_size
+    entry, heads = 2 * model.decoder_head_size, model.decoder_heads
+    step = slots.source_size * entry
     for layer in range(model.decoder_layers):
         number = 4 * model.encoder_layers + 7 * layer + 6
-        first, last = multiply(model, number, team, team.hidden, size, rows, team.projected)
+        multiply(model, number, team, team.hidden, size, rows, team.projected)
+        meet(team)
         for index in range(count):
-            at = (layer * len(slots.sentence) + slots.taken[index]) * slots.source_size * entry
+            at = (layer * len(slots.sentence) + slots.taken[index]) * heads * step
             for row in range(slots.starts[index], slots.starts[index + 1]):
+                key = row * model.outputs[number]
+                value = key + heads * model.decoder_head_size
                 to = at + (row - slots.starts[index]) * entry
-                for n in range(first, min(last, entry)):
-                    at_ = row * model.outputs[number] + n
-                    slots.source[uintp(to + n)] = team.projected[uintp(at_)]
-    meet(team)
+                store(model, team, key, value, slots.source, to, step)
+        meet(team)
 
 
 @inlined
 def decode(model, job, slots, team):
     """Compute the decoder's output, in team.hidden, for the last token of each row."""
     rows, size = slots.counts[ROWS], model.size
-    heads = model.decoder_heads * model.decoder_head_size
-    entry, width, count = 2 * heads, job.width, len(slots.sentence)
+    heads, entry, count = model.decoder_heads, 2 * model.decoder_head_size, len(slots.sentence)
+    source_step, step = slots.source_size * entry, slots.limit * job.width * entry
     for row in range(rows):
         slot, beam = slots.row_slot[row], slots.row_beam[row]
         token, length = slots.last[slot, beam], slots.length[slot]
         embed(model.target_embeddings, model.target_scale, model.target_positions, token, length,
               size, team.hidden, row * size)  # fmt: skip
-    first, last = share(team, model.decoder_heads)
-    first, last = first * model.decoder_head_size, last * model.decoder_head_size
     for layer in range(model.decoder_layers):
         matrix = 4 * model.encoder_layers + 7 * layer
         norm = 2 * model.encoder_layers + 1 + 3 * layer
-        stride = model.outputs[matrix]
         before(model, norm, team, rows)
         multiply(model, matrix, team, team.normed, size, rows, team.projected)
         meet(team)
         for row in range(rows):
-            slot = slots.row_slot[row]
-            base = (layer * count + slot) * slots.limit * width * entry
-            to = base + (slots.length[slot] * width + slots.row_beam[row]) * entry
-            for n in range(first, last):
-                key = row * stride + heads + n
-                slots.target[uintp(to + n)] = team.projected[uintp(key)]
-                slots.target[uintp(to + heads + n)] = team.projected[uintp(key + heads)]
-            team.bases[row], team.counts[row] = base, slots.length[slot] + 1
-        attention(model, matrix, norm, team, rows, slots.target, team.bases, slots.places,
-                  slots.limit, team.counts)  # fmt: skip
+            slot, length = slots.row_slot[row], slots.length[slots.row_slot[row]]
+            team.bases[row] = (layer * count + slot) * heads * step
+            to = team.bases[row] + (length * job.width + slots.row_beam[row]) * entry
+            key = row * model.outputs[matrix] + heads * model.decoder_head_size
+            value = key + heads * model.decoder_head_size
+            store(model, team, key, value, slots.target, to, step)
+            team.counts[row] = length + 1
+        attention(model, matrix, norm, team, rows, slots.target, step, slots.places, slots.limit,
+                  team.counts)  # fmt: skip
         before(model, norm + 1, team, rows)
         multiply(model, matrix + 2, team, team.normed, size, rows, team.projected)
         meet(team)
         for row in range(rows):
             slot = slots.row_slot[row]
-            team.bases[row] = (layer * count + slot) * slots.source_size * entry
+            team.bases[row] = (layer * count + slot) * heads * source_step
             team.counts[row] = job.lengths[slots.sentence[slot]]
-        attention(model, matrix + 2, norm + 1, team, rows, slots.source, team.bases,
+        attention(model, matrix + 2, norm + 1, team, rows, slots.source, source_step,
                   slots.source_places, 0, team.counts)  # fmt: skip
         feed_forward_layer(model, matrix + 4, norm + 2, team, rows)
     if model.final_norms:
@@ -390,7 +389,7 @@ def advance(job, slots, slot, row, team_size):
 @njit(cache=bool(config.CACHE_DIR), fastmath=False, **OPTIONS)
 def search(model, job, slots, team, steps):
     """Search for some steps, in each thread of a team; return whether it is over."""
-    entry = 2 * model.decoder_heads * model.decoder_head_size
+    entry = 2 * model.decoder_head_size
     for _ in range(steps):
         if team.thread == 0:
             take_sentences(job, slots)
