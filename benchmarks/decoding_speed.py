@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ctranslate2
 import numpy as np
 import torch
-from numba import njit
 from own_process import OwnProcess, pause, translate_in_turn
 from peers import marian
 from tqdm import tqdm
@@ -25,8 +24,8 @@ from transformers import PreTrainedTokenizerBase
 from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.translation import Translator
-from modeling_aiayn.translation.compiled.instructions import BLOCK, GROUP, tile
-from modeling_aiayn.translation.compiled.instructions import ROWS as TILE_ROWS
+from modeling_aiayn.translation.compiled.instructions import BLOCK, ROWS
+from modeling_aiayn.translation.compiled.kernels import multiply_blocks
 from modeling_aiayn.translation.compiled.packing import packed_model
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
@@ -248,35 +247,35 @@ def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: i
         repeats: Number of measurements.
     """
     arrays = packed_model(model, True, ())
-    first, last = 4 * arrays.encoder_layers, len(arrays.inputs)
+    first = 4 * arrays.encoder_layers
     # The source's keys and values are computed once, not at each step.
-    numbers = np.array([n for n in range(first, last) if n == last - 1 or (n - first) % 7 != 6])
-    size = rows + TILE_ROWS
-    codes = np.ones(size * int(arrays.inputs.max()), np.uint8)
-    out = np.empty(size * int(arrays.outputs.max()), np.float32)
-    scales, zeros = np.ones(size, np.float32), np.ones(size, np.int32)
+    numbers = [n for n in range(first, len(arrays.inputs)) if (n - first) % 7 != 6]
+    matrices = [
+        (arrays.weights, arrays.weights_at[n], arrays.columns, arrays.columns_at[n],
+         arrays.inputs[n], arrays.outputs[n])
+        for n in numbers
+    ]  # fmt: skip
+    width = len(arrays.output_columns) // 3
+    matrices.append((arrays.output_weights, 0, arrays.output_columns, 0, arrays.size, width))
+    size = rows + ROWS
+    out = np.empty(size * width, np.float32)
+    shape = {"codes": size * int(arrays.inputs.max()), "scales": size, "zeros": size}
+    team = Codes(*(np.ones(shape[name], kind) for name, kind in Codes.__annotations__.items()))
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        _multiply(arrays, numbers, rows, codes, scales, zeros, out)
+        for matrix in matrices:
+            multiply_blocks(*matrix, team, rows, matrix[-1] // BLOCK, out, 0, matrix[-1])
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
 
 
-@njit(fastmath=False)  # as Numba compiles the search
-def _multiply(arrays, numbers, rows, codes, scales, zeros, out):  # noqa: ANN001, ANN202
-    for number in numbers:
-        inputs, outputs = arrays.inputs[number], arrays.outputs[number]
-        for block in range(outputs // BLOCK):
-            row, size = 0, TILE_ROWS
-            while row < rows:
-                while size // 2 >= rows - row:
-                    size //= 2
-                tile(size, inputs // GROUP, codes, row * inputs, inputs, scales, zeros, row,
-                     arrays.weights, arrays.weights_at[number] + block * BLOCK * inputs,
-                     arrays.columns, arrays.columns_at[number] + block * BLOCK, outputs, out,
-                     row * outputs + block * BLOCK, outputs)  # fmt: skip
-                row += size
+class Codes(NamedTuple):
+    """What a product needs of a team's memory."""
+
+    codes: np.uint8
+    scales: np.float32
+    zeros: np.int32
 
 
 def decoding_table(contenders: Sequence[DecodingContender], batch_size: int) -> str:

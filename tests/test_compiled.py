@@ -177,6 +177,7 @@ def found_in_plain_python():
     return found
 
 
+@pytest.mark.long
 def test_the_search_runs_in_plain_python(tmp_path):
     program = PLAIN_SEARCH.format(tests=str(Path(__file__).parent))
     plain = found_on(None, program, tmp_path, NUMBA_DISABLE_JIT="1")
@@ -300,20 +301,13 @@ def test_the_cache_may_be_damaged_or_written_by_two_processes(tmp_path):
     files = sorted(tmp_path.rglob("*.nb*"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for suffix in (".nbi", ".nbc"):
-        for content in (b"", b"\x80\x04K", None):
-            for path in tmp_path.rglob(f"*{suffix}"):
-                path.write_bytes(path.read_bytes()[:-99] if content is None else content)
-            assert found_on(None, TRANSLATE, tmp_path) == both[0] == both[1]
+        for path in tmp_path.rglob(f"*{suffix}"):
+            path.write_bytes(path.read_bytes()[:-99])
+        assert found_on(None, TRANSLATE, tmp_path) == both[0] == both[1]
 
 
 @pytest.mark.long
 def test_processors_share_a_cache(tmp_path):
     """As in a home folder on several machines; 7 bits are 7 bits on all of them."""
-    has = {name for name, has_it in get_host_cpu_features().items() if has_it}
-    names = [
-        name
-        for name, (_, features) in PROCESSORS.items()
-        if {each[1:] for each in features.split(",")} <= has
-    ]
-    found = [found_on(name, TRANSLATE, tmp_path) for name in [*names, *names]]
-    assert found == found[:1] * len(found)
+    found = [found_on(name, TRANSLATE, tmp_path) for name in (None, "plain", None, "plain")]
+    assert found == found[:1] * 4

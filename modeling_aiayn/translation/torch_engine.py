@@ -117,14 +117,14 @@ class TorchEngine:
     def _compiled(self, options: SearchOptions) -> "CompiledModel | None":
         """The compiled search, if it exists here and knows the options."""
         first = self.models[0]
-        is_ours = len(self.models) == 1 and self.shortlist is None and not options.do_sample
+        is_ours = len(self.models) == 1 and not options.do_sample
         is_plain = first.device.type == "cpu" and first.dtype == torch.float32
         if not is_ours or not is_plain or options.coverage_penalty:
             return None
         check_plain_layers(first)
         excluded = self.rules.excluded_from_softmax
         compiled: CompiledModel | None = self._current(
-            "compiled", lambda: compiled_model(first, self.int8, excluded)
+            "compiled", lambda: compiled_model(first, self.int8, excluded, self.shortlist)
         )
         return compiled
 
@@ -168,8 +168,8 @@ class TorchEngine:
     ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
         """Search for sentences of any number; yield indices and translations of some in turn.
 
-        On a CPU, Numba's functions search, if it is installed. Several models, samples, coverage,
-        shortlists and phrases are searched with torch.
+        On a CPU, Numba's functions search, if it is installed. Several models, samples, coverage
+        and phrases are searched with torch.
         """
         _avoid_threads_of_parent(os.getpid())
         compiled = self._compiled(options)

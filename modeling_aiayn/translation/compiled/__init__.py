@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 from ...modeling_aiayn import AiaynForConditionalGeneration
 
 if TYPE_CHECKING:
+    from ..shortlist import Shortlist
     from .engine import CompiledModel
 
 logger = logging.getLogger(__name__)
 
 
 def compiled_model(
-    model: AiaynForConditionalGeneration, int8: bool, excluded: tuple[int, ...]
+    model: AiaynForConditionalGeneration,
+    int8: bool,
+    excluded: tuple[int, ...],
+    shortlist: "Shortlist | None",
 ) -> "CompiledModel | None":
     """Pack a model in float32 on a CPU for the compiled search; None: this cannot be done.
 
@@ -31,9 +35,9 @@ def compiled_model(
         if int8:
             _warn_of_floats()
         return None
-    compiled: CompiledModel = engine.CompiledModel(model, int8, excluded)
+    compiled: CompiledModel = engine.CompiledModel(model, int8, excluded, shortlist)
     slow = threading.Timer(
-        1, logger.warning, ["Compiling the search for this processor, which takes 15 s once."]
+        3, logger.warning, ["Compiling the search for this processor, which takes 15 s once."]
     )
     slow.start()
     try:

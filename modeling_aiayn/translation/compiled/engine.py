@@ -12,10 +12,11 @@ from ...modeling_aiayn import AiaynForConditionalGeneration
 from ..decoding_rules import DecodingRules
 from ..hypotheses import Hypothesis, SourceSentence
 from ..options import SearchOptions
+from ..shortlist import Shortlist
 from .instructions import LANES
 from .instructions import ROWS as TILE_ROWS
 from .kernels import APART, STOPPED, Model, Team
-from .packing import ACTIVATIONS, packed_model, rows_of, whole
+from .packing import ACTIVATIONS, packed_model, rows_of, shortlisted, whole
 from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Slots, search
 
 # Hypotheses of a team, and source tokens that it encodes together: enough for whole tiles, and few
@@ -25,6 +26,7 @@ MEMORY = 2**29  # bytes for the keys and values of a team's hypotheses
 LENGTHS = 64  # lengths are rounded up to its multiples, so that searches can reuse memory
 # Sentences that share memory for the longest of them, so that a long one is not among short ones.
 PART, SHORT = 2048, 64
+LISTED = 64  # sentences that share the ids of a shortlist
 STEPS = 32  # of a search between two looks at what is finished
 # Weights times rows of a step that are worth another thread: meeting it takes microseconds.
 WORK = 2**20
@@ -41,13 +43,19 @@ class CompiledModel:
     """A model in the arrays of the kernels."""
 
     def __init__(
-        self, model: AiaynForConditionalGeneration, int8: bool, excluded: Sequence[int]
+        self,
+        model: AiaynForConditionalGeneration,
+        int8: bool,
+        excluded: Sequence[int],
+        shortlist: Shortlist | None = None,
     ) -> None:
+        self._shortlist = shortlist
         self._stacks = (model.model.encoder, model.model.decoder)
         self._start_token = model.config.decoder_start_token_id
         self.arrays = packed_model(model, int8, excluded)
         first = 4 * self.arrays.encoder_layers  # of the decoder's matrices
         self._step_weights = int((self.arrays.inputs * self.arrays.outputs)[first:].sum())
+        self._step_weights += self.arrays.output_weights.size
         # Memory of earlier searches, and the sizes that it is for.
         self._free: list[tuple[Any, list[tuple[Slots, Team]]]] = []
 
@@ -91,6 +99,9 @@ class CompiledModel:
     ) -> Iterator[Found]:
         job = self._job(sentences, options, rules)
         model = self._with_positions(job)
+        if self._shortlist:
+            ids = self._shortlist.for_batch(sentences, rules.eos_token_ids)
+            model = shortlisted(model, ids.numpy())
         threads = torch.get_num_threads()
         teams = min(threads, len(sentences))
         rows = -(-len(sentences) // teams) * options.width
@@ -138,7 +149,7 @@ class CompiledModel:
     def _job(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, rules: DecodingRules
     ) -> Job:
-        flags = np.zeros(self.arrays.vocab_size, np.uint8)
+        flags = np.zeros(len(self.arrays.output_ids), np.uint8)
         flags[list(rules.suppressed_token_ids)] |= SUPPRESSED
         flags[list(rules.eos_token_ids)] |= ENDS
         limits = _whole_numbers(rules.max_length(sentence, options) for sentence in sentences)
@@ -203,10 +214,10 @@ def _zeros(*shape: int) -> np.ndarray:
 def _new_slots(
     model: Model, team: int, slots: int, source: int, limit: int, width: int, candidates: int
 ) -> Slots:
-    rows, layers, chunks = slots * width, model.decoder_layers, -(-model.vocab_size // CHUNK)
+    rows, layers, chunks = slots * width, model.decoder_layers, -(-len(model.output_ids) // CHUNK)
     entry = 2 * model.decoder_heads * model.decoder_head_size
     return Slots(
-        counts=_zeros(2),
+        counts=_zeros(3),
         sentence=np.full(slots, NO_SENTENCE),
         length=_zeros(slots),
         running=_zeros(slots),
@@ -238,7 +249,7 @@ def _new_slots(
 def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
     # The last tile of a product may have more rows than there are.
     rows = max(len(slots.row_slot), slots.room + slots.source_size) + TILE_ROWS
-    widest = int(model.outputs[:-1].max())
+    widest = int(model.outputs.max())
 
     def floats(count: int) -> np.ndarray:
         return np.zeros(count, np.float32)

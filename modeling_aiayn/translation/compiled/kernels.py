@@ -54,6 +54,9 @@ class Model(NamedTuple):
     columns_at: np.ndarray
     inputs: np.ndarray  # with zeros up to a whole group
     outputs: np.ndarray  # with zeros up to a whole block
+    output_weights: np.ndarray  # the same for the output layer
+    output_columns: np.ndarray
+    output_ids: np.ndarray  # the id of each output
     norms: np.ndarray  # weights and biases, [norms, 2, D]
     epsilon: np.float32
     source_embeddings: np.ndarray  # [V, D], times the scale
@@ -75,7 +78,6 @@ class Model(NamedTuple):
     norm_first: bool
     final_norms: bool
     activation: int
-    vocab_size: int
 
     @property
     def codes(self) -> Any:
@@ -137,22 +139,19 @@ def round_rows(states, rows, size, codes, scales, zeros):
 
 
 @exact
-def multiply_blocks(model, number, team, rows, first, last, out, out_at, stride):
+def multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, rows, blocks, out, to,
+                    stride):  # fmt: skip
     """Write some blocks of the outputs of a matrix, for rows that `round_rows` prepared."""
-    inputs, outputs = model.inputs[number], model.outputs[number]
     depth = inputs // GROUP if team.codes.itemsize == 1 else inputs
-    for block in range(first, last):
-        weights_at = model.weights_at[number] + block * BLOCK * inputs
-        columns_at = model.columns_at[number] + block * BLOCK
+    for block in range(blocks):
         row, size = 0, ROWS
         while row < rows:
             # More rows than there are: one tile of 8 takes less time than tiles of 4, 2 and 1.
             while size // 2 >= rows - row:
                 size //= 2
-            to = out_at + row * stride + (block - first) * BLOCK
-            tile(size, depth, team.codes, row * inputs, inputs, team.scales,
-                 team.zeros, row, model.weights, weights_at, model.columns, columns_at, outputs,
-                 out, to, stride)  # fmt: skip
+            tile(size, depth, team.codes, row * inputs, inputs, team.scales, team.zeros, row,
+                 weights, at + block * BLOCK * inputs, columns, columns_at + block * BLOCK,
+                 outputs, out, to + row * stride + block * BLOCK, stride)  # fmt: skip
             row += size
 
 
@@ -160,9 +159,11 @@ def multiply_blocks(model, number, team, rows, first, last, out, out_at, stride)
 def multiply(model, number, team, states, size, rows, out):
     """Write x W^T + b of states x, [rows, size], and return this thread's columns of it."""
     round_rows(states, rows, size, team.codes, team.scales, team.zeros)
-    width = model.outputs[number]
-    first, last = share(team, width // BLOCK)
-    multiply_blocks(model, number, team, rows, first, last, out, first * BLOCK, width)
+    inputs, outputs = model.inputs[number], model.outputs[number]
+    first, last = share(team, outputs // BLOCK)
+    multiply_blocks(model.weights, model.weights_at[number] + first * BLOCK * inputs, model.columns,
+                    model.columns_at[number] + first * BLOCK, inputs, outputs, team, rows,
+                    last - first, out, first * BLOCK, outputs)  # fmt: skip
     return first * BLOCK, last * BLOCK
 
 

@@ -43,6 +43,19 @@ def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
     return blocks.flatten().numpy(), columns.ravel(), inputs, outputs
 
 
+def shortlisted(model: Model, ids: np.ndarray) -> Model:
+    """Pack only some outputs of the output layer."""
+    group = GROUP if model.codes is np.uint8 else 1
+    missing = whole(len(ids), BLOCK) - len(ids)
+    blocks = model.output_weights.reshape(-1, model.size // group, BLOCK, group)
+    rows = np.pad(blocks[ids // BLOCK, :, ids % BLOCK], ((0, missing), (0, 0), (0, 0)))
+    weights = rows.reshape(-1, BLOCK, *rows.shape[1:]).transpose(0, 2, 1, 3)
+    columns = np.pad(model.output_columns.reshape(3, -1)[:, ids], ((0, 0), (0, missing)))
+    return model._replace(
+        output_weights=weights.ravel(), output_columns=columns.ravel(), output_ids=ids
+    )
+
+
 def whole(count: int, unit: int) -> int:
     """The next multiple of a unit."""
     return -(-count // unit) * unit
@@ -119,7 +132,8 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
     Raises:
         ValueError: A weight is not finite.
     """
-    weights, columns, inputs, outputs = zip(*_matrices(model, int8, excluded), strict=True)
+    *matrices, output = _matrices(model, int8, excluded)
+    weights, columns, inputs, outputs = zip(*matrices, strict=True)
     check_no_nan([float(sum(weight.sum() for weight in model.parameters()))])
     encoder, decoder, config = model.model.encoder, model.model.decoder, model.config
     inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
@@ -131,6 +145,9 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
         columns_at=np.cumsum([0, *map(len, columns)])[:-1],
         inputs=np.array(inputs),
         outputs=np.array(outputs),
+        output_weights=output[0],
+        output_columns=output[1],
+        output_ids=np.arange(model.lm_head.out_features),
         norms=rows_of(torch.stack(norms)),
         epsilon=np.float32(config.layer_norm_eps),
         source_embeddings=rows_of(encoder.embed_tokens.weight),
@@ -152,5 +169,4 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
         norm_first=config.norm_first,
         final_norms=isinstance(encoder.layer_norm, nn.LayerNorm),
         activation=ACTIVATIONS[config.activation_function],
-        vocab_size=model.lm_head.out_features,
     )

@@ -34,7 +34,7 @@ from .kernels import (
 CHUNK = 8 * BLOCK  # ids whose logits are computed before the best are picked
 REFILL = 8  # sentences are encoded when one slot in so many is free
 ENDS, SUPPRESSED = 1, 2  # flags of ids
-ENCODED, ROWS = 0, 1  # in `Slots.counts`: sentences of this step to encode, and rows to decode
+ENCODED, ROWS, CHUNKS = 0, 1, 2  # in `Slots.counts`: sentences to encode, rows, and chunks
 NO_SENTENCE = -1
 
 
@@ -260,19 +260,19 @@ def insert(scores, ids, score, token):
 @inlined
 def choose(model, job, slots, team):
     """Pick each row's best next ids from the product with the vocabulary, chunk by chunk."""
-    rows, number = slots.counts[ROWS], 4 * model.encoder_layers + 7 * model.decoder_layers
-    size, blocks = model.size, model.outputs[number] // BLOCK
+    rows, size, outputs = slots.counts[ROWS], model.size, len(model.output_columns) // 3
     round_rows(team.hidden, rows, size, team.codes, team.scales, team.zeros)
     for row in range(rows):
         for rank in range(job.candidates):
             slots.best[team.thread, row, rank] = LOWEST
-    per_chunk = CHUNK // BLOCK
-    first, last = share(team, (blocks + per_chunk - 1) // per_chunk)
+    slots.counts[CHUNKS] = (len(model.output_ids) + CHUNK - 1) // CHUNK
+    first, last = share(team, slots.counts[CHUNKS])
     for chunk in range(first, last):
-        end = min(blocks, (chunk + 1) * per_chunk)
-        multiply_blocks(model, number, team, rows, chunk * per_chunk, end, team.logits, 0, CHUNK)
         start = chunk * CHUNK
-        count = min(CHUNK, model.vocab_size - start)
+        count = min(CHUNK, len(model.output_ids) - start)
+        blocks = (count + BLOCK - 1) // BLOCK
+        multiply_blocks(model.output_weights, start * size, model.output_columns, start, size,
+                        outputs, team, rows, blocks, team.logits, 0, CHUNK)  # fmt: skip
         for row in range(rows):
             whole = with_lowest(team.logits, row * CHUNK, count)
             highest = largest(team.logits, row * CHUNK, whole)
@@ -280,25 +280,19 @@ def choose(model, job, slots, team):
             slots.sums[row, chunk, 0], slots.sums[row, chunk, 1] = highest, total
             if highest > slots.best[team.thread, row, job.candidates - 1]:
                 best, ids = slots.best[team.thread, row], slots.best_ids[team.thread, row]
-                pick(job, slots, team, row, start, count, best, ids)
+                for n in range(count):
+                    logit, token = team.logits[row * CHUNK + n], model.output_ids[start + n]
+                    if logit > best[-1] and is_allowed(job, slots, row, token):
+                        insert(best, ids, logit, token)
 
 
 @inlined
-def pick(job, slots, team, row, start, count, best, ids):
-    """Insert the best of a chunk's logits into a row's list."""
-    for n in range(count):
-        logit = team.logits[row * CHUNK + n]
-        if logit > best[-1] and is_allowed(job, slots, row, start + n):
-            insert(best, ids, logit, start + n)
-
-
-@inlined
-def log_of_sum(sums):
+def log_of_sum(sums, chunks):
     """log(sum(exp(x))) of chunks, each of which gives its largest x and its own sum below it."""
     highest, total = LOWEST, 0.0
-    for n in range(len(sums)):
+    for n in range(chunks):
         highest = max(highest, sums[n, 0])
-    for n in range(len(sums)):
+    for n in range(chunks):
         total += sums[n, 1] * math.exp(sums[n, 0] - highest)
     return highest + math.log(total)
 
@@ -342,7 +336,7 @@ def advance(job, slots, slot, row, team_size):
     for rank in range(job.candidates):
         scores[rank] = -np.inf
     for beam in range(slots.running[slot]):
-        log_sum = log_of_sum(slots.sums[row + beam])
+        log_sum = log_of_sum(slots.sums[row + beam], slots.counts[CHUNKS])
         for thread in range(team_size):
             for rank in range(job.candidates):
                 logit = slots.best[thread, row + beam, rank]
