@@ -218,11 +218,13 @@ def test_an_interrupted_search_disturbs_no_later_one(threads):
 
 
 def test_threads_may_search_at_once_with_one_engine():
-    engine, sentences = TorchEngine([small_model()]), random_sentences()
-    expected = search(engine, sentences)
+    """Also searches of other sizes, which need other memory and more positions."""
+    engine = TorchEngine([small_model()])
+    given = [random_sentences(longest=longest) for longest in (9, 40, 150, 300)]
+    expected = [search(TorchEngine([small_model()]), sentences) for sentences in given]
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(engine.search, sentences, SearchOptions()) for _ in range(12)]
-        assert all(job.result() == expected for job in jobs)
+        jobs = [pool.submit(engine.search, sentences, SearchOptions()) for sentences in given * 3]
+        assert [job.result() for job in jobs] == expected * 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -399,11 +399,13 @@ def test_a_search_with_fewer_hypotheses_than_beams_changes_no_other(monkeypatch)
         assert [each.token_ids for each in alone] == [each.token_ids for each in found]
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf, 3e38])
 @pytest.mark.parametrize("do_sample", [False, True])
-def test_rejects_nan_scores(do_sample):
-    model = small_model()
+def test_rejects_nan_scores(do_sample, weight):
+    """Weights may be finite, and their products too large."""
+    model = small_model(norm_first=True)
     with torch.no_grad():
-        model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
+        model.model.decoder.layer_norm.weight[:] = weight
     engine = TorchEngine([model])
     for call in (
         lambda: search(engine, [[5, 6, EOS]], do_sample=do_sample),

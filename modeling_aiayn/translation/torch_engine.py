@@ -121,11 +121,13 @@ class TorchEngine:
         is_plain = first.device.type == "cpu" and first.dtype == torch.float32
         if not is_ours or not is_plain or options.coverage_penalty:
             return None
-        check_plain_layers(first)
-        excluded = self.rules.excluded_from_softmax
-        compiled: CompiledModel | None = self._current(
-            "compiled", lambda: compiled_model(first, self.int8, excluded, self.shortlist)
-        )
+
+        def pack() -> "CompiledModel | None":
+            check_plain_layers(first)
+            excluded = self.rules.excluded_from_softmax
+            return compiled_model(first, self.int8, excluded, self.shortlist)
+
+        compiled: CompiledModel | None = self._current("compiled", pack)
         return compiled
 
     @property
@@ -168,8 +170,8 @@ class TorchEngine:
     ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
         """Search for sentences of any number; yield indices and translations of some in turn.
 
-        On a CPU, Numba's functions search, if it is installed. Several models, samples, coverage
-        and phrases are searched with torch.
+        On a CPU, Numba's functions search, if it is installed; they bound their own memory. torch
+        searches for several models, samples, coverage and phrases.
         """
         _avoid_threads_of_parent(os.getpid())
         compiled = self._compiled(options)

@@ -68,8 +68,9 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 # Soft hyphens, signs for the direction of writing, and others without width and meaning.
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 
-# A sign that may end a sentence, before the last word.
-INNER_END = re.compile(r"[^\w\s,;:()'\"-].*\w|\n.*\w", re.DOTALL)
+# Signs at the end of a text, and signs before them that may end a sentence.
+LAST_SIGNS = " \t\r\n.!?…。\"')"
+INNER_END = re.compile(r"[^\w\s,;:()'\"-]|\n")
 
 logger = logging.getLogger(__name__)
 
@@ -653,7 +654,8 @@ class Translator:
     def _warn_of_several(self, texts: Sequence[str]) -> None:
         for text in texts if not self._several else ():
             # Splitting takes as long as tokenizing, so most texts are not split.
-            if INNER_END.search(text) and sum(map(has_words, self.split(text).sentences)) > 1:
+            is_likely = INNER_END.search(text.rstrip(LAST_SIGNS))
+            if is_likely and sum(map(has_words, self.split(text).sentences)) > 1:
                 self._several.append(text)
                 logger.warning(
                     "A text has several sentences: %r. A model translates one at a time. Split "

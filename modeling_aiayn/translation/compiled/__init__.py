@@ -41,10 +41,14 @@ def compiled_model(
     )
     slow.start()
     try:
-        compiled.compile()
-    except Exception:  # Numba's own errors, and those of a damaged file in its cache
-        shutil.rmtree(_folder() or "", ignore_errors=True)
-        compiled.compile()
+        try:
+            compiled.compile()
+        except Exception:  # such as those of a damaged file in the cache
+            shutil.rmtree(_folder() or "", ignore_errors=True)
+            compiled.compile()
+    except Exception as error:
+        logger.warning("Numba cannot compile the search, so torch searches: %s", error)
+        return None
     finally:
         slow.cancel()
     return compiled
@@ -53,8 +57,8 @@ def compiled_model(
 @cache
 def _warn_of_floats() -> None:
     logger.warning(
-        "Weights are rounded to 8 bits, but products are in float32, which is slower. Products of "
-        "8 bits need numba (modeling_aiayn[fast]) and the activation function of a usual model."
+        "Weights are rounded to 8 bits, but products are in float32, which is slower. For products "
+        "of 8 bits, install modeling_aiayn[fast]; the model needs ReLU, GELU or SiLU."
     )
 
 
@@ -76,7 +80,7 @@ def _engine() -> Any:
 
 @cache
 def _folder() -> Path | None:
-    """The user's own folder for machine code of these sources; None: there is none.
+    """The user's own folder for machine code of these sources; None: no folder can be used.
 
     Numba's files are pickled, so nobody else may write to the folder. They hold the processor's
     name, but do not change with the modules that a function imports.
@@ -86,14 +90,14 @@ def _folder() -> Path | None:
     digest = hashlib.sha256(__version__.encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "modeling_aiayn" / f"compiled-{digest.hexdigest()[:16]}"
     try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = home / "modeling_aiayn" / f"compiled-{digest.hexdigest()[:16]}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         is_own = not hasattr(os, "getuid") or (
             status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
         )
         return folder if is_own and os.access(folder, os.W_OK) else None
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home is a RuntimeError
         return None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ...modeling_aiayn import AiaynForConditionalGeneration
+from ..candidates import check_no_nan
 from ..decoding_rules import DecodingRules
 from ..hypotheses import Hypothesis, SourceSentence
 from ..options import SearchOptions
@@ -23,6 +24,7 @@ from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Slots, search
 # enough for the processor's second cache.
 ROWS, TOKENS = 128, 192
 MEMORY = 2**29  # bytes for the keys and values of a team's hypotheses
+KEPT = 4  # memory of so many sizes is kept
 LENGTHS = 64  # lengths are rounded up to its multiples, so that searches can reuse memory
 # Sentences that share memory for the longest of them, so that a long one is not among short ones.
 PART, SHORT = 2048, 64
@@ -56,8 +58,8 @@ class CompiledModel:
         first = 4 * self.arrays.encoder_layers  # of the decoder's matrices
         self._step_weights = int((self.arrays.inputs * self.arrays.outputs)[first:].sum())
         self._step_weights += self.arrays.output_weights.size
-        # Memory of earlier searches, and the sizes that it is for.
-        self._free: list[tuple[Any, list[tuple[Slots, Team]]]] = []
+        # Memory of earlier searches, by the sizes that it is for. Threads take it out.
+        self._free: dict[tuple[int, ...], list[tuple[Slots, Team]]] = {}
 
     def compile(self) -> None:
         """Compile the search, or load it from the cache."""
@@ -82,7 +84,7 @@ class CompiledModel:
             longest = len(sentences[order[0]].input_ids)
             part = [
                 n
-                for n in order[:PART]
+                for n in order[: LISTED if self._shortlist else PART]
                 if 2 * len(sentences[n].input_ids) >= longest or longest <= SHORT
             ]
             order = order[len(part) :]
@@ -132,19 +134,20 @@ class CompiledModel:
                 for _, team in workers:
                     team.meeting[STOPPED] = 1
                 raise
-        self._free = [*self._free[-threads:], (key, workers)]
+        self._free = {**dict([*self._free.items()][1 - KEPT :]), key: workers}
 
     def _with_positions(self, job: Job) -> Model:
         """The arrays with the positions of the longest source and target."""
         count = max(4 * LENGTHS, *(whole(int(x.max()), LENGTHS) for x in (job.lengths, job.limits)))
-        if len(self.arrays.source_positions) < count * self.arrays.size:
+        arrays = self.arrays  # another thread may replace them
+        if len(arrays.source_positions) < count * arrays.size:
             tables: dict[str, Any] = {}
             for name, stack in zip(("source", "target"), self._stacks, strict=True):
                 longest = min(count, stack.embed_positions.max_length or count)
                 table = rows_of(stack.embed_positions(torch.arange(longest)))
-                tables[f"{name}_positions"] = np.resize(table, count * self.arrays.size)
-            self.arrays = self.arrays._replace(**tables)
-        return self.arrays
+                tables[f"{name}_positions"] = np.resize(table, count * arrays.size)
+            self.arrays = arrays = arrays._replace(**tables)
+        return arrays
 
     def _job(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, rules: DecodingRules
@@ -193,11 +196,8 @@ class CompiledModel:
         per_slot = 4 * self.arrays.decoder_layers * entry * (source + limit * job.width)
         slots = max(1, min(slots, MEMORY // per_slot))
         key = (teams, size, slots, source, limit, job.width, job.candidates)
-        for index, (other, _) in enumerate(self._free):
-            if other == key:
-                return self._free.pop(index)
-        workers = []
-        for _ in range(teams):
+        workers = self._free.pop(key, [])
+        for _ in range(0 if workers else teams):
             own = _new_slots(self.arrays, *key[1:])
             workers += [(own, team) for team in _new_team(self.arrays, own, size)]
         return key, workers
@@ -278,7 +278,8 @@ def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
 
 
 def _hypotheses(job: Job, number: int, nbest: int) -> list[Hypothesis]:
-    """The translations of a sentence, best first."""
+    """The translations of a sentence, best first; a NaN is a ValueError."""
+    check_no_nan(job.scores[number])
     return [
         Hypothesis(
             tuple(job.tokens[number, rank, : job.sizes[number, rank]].tolist()),

@@ -134,7 +134,7 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
     """
     *matrices, output = _matrices(model, int8, excluded)
     weights, columns, inputs, outputs = zip(*matrices, strict=True)
-    check_no_nan([float(sum(weight.sum() for weight in model.parameters()))])
+    check_no_nan(0 * float(weight.sum()) for weight in model.parameters())  # NaN, if infinite too
     encoder, decoder, config = model.model.encoder, model.model.decoder, model.config
     inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
     norms = [each for norm in _norms(model) for each in (norm.weight, norm.bias)]

@@ -337,6 +337,8 @@ def advance(job, slots, slot, row, team_size):
         scores[rank] = -np.inf
     for beam in range(slots.running[slot]):
         log_sum = log_of_sum(slots.sums[row + beam], slots.counts[CHUNKS])
+        if math.isnan(log_sum):
+            job.scores[number, 0] = log_sum  # an error where scores are read
         for thread in range(team_size):
             for rank in range(job.candidates):
                 logit = slots.best[thread, row + beam, rank]
