@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import torch
@@ -16,7 +17,7 @@ from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
 from .hypotheses import Hypothesis, SourceSentence, normalized_score
 from .options import SearchOptions, search_defaults
-from .pools import batches_by_length
+from .pools import search_in_batches
 
 # Fields of the exported config.json.
 POSITIONS_FIELD = "{half}_positions"
@@ -78,17 +79,9 @@ class CTranslate2Engine:
         """Check that CTranslate2 supports the options."""
         options.check_supported("ctranslate2")
 
-    def searches(
-        self,
-        sentences: Sequence[SourceSentence],
-        options: SearchOptions,
-        batch_size: int,
-        max_tokens_per_batch: int,
-    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+    def searches(self, *arguments: Any) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
         """Search for sentences of any number, as `TorchEngine.searches`."""
-        lengths = [len(sentence.input_ids) for sentence in sentences]
-        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
-            yield batch, self.search([sentences[number] for number in batch], options)
+        return search_in_batches(self.search, *arguments)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions

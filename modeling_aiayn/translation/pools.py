@@ -1,6 +1,6 @@
 """Texts to translate, in pools that are read ahead and batches of similar length."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,3 +73,16 @@ def batches_by_length(
         else:
             batches.append([index])
     return batches
+
+
+def search_in_batches(
+    search: Callable[[Sequence[Any], Any], list[Any]],
+    sentences: Sequence[Any],
+    options: Any,
+    batch_size: int,
+    max_tokens_per_batch: int,
+) -> Iterator[tuple[list[int], list[Any]]]:
+    """Search for sentences batch by batch; yield the indices of a batch and its hypotheses."""
+    lengths = [len(sentence.input_ids) for sentence in sentences]
+    for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
+        yield batch, search([sentences[index] for index in batch], options)

@@ -23,7 +23,7 @@ from .decoding_rules import DecodingRules
 from .fast_model import FastModel, check_plain_layers, int8_linear_function, linear_function
 from .hypotheses import Hypothesis, SentenceSampling, SentenceSearch, SourceSentence
 from .options import SearchOptions, search_defaults
-from .pools import batches_by_length
+from .pools import search_in_batches
 from .shortlist import Shortlist
 from .wanted_phrases import PhraseSearch
 
@@ -185,10 +185,10 @@ class TorchEngine:
             given = [sentences[number] for number in ours]
             for numbers, found in compiled.searches(given, options, self.rules, batch_size):
                 yield [ours[number] for number in numbers], found
-        lengths = [len(sentences[number].input_ids) for number in others]
-        for batch in batches_by_length(lengths, batch_size, max_tokens_per_batch):
-            numbers = [others[number] for number in batch]
-            yield numbers, self._search_batch([sentences[number] for number in numbers], options)
+        given = [sentences[number] for number in others]
+        sizes = (batch_size, max_tokens_per_batch)
+        for numbers, found in search_in_batches(self._search_batch, given, options, *sizes):
+            yield [others[number] for number in numbers], found
 
     @torch.inference_mode()
     def _search_batch(
