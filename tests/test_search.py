@@ -234,6 +234,31 @@ def test_a_phrase_inside_another_need_not_occur_twice(engine, phrases):
     assert 1 in {text.count(shorter) for text in texts}
 
 
+@pytest.mark.parametrize("nbest", [1, 3])
+def test_both_searches_know_the_same_phrases(monkeypatch, nbest):
+    """Phrases that overlap, and a prefix that contains or begins one."""
+    random = torch.Generator().manual_seed(8)
+    sentences = []
+    for ids in random_sources(count=60):
+        numbers = torch.randint(1, 4, (5, 3), generator=random)
+        forms = [
+            tuple(torch.randint(9, 12, (size,), generator=random).tolist())
+            for size in numbers.flatten().tolist()
+        ]
+        prefix = forms[0] if len(ids) > 9 else ()
+        phrases = [forms[start : start + 3] for start in range(0, 3 * (len(ids) % 6), 3)]
+        sentences.append(SourceSentence(ids, prefix=prefix, phrases=phrases))
+    options = SearchOptions(num_beams=4, nbest=nbest)
+    found = TorchEngine([small_model()]).search(sentences, options)
+    search_by_torch(monkeypatch)
+    expected = TorchEngine([small_model()]).search(sentences, options)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [a.token_ids for a in ours] == [a.token_ids for a in theirs]
+        for name in ("score", "log_probability"):
+            numbers = [[getattr(each, name) for each in some] for some in (ours, theirs)]
+            assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
+
+
 def contains(ids, form):
     return any(tuple(ids[n : n + len(form)]) == form for n in range(len(ids)))
 

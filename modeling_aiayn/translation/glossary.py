@@ -67,9 +67,13 @@ def stem_of(word: str, language: str | None) -> str:
     return str(stemmer(name[1]).stemWord(word.casefold()))
 
 
-def _words(text: str, language: str | None) -> str:
+def _stems(text: str, language: str | None) -> list[str]:
     """The stems of a text's words, with blanks around each."""
-    return "".join(f" {stem_of(text[slice(*unit)], language)} " for unit in units_of(text))
+    return [f" {stem_of(text[slice(*unit)], language)} " for unit in units_of(text)]
+
+
+def _words(text: str, language: str | None) -> str:
+    return "".join(_stems(text, language))
 
 
 def read_terms(path: str | Path) -> list[tuple[str, str]]:
@@ -115,14 +119,13 @@ class Glossary:
 
     def terms(self, text: str) -> list[Term]:
         """The terms of a sentence, in order; of those within one another, the longest."""
-        units, stems = units_of(text), _words(text, self._source).split()
+        units, stems = units_of(text), _stems(text, self._source)
         found: list[Term] = []
         for first, (start, _) in enumerate(units):
             for size in range(min(self._longest, len(units) - first), 0, -1):
+                known = self._terms.get("".join(stems[first : first + size]))
                 part = text[start : units[first + size - 1][1]]
-                key = "".join(f" {stem} " for stem in stems[first : first + size])
-                known = self._terms.get(key, ())
-                targets = [target for source, target in known if _has_capitals(part, source)]
+                targets = [target for source, target in known or () if _has_capitals(part, source)]
                 if targets and (not found or start >= found[-1].end):
                     found.append(self._term(start, part, targets))
                     break

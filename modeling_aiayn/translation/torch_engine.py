@@ -171,12 +171,12 @@ class TorchEngine:
         """Search for sentences of any number; yield indices and translations of some in turn.
 
         On a CPU, Numba's functions search, if it is installed; they bound their own memory. torch
-        searches for several models, samples, coverage and phrases.
+        searches for several models, samples, coverage, and phrases with a shortlist.
         """
         _avoid_threads_of_parent(os.getpid())
         compiled = self._compiled(options)
         is_ours = [
-            compiled is not None and (options.num_beams == 1 or not sentence.phrases)
+            compiled is not None and (options.num_beams == 1 or compiled.knows(sentence))
             for sentence in sentences
         ]
         ours = [number for number, is_one in enumerate(is_ours) if is_one]

@@ -473,9 +473,9 @@ class Translator:
             copied = " ".join(clean_text(pool[index].text).splitlines())
             results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
-        sentences = self._encoded(
-            [pool[index]._replace(text=segments[index].block.text) for index in filled]
-        )
+        given = [pool[index]._replace(text=segments[index].block.text) for index in filled]
+        terms = [self._terms(each) for each in given]
+        sentences = self._encoded(given, terms)
         decoded: dict[int, list[Translation]] = {}
         for batch, hypotheses in self.engine.searches(
             sentences, options, batch_size, max_tokens_per_batch
@@ -503,7 +503,7 @@ class Translator:
                 )
             report(len(batch), sum(len(best[0].token_ids) for best in hypotheses if best))
         results = [decoded.get(index, results[index]) for index in range(len(pool))]
-        self._complete(results, segments, pool)
+        self._complete(results, segments, pool, dict(zip(filled, terms, strict=True)))
         return results
 
     def _complete(
@@ -511,25 +511,26 @@ class Translator:
         results: list[list[Translation]],
         segments: Sequence[Segment],
         pool: Sequence[SourceText],
+        terms: Mapping[int, Sequence[Term]],
     ) -> None:
         """Add the kept pieces of the sources, and missing terms, to the translations."""
         rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
-        for index, (given, segment) in enumerate(zip(pool, segments, strict=True)):
-            terms = self._terms(given._replace(text=segment.block.text))
+        for index, some in terms.items():
+            segment = segments[index]
             for rank, found in enumerate(results[index]):
-                marks = [term.mark() for term in terms if not term.is_in(found.text)]
+                marks = [term.mark() for term in some if not term.is_in(found.text)]
                 if found.token_ids and (segment.bullet or segment.block.marks or marks):
-                    rows[given.languages].append((index, rank, marks))
-        for languages, some in rows.items():
+                    rows[pool[index].languages].append((index, rank, marks))
+        for languages, these in rows.items():
             pairs = [
                 (segments[index].block.text, results[index][rank].text)
-                for index, rank, marks in some
+                for index, rank, marks in these
                 if marks or segments[index].has_inner_marks
             ]
             found_at = dict(
                 zip(pairs, word_attentions(self.directed(languages), pairs), strict=True)
             )
-            for index, rank, marks in some:
+            for index, rank, marks in these:
                 segment, found = segments[index], results[index][rank]
                 text = segment.joined(found.text, lambda *pair, at=found_at: at[pair], marks)
                 results[index][rank] = replace(found, text=text, read=segment.block.text)
@@ -664,7 +665,9 @@ class Translator:
                 )
                 return
 
-    def _encoded(self, pool: Sequence[SourceText]) -> list[SourceSentence]:
+    def _encoded(
+        self, pool: Sequence[SourceText], terms: Sequence[Sequence[Term]]
+    ) -> list[SourceSentence]:
         pool = [
             given if given.languages else given._replace(languages=self.direction())
             for given in pool
@@ -676,15 +679,18 @@ class Translator:
         for languages, group in groups.items():
             encoded = self._source_ids([pool[index].text for index in group], languages)
             ids |= dict(zip(group, encoded, strict=True))
-        return [self._sentence(given, ids[index]) for index, given in enumerate(pool)]
+        return [
+            self._sentence(given, ids[index], some)
+            for index, (given, some) in enumerate(zip(pool, terms, strict=True))
+        ]
 
-    def _sentence(self, given: SourceText, ids: list[int]) -> SourceSentence:
+    def _sentence(self, given: SourceText, ids: list[int], terms: Sequence[Term]) -> SourceSentence:
         name = f"Sentence {given.number + 1}"
         room = self.max_target_tokens - 1  # leaves room for the end
         tag = self.first_ids(given.languages)
         prefix = [*tag, *self._part_ids(given.prefix)]
         prefix = self._cut(prefix, f"{name}, prefix", room)
-        phrases = [term.forms for term in self._terms(given)]
+        phrases = [term.forms for term in terms]
         source = self._cut(ids, name, self.max_source_tokens)
         return SourceSentence(source, prefix, phrases, len(tag), given.number)
 

@@ -28,10 +28,11 @@ class Progress(NamedTuple):
     @property
     def hope(self) -> float:
         """The credit for a phrase that is begun."""
-        return _credit(len(self.begun))
+        return credit_for(len(self.begun))
 
 
-def _credit(size: int) -> float:
+def credit_for(size: int) -> float:
+    """The credit for the first ids of a phrase."""
     return FIRST_CREDIT + CREDIT * (size - 1) if size else 0.0
 
 
@@ -61,10 +62,9 @@ class PhraseSearch(SentenceSearch):
 
     def wanted_tokens(self) -> Iterator[tuple[int, int, float]]:
         """Hypothesis, next id and credit of each id that begins or continues a phrase."""
-        if self.forced_tokens() is None:
-            for k, before in enumerate(self.progress):
-                for token, credit in self._wanted(before):
-                    yield k, token, credit
+        for k, before in enumerate(self.progress):
+            for token, credit in self._wanted(before):
+                yield k, token, credit
 
     def _wanted(self, before: Progress) -> list[tuple[int, float]]:
         """The ids after which a hypothesis has more of its phrases, and their credits."""
@@ -90,7 +90,7 @@ class PhraseSearch(SentenceSearch):
         ends = [ids[start:] for start in range(len(ids))]
         met = before.met.union(*(self.following.get(end, {}).get(None, ()) for end in ends))
         begun: tuple[int, ...] = next((end for end in ends if self._next(end, met)), ())
-        credit = sum(_credit(len(self.phrases[index][0])) for index in met)
+        credit = sum(credit_for(len(self.phrases[index][0])) for index in met)
         return Progress(met, begun, credit)
 
     def _continue(self, living: Candidates) -> None:

@@ -1,6 +1,6 @@
 """Runs the compiled search: fills its arrays, starts its threads, and reads its translations."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Any
@@ -9,16 +9,17 @@ import numpy as np
 import torch
 
 from ...modeling_aiayn import AiaynForConditionalGeneration
+from .. import wanted_phrases
 from ..candidates import check_no_nan
 from ..decoding_rules import DecodingRules
-from ..hypotheses import Hypothesis, SourceSentence
+from ..hypotheses import Forms, Hypothesis, SourceSentence
 from ..options import SearchOptions
 from ..shortlist import Shortlist
 from .instructions import LANES
 from .instructions import ROWS as TILE_ROWS
 from .kernels import APART, STOPPED, Model, Team
 from .packing import ACTIVATIONS, packed_model, rows_of, shortlisted, whole
-from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Slots, search
+from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Phrases, Slots, search
 
 # Hypotheses of a team, and source tokens that it encodes together: enough for whole tiles, and few
 # enough for the processor's second cache.
@@ -29,6 +30,7 @@ LENGTHS = 64  # lengths are rounded up to its multiples, so that searches can re
 # Sentences that share memory for the longest of them, so that a long one is not among short ones.
 PART, SHORT = 2048, 64
 LISTED = 64  # sentences that share the ids of a shortlist
+MOST_PHRASES = 64  # bits of a number, and one
 STEPS = 32  # of a search between two looks at what is finished
 # Weights times rows of a step that are worth another thread: meeting it takes microseconds.
 WORK = 2**20
@@ -60,6 +62,10 @@ class CompiledModel:
         self._step_weights += self.arrays.output_weights.size
         # Memory of earlier searches, by the sizes that it is for. Threads take it out.
         self._free: dict[tuple[int, ...], list[tuple[Slots, Team]]] = {}
+
+    def knows(self, sentence: SourceSentence) -> bool:
+        """Whether it can search for a sentence; it has no phrases with shortlists."""
+        return len(sentence.phrases) < (1 if self._shortlist else MOST_PHRASES)
 
     def compile(self) -> None:
         """Compile the search, or load it from the cache."""
@@ -163,15 +169,17 @@ class CompiledModel:
         return Job(
             next=_zeros(1),
             ids=_whole_numbers(chain(*sources)),
-            starts=np.cumsum([0, *map(len, sources)]),
+            starts=_starts(sources),
             lengths=_whole_numbers(map(len, sources)),
             prefixes=_whole_numbers(chain(*prefixes)),
-            prefix_starts=np.cumsum([0, *map(len, prefixes)]),
+            prefix_starts=_starts(prefixes),
             certain=_whole_numbers(sentence.certain for sentence in sentences),
             limits=limits,
+            phrases=_phrases([x.phrases if options.num_beams > 1 else () for x in sentences]),
             flags=flags,
             start_token=self._start_token,
             width=options.width,
+            nbest=options.nbest,
             candidates=(1 + len(rules.eos_token_ids)) * options.width,
             min_length=options.min_length,
             ngram=options.no_repeat_ngram_size,
@@ -195,12 +203,47 @@ class CompiledModel:
         entry = 2 * self.arrays.decoder_heads * self.arrays.decoder_head_size
         per_slot = 4 * self.arrays.decoder_layers * entry * (source + limit * job.width)
         slots = max(1, min(slots, MEMORY // per_slot))
-        key = (teams, size, slots, source, limit, job.width, job.candidates)
+        ids = whole(int(np.diff(job.phrases.starts).max(initial=0)), LENGTHS)
+        key = (teams, size, slots, source, limit, job.width, job.candidates, ids)
         workers = self._free.pop(key, [])
         for _ in range(0 if workers else teams):
             own = _new_slots(self.arrays, *key[1:])
             workers += [(own, team) for team in _new_team(self.arrays, own, size)]
         return key, workers
+
+
+def _phrases(phrases: Sequence[Sequence[Forms]]) -> Phrases:
+    """The phrases of each sentence."""
+    forms = [[*chain(*each)] for each in phrases]
+    ids = [
+        {token: number for number, token in enumerate(dict.fromkeys(chain(*each)))}
+        for each in forms
+    ]
+    longest = max(map(len, chain(*forms)), default=0)
+    return Phrases(
+        ids=_whole_numbers(chain(*ids)),
+        starts=_starts(ids),
+        forms=_whole_numbers(
+            numbers[token]
+            for numbers, each in zip(ids, forms, strict=True)
+            for token in chain(*each)
+        ),
+        form_starts=_starts(chain(*forms)),
+        first_forms=_starts(forms),
+        owners=_whole_numbers(
+            number for each in phrases for number, some in enumerate(each) for _ in some
+        ),
+        sizes=_whole_numbers(len(some[0]) for some in chain(*phrases)),
+        first_phrases=_starts(phrases),
+        credits=np.array([wanted_phrases.credit_for(size) for size in range(longest + 1)]),
+        credit=wanted_phrases.CREDIT,
+        price=wanted_phrases.PRICE,
+    )
+
+
+def _starts(parts: Iterable[Sized]) -> np.ndarray:
+    """Where parts start that lie one behind the other, and where the last one ends."""
+    return np.cumsum([0, *map(len, parts)])
 
 
 def _whole_numbers(numbers: Iterable[int]) -> np.ndarray:
@@ -212,7 +255,14 @@ def _zeros(*shape: int) -> np.ndarray:
 
 
 def _new_slots(
-    model: Model, team: int, slots: int, source: int, limit: int, width: int, candidates: int
+    model: Model,
+    team: int,
+    slots: int,
+    source: int,
+    limit: int,
+    width: int,
+    candidates: int,
+    ids: int,
 ) -> Slots:
     rows, layers, chunks = slots * width, model.decoder_layers, -(-len(model.output_ids) // CHUNK)
     entry = 2 * model.decoder_heads * model.decoder_head_size
@@ -223,6 +273,10 @@ def _new_slots(
         running=_zeros(slots),
         last=_zeros(slots, width),
         score=np.zeros((slots, width)),
+        progress=_zeros(slots, width, 2),
+        next_progress=_zeros(rows, ids, 2),
+        credits=np.zeros((rows, ids), np.float32),
+        moved_progress=_zeros(width, 2),
         ancestors=_zeros(slots, width, limit),
         fed=_zeros(slots, limit, width),
         moved=_zeros(width, limit),

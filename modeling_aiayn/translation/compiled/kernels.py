@@ -32,8 +32,8 @@ OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapp
 # Sums of `reordered` functions may be in another order, for vectors. Functions that call those of
 # instructions.py must be exact, because both apply to the whole function.
 inlined = njit(inline="always", fastmath=False, **OPTIONS)
-exact = njit(fastmath=False, **OPTIONS)
-reordered = njit(fastmath={"contract", "reassoc", "nsz"}, **OPTIONS)
+exact = njit(fastmath=False, no_cpython_wrapper=True, **OPTIONS)
+reordered = njit(fastmath={"contract", "reassoc", "nsz"}, no_cpython_wrapper=True, **OPTIONS)
 
 SPINS = 5_000  # of a thread that waits for its team, before others may have its core
 APART = 8  # numbers between two that threads write: they have different lines of the cache

@@ -34,8 +34,25 @@ from .kernels import (
 CHUNK = 8 * BLOCK  # ids whose logits are computed before the best are picked
 REFILL = 8  # sentences are encoded when one slot in so many is free
 ENDS, SUPPRESSED = 1, 2  # flags of ids
+MET, BEGUN = 0, 1  # in `Slots.progress`
 ENCODED, ROWS, CHUNKS = 0, 1, 2  # in `Slots.counts`: sentences to encode, rows, and chunks
 NO_SENTENCE = -1
+
+
+class Phrases(NamedTuple):
+    """Phrases that translations are to contain, each in one of its forms: see `PhraseSearch`."""
+
+    ids: np.ndarray  # the different ids of each sentence's forms
+    starts: np.ndarray  # of each sentence in ids
+    forms: np.ndarray  # the ids of each form, as indices from the sentence's start in ids
+    form_starts: np.ndarray  # of each form in forms
+    first_forms: np.ndarray  # of each sentence
+    owners: np.ndarray  # the phrase of each form, by its number in the sentence
+    sizes: np.ndarray  # of each phrase's first form
+    first_phrases: np.ndarray  # of each sentence
+    credits: np.ndarray  # for the first n ids of a phrase
+    credit: float  # for one more of them
+    price: float  # of a missing phrase
 
 
 class Job(NamedTuple):
@@ -49,9 +66,11 @@ class Job(NamedTuple):
     prefix_starts: np.ndarray
     certain: np.ndarray  # ids of a prefix that have the probability 1
     limits: np.ndarray  # most tokens of each translation
+    phrases: Phrases
     flags: np.ndarray  # of each id of the vocabulary
     start_token: int
     width: int  # beams
+    nbest: int  # translations that are asked for
     candidates: int  # continuations of a sentence that are ranked, k
     min_length: int
     ngram: int  # no n-gram of this size occurs twice; 0: any may
@@ -74,6 +93,10 @@ class Slots(NamedTuple):
     running: np.ndarray  # hypotheses
     last: np.ndarray  # the last token of each, [slots, width]
     score: np.ndarray
+    progress: np.ndarray  # the phrases in each, as bits, and its last ids that begin one: [..., 2]
+    next_progress: np.ndarray  # after each id of the phrases: [rows, ids, 2]
+    credits: np.ndarray  # for these ids
+    moved_progress: np.ndarray  # [width, 2]: memory to reorder progress
     ancestors: np.ndarray  # [slots, width, limit]: for each step the hypothesis that they came from
     fed: np.ndarray  # [slots, limit, width]: the decoder's input at each step
     moved: np.ndarray  # [width, limit]: memory to reorder ancestors
@@ -96,6 +119,91 @@ class Slots(NamedTuple):
     tokens: np.ndarray  # and the ids that they add
 
 
+@exact
+def token_at(slots, slot, beam, index):
+    """The token of a running hypothesis at an index, once it is the decoder's input."""
+    return slots.fed[slot, index + 1, slots.ancestors[slot, beam, index + 1]]
+
+
+@exact
+def credit_of(phrases, number, met):
+    """The credit of a hypothesis of a sentence for the phrases that it contains."""
+    total = 0.0
+    first, last = phrases.first_phrases[number], phrases.first_phrases[number + 1]
+    for phrase in range(first, last):
+        if met >> (phrase - first) & 1:
+            total += phrases.credits[phrases.sizes[phrase]]
+    return total
+
+
+@exact
+def missing_phrases(phrases, number, met):
+    """How many phrases of a sentence a hypothesis lacks."""
+    count = phrases.first_phrases[number + 1] - phrases.first_phrases[number]
+    while met:
+        met &= met - 1
+        count -= 1
+    return count
+
+
+@exact
+def has_begun(job, slots, slot, beam, form, size):
+    """Whether the last ids of a hypothesis are the first ones of a form."""
+    phrases, length = job.phrases, slots.length[slot]
+    ids, start = phrases.starts[slots.sentence[slot]], phrases.form_starts[form]
+    for n in range(size):
+        token = phrases.ids[ids + phrases.forms[start + n]]
+        if token != token_at(slots, slot, beam, length - size + n):
+            return False
+    return True
+
+
+@exact
+def look_for_phrases(job, slots, slot, beam, row):
+    """Find a hypothesis' progress after each id of its phrases, and the credit for this."""
+    phrases, number, after = job.phrases, slots.sentence[slot], slots.next_progress
+    met, begun = slots.progress[slot, beam, MET], slots.progress[slot, beam, BEGUN]
+    ids = phrases.starts[number + 1] - phrases.starts[number]
+    for n in range(ids):
+        after[row, n, MET], after[row, n, BEGUN] = met, 0
+    for is_whole in (True, False):
+        for form in range(phrases.first_forms[number], phrases.first_forms[number + 1]):
+            start, bit = phrases.form_starts[form], 1 << phrases.owners[form]
+            last = phrases.form_starts[form + 1] - start - 1
+            for size in range(last if is_whole else 0, min(begun + 1, last + is_whole)):
+                n = phrases.forms[start + size]
+                if not after[row, n, MET] & bit and has_begun(job, slots, slot, beam, form, size):
+                    if is_whole:
+                        after[row, n, MET] |= bit
+                    else:
+                        after[row, n, BEGUN] = max(after[row, n, BEGUN], size + 1)
+    for n in range(ids):
+        gained = credit_of(phrases, number, after[row, n, MET])
+        gained -= credit_of(phrases, number, met)
+        slots.credits[row, n] = gained + phrases.credits[after[row, n, BEGUN]]
+
+
+@exact
+def progress_after(job, slots, slot, beam, row, token):
+    """The progress of a hypothesis, of a row, after another id."""
+    phrases, number = job.phrases, slots.sentence[slot]
+    for n in range(phrases.starts[number + 1] - phrases.starts[number]):
+        if phrases.ids[phrases.starts[number] + n] == token:
+            return slots.next_progress[row, n, MET], slots.next_progress[row, n, BEGUN]
+    return slots.progress[slot, beam, MET], 0
+
+
+@exact
+def add_credits(job, slots, row, logits, at, start, count):
+    """Add a row's credits to logits, from at, of ids from start; return whether it has phrases."""
+    phrases, number = job.phrases, slots.sentence[slots.row_slot[row]]
+    first, last = phrases.starts[number], phrases.starts[number + 1]
+    for n in range(first, last):
+        if start <= phrases.ids[n] < start + count:
+            logits[at + phrases.ids[n] - start] += slots.credits[row, n - first]
+    return last > first
+
+
 @inlined
 def take_sentences(job, slots):
     """Give free slots the next sentences, as many as can be encoded together."""
@@ -111,6 +219,7 @@ def take_sentences(job, slots):
                 break
             slots.sentence[slot], slots.length[slot], slots.running[slot] = number, 0, 1
             slots.last[slot, 0], slots.score[slot, 0] = job.start_token, 0.0
+            slots.progress[slot, 0, MET] = slots.progress[slot, 0, BEGUN] = 0
             slots.taken[count], slots.starts[count] = slot, tokens
             tokens += job.lengths[number]
             count += 1
@@ -119,7 +228,7 @@ def take_sentences(job, slots):
 
 
 @inlined
-def lay_out_rows(slots, entry):
+def lay_out_rows(job, slots, entry):
     """List the running hypotheses, and where each finds its ancestors' keys."""
     rows, width = 0, slots.score.shape[1]
     for slot in range(len(slots.sentence)):
@@ -132,6 +241,7 @@ def lay_out_rows(slots, entry):
                 for step in range(length + 1):
                     place = step * width + slots.ancestors[slot, beam, step]
                     slots.places[rows * slots.limit + step] = place * entry
+                look_for_phrases(job, slots, slot, beam, rows)
                 rows += 1
     slots.counts[ROWS] = rows
 
@@ -226,12 +336,6 @@ def repeats(job, slots, slot, beam, token):
     return False
 
 
-@exact
-def token_at(slots, slot, beam, index):
-    """The token of a running hypothesis at an index, once it is the decoder's input."""
-    return slots.fed[slot, index + 1, slots.ancestors[slot, beam, index + 1]]
-
-
 @inlined
 def is_allowed(job, slots, row, token):
     """Whether a token may come next: see `SentenceSearch` and `Restrictions`."""
@@ -278,6 +382,8 @@ def choose(model, job, slots, team):
             highest = largest(team.logits, row * CHUNK, whole)
             total = exponentials(team.logits, row * CHUNK, whole, highest, team.scores)
             slots.sums[row, chunk, 0], slots.sums[row, chunk, 1] = highest, total
+            if add_credits(job, slots, row, team.logits, row * CHUNK, start, count):
+                highest = largest(team.logits, row * CHUNK, whole)
             if highest > slots.best[team.thread, row, job.candidates - 1]:
                 best, ids = slots.best[team.thread, row], slots.best_ids[team.thread, row]
                 for n in range(count):
@@ -308,7 +414,10 @@ def normalized(job, log_probability, length):
 def finish(job, slots, slot, beam, log_probability, token):
     """Add a hypothesis and its end to the translations, best first."""
     number, length = slots.sentence[slot], slots.length[slot]
-    score = normalized(job, log_probability, length + 1)
+    met = slots.progress[slot, beam, MET]
+    log_probability -= credit_of(job.phrases, number, met)
+    price = job.phrases.price * missing_phrases(job.phrases, number, met)
+    score = normalized(job, log_probability - price, length + 1)
     place = min(job.found[number], job.width)
     if place == job.width and job.scores[number, place - 1] >= score:
         return
@@ -365,18 +474,32 @@ def advance(job, slots, slot, row, team_size):
             )  # fmt: skip
             living += 1
     for beam in range(living):
+        parent = parents[beam]
+        slots.moved_progress[beam, MET], slots.moved_progress[beam, BEGUN] = progress_after(
+            job, slots, slot, parent, row + parent, tokens[beam]
+        )
         for step in range(length + 1):
-            slots.moved[beam, step] = slots.ancestors[slot, parents[beam], step]
+            slots.moved[beam, step] = slots.ancestors[slot, parent, step]
     for beam in range(living):
         for step in range(length + 1):
             slots.ancestors[slot, beam, step] = slots.moved[beam, step]
         slots.last[slot, beam] = tokens[beam]
+        begun = slots.moved_progress[beam, BEGUN]
+        slots.progress[slot, beam, MET] = slots.moved_progress[beam, MET]
+        slots.progress[slot, beam, BEGUN] = begun
         is_certain = length < job.certain[number]
-        slots.score[slot, beam] = 0.0 if is_certain else scores[beam]
+        credit = job.phrases.credits[begun]  # which is lost if the phrase breaks off
+        slots.score[slot, beam] = 0.0 if is_certain else scores[beam] - credit
     slots.length[slot], slots.running[slot] = length + 1, living
-    if living and job.found[number] == width:
-        best = normalized(job, slots.score[slot, 0], length + 1)
-        if best <= job.scores[number, width - 1]:
+    needed = job.nbest if missing_phrases(job.phrases, number, 0) else width
+    if living and job.found[number] >= needed:
+        best = -np.inf
+        for beam in range(living):
+            met = slots.progress[slot, beam, MET]
+            least = job.phrases.credit * missing_phrases(job.phrases, number, met)
+            credit = credit_of(job.phrases, number, met)
+            best = max(best, slots.score[slot, beam] - credit - least)
+        if normalized(job, best, length + 1) <= job.scores[number, needed - 1]:
             slots.running[slot] = 0
     if slots.running[slot] == 0:
         slots.sentence[slot], job.done[number] = NO_SENTENCE, True
@@ -389,7 +512,7 @@ def search(model, job, slots, team, steps):
     for _ in range(steps):
         if team.thread == 0:
             take_sentences(job, slots)
-            lay_out_rows(slots, entry)
+            lay_out_rows(job, slots, entry)
         meet(team)
         if slots.counts[ROWS] == 0 or read_at(team.meeting, STOPPED):
             return True
