@@ -119,7 +119,11 @@ def trained_a_little(kind, config, tokenizer, texts):
     return model.eval()
 
 
-@pytest.fixture(scope="module", params=["nllb", "nllb-legacy", "m2m", "small"])
+# The others share their tokenizers with one of these.
+LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("nllb-legacy", "m2m")]
+
+
+@pytest.fixture(scope="module", params=["nllb", "small", *LONG])
 def peer(request, tmp_path_factory):
     """A small model's folder with the files of its family."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -62,11 +63,12 @@ def search(engine, sources, **options):
     return engine.search(sentences, SearchOptions(**options))
 
 
-def generated(model, sources, **options):
-    """Ids from generate(), one batch of all sources."""
-    rows = [torch.tensor(source) for source in sources]
+@cache  # both engines are compared with it
+def generated(name, **options):
+    """Ids from generate(), one batch of all sources, of the model with a configuration."""
+    rows = [torch.tensor(source) for source in SOURCES]
     batch = pad_sequence(rows, batch_first=True, padding_value=1)
-    found = model.generate(batch, **options)[:, 1:].tolist()
+    found = small_model(**CONFIGS[name]).generate(batch, **options)[:, 1:].tolist()
     return [tuple(row[: row.index(EOS) + 1]) for row in found]
 
 
@@ -78,7 +80,7 @@ def test_the_same_ids_as_generate(name, num_beams):
     options = {"num_beams": num_beams, "length_normalization": "power", **penalty}
     found = search(TorchEngine([model]), SOURCES, **options)
     penalty = {} if num_beams == 1 else penalty
-    expected = generated(model, SOURCES, num_beams=num_beams, **penalty)
+    expected = generated(name, num_beams=num_beams, **penalty)
     assert [best.token_ids for (best,) in found] == expected
 
 
@@ -93,11 +95,10 @@ def test_the_same_ids_as_generate(name, num_beams):
     ids=str,
 )
 def test_each_option_means_what_it_means_to_generate(ours, theirs):
-    model = small_model()
     options = {"num_beams": 3, "nbest": 2, "length_normalization": "power", "length_penalty": 1.0}
-    found = search(TorchEngine([model]), SOURCES, **{**options, **ours})
+    found = search(TorchEngine([small_model()]), SOURCES, **{**options, **ours})
     settings = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 1.0}
-    expected = generated(model, SOURCES, **{**settings, **theirs})
+    expected = generated("paper", **{**settings, **theirs})
     assert [each.token_ids for hypotheses in found for each in hypotheses] == expected
 
 

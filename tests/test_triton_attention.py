@@ -16,7 +16,7 @@ pytest.importorskip("triton", minversion="3.4", reason="triton 3.4 is not instal
 from modeling_aiayn.attention_kernels import triton_attention as kernels
 
 B, H, K, W = 2, 3, 5, 20
-LENGTHS = [(7, 9), (21, 37)]
+LENGTHS = [(7, 9), pytest.param(21, 37, marks=pytest.mark.long)]
 SEED = torch.tensor(2**61 + 5)
 LARGEST = kernels.LARGEST
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -70,11 +70,13 @@ def _engine() -> Any:
     import numba
 
     config: Any = numba.config
-    earlier, config.CACHE_DIR = config.CACHE_DIR, str(_folder() or "")
+    earlier = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    config.CACHE_DIR = str(_folder() or "")
+    config.CACHE_LOCATOR_CLASSES = f"{__name__}.locator.Locator"
     try:
         from . import engine  # decorators ask for the folder
     finally:
-        config.CACHE_DIR = earlier
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = earlier
     return engine
 
 
