@@ -39,6 +39,7 @@ SPINS = 5_000  # of a thread that waits for its team, before others may have its
 APART = 8  # numbers between two that threads write: they have different lines of the cache
 WAITING, MEETINGS, STOPPED = 0, APART, 2 * APART  # in `Team.meeting`
 RELU, SILU, GELU, GELU_TANH = range(4)  # activation functions
+FIRST = np.int64(0)  # Numba compiles a function once more for an argument like 0
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 LOWEST = np.float32(-np.inf)
 ROOT_OF_HALF = np.float32(math.sqrt(0.5))
@@ -104,7 +105,8 @@ class Team(NamedTuple):
     logits: np.ndarray  # own: of a part of the vocabulary
     places: np.ndarray  # own: where the encoder finds keys
     bases: np.ndarray  # own: of each row, where its keys begin
-    counts: np.ndarray  # own: of each row, how many keys it has
+    firsts: np.ndarray  # own: of each row, where their places begin,
+    counts: np.ndarray  # own: and how many there are
 
 
 @exact
@@ -248,7 +250,7 @@ def attend_head(
     A key is in memory at base + places[first + n], and its value comes `values` behind it.
     """
     score(query, at, size, memory, base, places, first, count, scale, scores)
-    whole = with_lowest(scores, 0, count)
+    whole = with_lowest(scores, FIRST, count)
     total = exponentials(scores, 0, whole, largest(scores, 0, whole), scores)
     for n in range(count):
         scores[n] /= total
@@ -278,7 +280,7 @@ def embed(embeddings, scale, positions, token, position, size, out, at):
 
 
 @inlined
-def encoder_layer(model, layer, team, starts, sentences, places):
+def encoder_layer(model, layer, team, starts, sentences):
     """A layer over the tokens of sentences, from starts[n] to starts[n + 1]."""
     matrix, norm, rows = 4 * layer, 2 * layer, starts[sentences]
     size = model.encoder_heads * model.encoder_head_size
@@ -287,16 +289,17 @@ def encoder_layer(model, layer, team, starts, sentences, places):
     multiply(model, matrix, team, team.normed, model.size, rows, team.projected)
     meet(team)
     for number in range(rows):
-        places[number] = number * stride
+        team.places[number] = number * stride
     first, last = share(team, model.encoder_heads)
     for number in range(sentences):
         start, end = starts[number], starts[number + 1]
         for row in range(start, end):
             for head in range(first, last):
                 at = head * model.encoder_head_size
-                attend_head(team.projected, row * stride + at, team.projected, size + at, places,
-                            start, end - start, size, model.encoder_head_size, model.encoder_scale,
-                            team.scores, team.context, row * size + at)  # fmt: skip
+                attend_head(team.projected, row * stride + at, team.projected, size + at,
+                            team.places, start, end - start, size, model.encoder_head_size,
+                            model.encoder_scale, team.scores, team.context,
+                            row * size + at)  # fmt: skip
     meet(team)
     multiply(model, matrix + 1, team, team.context, size, rows, team.output)
     after(model, norm, team, model.outputs[matrix + 1], rows)
@@ -319,10 +322,10 @@ def store(model, team, key, value, memory, to, step):
 
 
 @exact
-def attention(model, matrix, norm, team, rows, memory, step, places, stride, counts):
+def attention(model, matrix, norm, team, rows, memory, step, places):
     """A decoder's attention with its residual connection, once queries are projected.
 
-    Row r attends to counts[r] places, from places[r * stride], in memory that begins at
+    Row r attends to team.counts[r] places, from places[team.firsts[r]], in memory that begins at
     team.bases[r], and is `step` numbers long for each head.
     """
     size = model.decoder_head_size
@@ -331,9 +334,9 @@ def attention(model, matrix, norm, team, rows, memory, step, places, stride, cou
         for head in range(first, last):
             query = row * model.outputs[matrix] + head * size
             base = team.bases[row] + head * step
-            attend_head(team.projected, query, memory, base, places, row * stride, counts[row],
-                        size, size, model.decoder_scale, team.scores, team.context,
-                        (row * model.decoder_heads + head) * size)  # fmt: skip
+            attend_head(team.projected, query, memory, base, places, team.firsts[row],
+                        team.counts[row], size, size, model.decoder_scale, team.scores,
+                        team.context, (row * model.decoder_heads + head) * size)  # fmt: skip
     meet(team)
     size *= model.decoder_heads
     multiply(model, matrix + 1, team, team.context, size, rows, team.output)

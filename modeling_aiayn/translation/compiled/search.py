@@ -11,6 +11,7 @@ from numba import config, njit
 
 from .instructions import BLOCK, add_at, exponentials, largest, read_at
 from .kernels import (
+    FIRST,
     LOWEST,
     OPTIONS,
     STOPPED,
@@ -31,7 +32,7 @@ from .kernels import (
     with_lowest,
 )
 
-CHUNK = 8 * BLOCK  # ids whose logits are computed before the best are picked
+CHUNK = np.int64(8 * BLOCK)  # ids whose logits are computed before the best are picked
 REFILL = 8  # sentences are encoded when one slot in so many is free
 ENDS, SUPPRESSED = 1, 2  # flags of ids
 MET, BEGUN = 0, 1  # in `Slots.progress`
@@ -91,6 +92,7 @@ class Slots(NamedTuple):
     sentence: np.ndarray  # in each slot
     length: np.ndarray  # tokens of its hypotheses
     running: np.ndarray  # hypotheses
+    first_row: np.ndarray  # of them
     last: np.ndarray  # the last token of each, [slots, width]
     score: np.ndarray
     progress: np.ndarray  # the phrases in each, as bits, and its last ids that begin one: [..., 2]
@@ -159,8 +161,9 @@ def has_begun(job, slots, slot, beam, form, size):
 
 
 @exact
-def look_for_phrases(job, slots, slot, beam, row):
+def look_for_phrases(job, slots, row):
     """Find a hypothesis' progress after each id of its phrases, and the credit for this."""
+    slot, beam = slots.row_slot[row], slots.row_beam[row]
     phrases, number, after = job.phrases, slots.sentence[slot], slots.next_progress
     met, begun = slots.progress[slot, beam, MET], slots.progress[slot, beam, BEGUN]
     ids = phrases.starts[number + 1] - phrases.starts[number]
@@ -184,8 +187,9 @@ def look_for_phrases(job, slots, slot, beam, row):
 
 
 @exact
-def progress_after(job, slots, slot, beam, row, token):
-    """The progress of a hypothesis, of a row, after another id."""
+def progress_after(job, slots, row, token):
+    """The progress of a hypothesis after another id."""
+    slot, beam = slots.row_slot[row], slots.row_beam[row]
     phrases, number = job.phrases, slots.sentence[slot]
     for n in range(phrases.starts[number + 1] - phrases.starts[number]):
         if phrases.ids[phrases.starts[number] + n] == token:
@@ -230,20 +234,21 @@ def take_sentences(job, slots):
 @inlined
 def lay_out_rows(job, slots, entry):
     """List the running hypotheses, and where each finds its ancestors' keys."""
-    rows, width = 0, slots.score.shape[1]
+    slots.counts[ROWS], width = 0, slots.score.shape[1]
     for slot in range(len(slots.sentence)):
         if slots.sentence[slot] != NO_SENTENCE:
             length = slots.length[slot]
+            slots.first_row[slot] = slots.counts[ROWS]
             for beam in range(slots.running[slot]):
-                slots.row_slot[rows], slots.row_beam[rows] = slot, beam
+                row = slots.first_row[slot] + beam
+                slots.row_slot[row], slots.row_beam[row] = slot, beam
                 slots.fed[slot, length, beam] = slots.last[slot, beam]
                 slots.ancestors[slot, beam, length] = beam
                 for step in range(length + 1):
                     place = step * width + slots.ancestors[slot, beam, step]
-                    slots.places[rows * slots.limit + step] = place * entry
-                look_for_phrases(job, slots, slot, beam, rows)
-                rows += 1
-    slots.counts[ROWS] = rows
+                    slots.places[row * slots.limit + step] = place * entry
+                look_for_phrases(job, slots, row)
+            slots.counts[ROWS] += slots.running[slot]
 
 
 @inlined
@@ -257,7 +262,7 @@ def encode(model, job, slots, team):
             embed(model.source_embeddings, model.source_scale, model.source_positions,
                   job.ids[start + position], position, size, team.hidden, row * size)  # fmt: skip
     for layer in range(model.encoder_layers):
-        encoder_layer(model, layer, team, slots.starts, count, team.places)
+        encoder_layer(model, layer, team, slots.starts, count)
     rows = slots.starts[count]
     if model.final_norms:
         normalize(model, 2 * model.encoder_layers, team.hidden, rows, team.hidden)
@@ -301,18 +306,18 @@ def decode(model, job, slots, team):
             key = row * model.outputs[matrix] + heads * model.decoder_head_size
             value = key + heads * model.decoder_head_size
             store(model, team, key, value, slots.target, to, step)
-            team.counts[row] = length + 1
-        attention(model, matrix, norm, team, rows, slots.target, step, slots.places, slots.limit,
-                  team.counts)  # fmt: skip
+            team.firsts[row], team.counts[row] = row * slots.limit, length + 1
+        attention(model, matrix, norm, team, rows, slots.target, step, slots.places)
         before(model, norm + 1, team, rows)
         multiply(model, matrix + 2, team, team.normed, size, rows, team.projected)
         meet(team)
         for row in range(rows):
             slot = slots.row_slot[row]
             team.bases[row] = (layer * count + slot) * heads * source_step
-            team.counts[row] = job.lengths[slots.sentence[slot]]
-        attention(model, matrix + 2, norm + 1, team, rows, slots.source, source_step,
-                  slots.source_places, 0, team.counts)  # fmt: skip
+            team.firsts[row], team.counts[row] = 0, job.lengths[slots.sentence[slot]]
+        attention(
+            model, matrix + 2, norm + 1, team, rows, slots.source, source_step, slots.source_places
+        )
         feed_forward_layer(model, matrix + 4, norm + 2, team, rows)
     if model.final_norms:
         norm = 2 * model.encoder_layers + 1 + 3 * model.decoder_layers
@@ -376,7 +381,7 @@ def choose(model, job, slots, team):
         count = min(CHUNK, len(model.output_ids) - start)
         blocks = (count + BLOCK - 1) // BLOCK
         multiply_blocks(model.output_weights, start * size, model.output_columns, start, size,
-                        outputs, team, rows, blocks, team.logits, 0, CHUNK)  # fmt: skip
+                        outputs, team, rows, blocks, team.logits, FIRST, CHUNK)  # fmt: skip
         for row in range(rows):
             whole = with_lowest(team.logits, row * CHUNK, count)
             highest = largest(team.logits, row * CHUNK, whole)
@@ -438,9 +443,10 @@ def finish(job, slots, slot, beam, log_probability, token):
 
 
 @exact
-def advance(job, slots, slot, row, team_size):
-    """Continue a slot's hypotheses, whose rows begin at row, by the best candidates."""
+def advance(job, slots, slot, team_size):
+    """Continue a slot's hypotheses by the best candidates."""
     scores, parents, tokens = slots.ranked, slots.parents, slots.tokens
+    row = slots.first_row[slot]
     number, length, width = slots.sentence[slot], slots.length[slot], job.width
     for rank in range(job.candidates):
         scores[rank] = -np.inf
@@ -476,7 +482,7 @@ def advance(job, slots, slot, row, team_size):
     for beam in range(living):
         parent = parents[beam]
         slots.moved_progress[beam, MET], slots.moved_progress[beam, BEGUN] = progress_after(
-            job, slots, slot, parent, row + parent, tokens[beam]
+            job, slots, row + parent, tokens[beam]
         )
         for step in range(length + 1):
             slots.moved[beam, step] = slots.ancestors[slot, parent, step]
@@ -491,7 +497,8 @@ def advance(job, slots, slot, row, team_size):
         credit = job.phrases.credits[begun]  # which is lost if the phrase breaks off
         slots.score[slot, beam] = 0.0 if is_certain else scores[beam] - credit
     slots.length[slot], slots.running[slot] = length + 1, living
-    needed = job.nbest if missing_phrases(job.phrases, number, 0) else width
+    first, last = job.phrases.first_phrases[number], job.phrases.first_phrases[number + 1]
+    needed = job.nbest if last > first else width
     if living and job.found[number] >= needed:
         best = -np.inf
         for beam in range(living):
@@ -522,10 +529,7 @@ def search(model, job, slots, team, steps):
         choose(model, job, slots, team)
         meet(team)
         if team.thread == 0:
-            row = 0
             for slot in range(len(slots.sentence)):
                 if slots.sentence[slot] != NO_SENTENCE:
-                    count = slots.running[slot]
-                    advance(job, slots, slot, row, team.size)
-                    row += count
+                    advance(job, slots, slot, team.size)
     return False
