@@ -25,6 +25,7 @@ JOBS = (
     "average-checkpoints",
     "import-weights",
     "quantize",
+    "compile",
     "make-shortlist",
     "distill",
     "export-ctranslate2",

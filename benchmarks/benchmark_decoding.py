@@ -41,9 +41,16 @@ class BenchmarkArguments:
     target_lang: str = HfArg(default="de", help="Target language.")
     preset: str = HfArg(default="base", help="tiny, base or big.")
     vocab_size: int = HfArg(default=8000, help="Size of the BPE vocabulary.")
+    config_overrides: str = HfArg(
+        default="", help="Other sizes, such as vocab_size=58101,d_model=256."
+    )
     batches: list[int] = HfArg(default_factory=lambda: [32, 1], help="Batch sizes.")
     beams: list[int] = HfArg(default_factory=lambda: [4, 1], help="Numbers of beams.")
     rounds: int = HfArg(default=5, help="Batches to measure, after one to warm up.")
+    steady: bool = HfArg(
+        default=False,
+        help="Decode a batch right before each that is measured, as under steady load.",
+    )
     dtypes: list[str] = HfArg(
         default_factory=lambda: ["float32", "float16", "bfloat16", "int8"],
         help="Types of the weights. A CPU computes with float16 weights in float32.",
@@ -70,13 +77,14 @@ def main() -> None:
     train = read_pairs(arguments.train_file, *languages)
     tokenizer = train_bpe_tokenizer([*train["source"], *train["target"]], arguments.vocab_size)
     config = AiaynConfig.from_preset(arguments.preset, vocab_size=len(tokenizer))
+    config.update_from_string(arguments.config_overrides or f"vocab_size={len(tokenizer)}")
     contenders = decoding_contenders(
         config, tokenizer, arguments.dtypes, arguments.shortlisted, arguments.device
     )
     sources = [tokenizer(text).input_ids for text in texts]
     for batch_size in arguments.batches:
         for num_beams in arguments.beams:
-            measure(contenders, sources, batch_size, num_beams, arguments.rounds)
+            measure(contenders, sources, batch_size, num_beams, arguments.rounds, arguments.steady)
             sys.stdout.write(f"\nbatch {batch_size}, beam {num_beams}\n")
             sys.stdout.write(f"{decoding_table(contenders, batch_size)}\n")
             if arguments.device == "cpu" and "int8" in arguments.dtypes:

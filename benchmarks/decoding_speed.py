@@ -188,7 +188,7 @@ def decoding_contenders(
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(AiaynForConditionalGeneration, config, "float32")
         export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
-        for compute_type in ("float32", "int8") if device == "cpu" else ():
+        for compute_type in {"float32", "int8"}.intersection(dtypes) if device == "cpu" else ():
             jobs |= {
                 f"CTranslate2 {compute_type}, threads: {threads}": partial(
                     ctranslate2_decode, f"{folder}/model", tokenizer, compute_type, threads
@@ -207,6 +207,7 @@ def measure(
     batch_size: int,
     num_beams: int,
     rounds: int,
+    steady: bool = False,
 ) -> None:
     """Let all contenders decode the same batches in turn.
 
@@ -216,6 +217,7 @@ def measure(
         batch_size: Sentences of a batch.
         num_beams: Number of beams.
         rounds: Measured batches, after one to warm up.
+        steady: Whether each decodes a batch right before the one that is measured.
 
     Raises:
         ValueError: There are fewer sentences than a batch has.
@@ -232,6 +234,8 @@ def measure(
         batch = sources[start : start + batch_size]
         for contender in contenders:
             pause()
+            if steady:
+                contender.decode(batch, num_beams)
             before = time.perf_counter()
             contender.decode(batch, num_beams)
             if number:

@@ -272,19 +272,19 @@ def test_without_numba_only_weights_are_rounded(monkeypatch, caplog):
 
 def test_machine_code_is_kept_in_a_folder_of_the_user_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = compiled._folder.__wrapped__()
+    folder = compiled.machine_code_folder.__wrapped__()
     assert folder.parent.parent == tmp_path
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert compiled._folder.__wrapped__() == folder
+    assert compiled.machine_code_folder.__wrapped__() == folder
     folder.chmod(0o770)
-    assert compiled._folder.__wrapped__() is None
+    assert compiled.machine_code_folder.__wrapped__() is None
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert compiled._folder.__wrapped__() is None
+    assert compiled.machine_code_folder.__wrapped__() is None
     folder.unlink()
     folder.parent.rmdir()
     folder.parent.write_text("")  # no folder can be made there
-    assert compiled._folder.__wrapped__() is None
+    assert compiled.machine_code_folder.__wrapped__() is None
 
 
 TRANSLATE = """
@@ -298,20 +298,19 @@ print(json.dumps(translator(["The dog runs."])))
 
 @pytest.mark.long
 def test_the_cache_may_be_damaged_or_written_by_two_processes(tmp_path):
-    quickly = {"NUMBA_OPT": "0"}  # of LLVM's optimization
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda _: found_on(None, TRANSLATE, tmp_path, **quickly), range(2)))
+        both = list(pool.map(lambda _: found_on(None, TRANSLATE, tmp_path), range(2)))
     files = sorted(tmp_path.rglob("*.nb*"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for suffix in (".nbi", ".nbc"):
         for path in tmp_path.rglob(f"*{suffix}"):
             path.write_bytes(path.read_bytes()[:-99])
-        assert found_on(None, TRANSLATE, tmp_path, **quickly) == both[0] == both[1]
+        assert found_on(None, TRANSLATE, tmp_path) == both[0] == both[1]
 
 
 @pytest.mark.long
 def test_processors_share_a_cache(tmp_path):
     """As in a home folder on several machines; 7 bits are 7 bits on all of them."""
     names = (None, "plain", None, "plain")
-    found = [found_on(name, TRANSLATE, tmp_path, NUMBA_OPT="0") for name in names]
+    found = [found_on(name, TRANSLATE, tmp_path) for name in names]
     assert found == found[:1] * 4

@@ -120,10 +120,10 @@ def trained_a_little(kind, config, tokenizer, texts):
 
 
 # The others share their tokenizers with one of these.
-LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("nllb-legacy", "m2m")]
+LEGACY, M2M = (pytest.param(kind, marks=pytest.mark.long) for kind in ("nllb-legacy", "m2m"))
 
 
-@pytest.fixture(scope="module", params=["nllb", "small", *LONG])
+@pytest.fixture(scope="module", params=["nllb", "small", LEGACY, M2M])
 def peer(request, tmp_path_factory):
     """A small model's folder with the files of its family."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -356,7 +356,7 @@ def test_ctranslate2s_own_converter_writes_the_same_model(tmp_path):
         assert ours.scores == pytest.approx(theirs.scores, rel=1e-5)
 
 
-@pytest.mark.parametrize("peer", ["nllb-legacy", "small"], indirect=True)
+@pytest.mark.parametrize("peer", [LEGACY, "small"], indirect=True)
 def test_training_reads_and_writes_the_tags_of_its_direction(peer, tmp_path, run):
     translator, names, _, tokenizer = imported(peer, tmp_path)
     texts = sentences("train", 40)
@@ -394,7 +394,7 @@ def test_training_reads_and_writes_the_tags_of_its_direction(peer, tmp_path, run
     assert len(trained(texts["en"][:1], source_lang=names["en"], target_lang=names["ru"])) == 1
 
 
-@pytest.mark.parametrize("peer", ["m2m"], indirect=True)
+@pytest.mark.parametrize("peer", [M2M], indirect=True)
 def test_a_forced_first_token_is_a_language_and_only_one(peer, tmp_path):
     translator, _, _, tokenizer = imported(peer, tmp_path)
     texts = sentences("train", 8)["en"][:4]
@@ -516,7 +516,7 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
         assert answer.count("<i>") == 1
 
 
-@pytest.mark.parametrize("peer", ["nllb-legacy"], indirect=True)
+@pytest.mark.parametrize("peer", [LEGACY], indirect=True)
 def test_a_vocabulary_is_cut_to_the_pieces_of_texts(peer, tmp_path, run, caplog):
     translator, names, model, tokenizer = imported(peer, tmp_path)
     caplog.set_level("INFO")

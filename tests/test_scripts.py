@@ -59,9 +59,8 @@ def test_help_shows_the_docstring_and_the_flags(run, job):
     code, out, _ = run(module_of(job).name, "--help")
     assert code == 0
     assert ast.get_docstring(ast.parse(module_of(job).read_text())) in out
-    assert any(
-        option in out for option in ("--model", "--preset", "--run", "--system", "--output_dir")
-    )
+    flags = ("--model", "--preset", "--run", "--system", "--output_dir")
+    assert any(flag in out for flag in flags) or job == "compile"  # its code is of all models
     assert ("override it" in out and "wmt14_big.yaml" in out) == job.startswith("train-")
 
 

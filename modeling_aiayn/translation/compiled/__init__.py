@@ -44,7 +44,7 @@ def compiled_model(
         try:
             compiled.compile()
         except Exception:  # such as those of a damaged file in the cache
-            shutil.rmtree(_folder() or "", ignore_errors=True)
+            shutil.rmtree(machine_code_folder() or "", ignore_errors=True)
             compiled.compile()
     except Exception as error:
         logger.warning("Numba cannot compile the search, so torch searches: %s", error)
@@ -71,7 +71,7 @@ def _engine() -> Any:
 
     config: Any = numba.config
     earlier = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR = str(_folder() or "")
+    config.CACHE_DIR = str(machine_code_folder() or "")
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.locator.Locator"
     try:
         from . import engine  # decorators ask for the folder
@@ -81,11 +81,11 @@ def _engine() -> Any:
 
 
 @cache
-def _folder() -> Path | None:
+def machine_code_folder() -> Path | None:
     """The user's own folder for machine code of these sources; None: no folder can be used.
 
-    Numba's files are pickled, so nobody else may write to the folder. They hold the processor's
-    name, but do not change with the modules that a function imports.
+    Numba's files are pickled, so nobody else may write to the folder; in an image, the user cannot
+    either. They hold the processor's name, but not the modules that a function imports.
     """
     from numba import __version__
 
@@ -100,6 +100,6 @@ def _folder() -> Path | None:
         is_own = not hasattr(os, "getuid") or (
             status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
         )
-        return folder if is_own and os.access(folder, os.W_OK) else None
+        return folder if is_own else None
     except (OSError, RuntimeError):  # a user without a home is a RuntimeError
         return None

@@ -6,6 +6,9 @@ from numba.core.caching import UserProvidedCacheLocator
 class Locator(UserProvidedCacheLocator):
     """The folder itself, whose name stands for the sources, wherever they are installed."""
 
+    def ensure_cache_path(self) -> None:
+        """Return: the folder exists. What is in one of an image can be read, if not written."""
+
     @classmethod
     def get_suitable_cache_subpath(cls, _: str) -> str:
         """Return no part for the place of the sources."""
