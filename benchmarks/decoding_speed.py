@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import ctranslate2
 import numpy as np
 import torch
+from numba import njit
 from own_process import OwnProcess, pause, translate_in_turn
 from peers import marian
 from tqdm import tqdm
@@ -25,7 +26,7 @@ from modeling_aiayn import AiaynConfig, AiaynForConditionalGeneration
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.compiled.instructions import BLOCK, ROWS
-from modeling_aiayn.translation.compiled.kernels import multiply_blocks
+from modeling_aiayn.translation.compiled.kernels import FIRST, multiply_blocks
 from modeling_aiayn.translation.compiled.packing import packed_model
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
@@ -242,6 +243,13 @@ def measure(
                 contender.seconds.append(time.perf_counter() - before)
 
 
+@njit(fastmath=False)
+def multiply(weights, at, columns, columns_at, inputs, outputs, team, rows, out):  # noqa: ANN001, ANN201
+    """Compute a product; Python cannot call the kernel itself."""
+    multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, rows, outputs // BLOCK,
+                    out, FIRST, outputs)  # fmt: skip
+
+
 def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
     """Seconds for the products in int8 of one decoding step alone, in one thread: the median.
 
@@ -269,7 +277,7 @@ def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: i
     for _ in range(repeats + 1):
         start = time.perf_counter()
         for matrix in matrices:
-            multiply_blocks(*matrix, team, rows, matrix[-1] // BLOCK, out, 0, matrix[-1])
+            multiply(*matrix, team, rows, out)
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
 

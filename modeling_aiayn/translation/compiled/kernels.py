@@ -29,6 +29,7 @@ from .instructions import (
 
 # No counts of references: nothing is created here, and counting takes longer than many functions.
 OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+# Python cannot call what has no wrapper: compiling one takes as long as the function.
 # Sums of `reordered` functions may be in another order, for vectors. Functions that call those of
 # instructions.py must be exact, because both apply to the whole function.
 inlined = njit(inline="always", fastmath=False, **OPTIONS)
