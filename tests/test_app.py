@@ -237,7 +237,7 @@ def test_a_visitor_chooses_the_languages(browser, tmp_path):
     for label, language in (("From", "eng_Latn"), ("To", "deu_Latn")):
         menu = client.get_by_label(label, exact=True)
         menu.fill(language)
-        menu.press("Enter")
+        client.get_by_role("option", name=language).last.click()
     submit(client, "The dog sees.")
     assert client.locator("#output textarea").input_value() == expected
     tokens = client.frame_locator("#attention iframe").locator("#column-strip button")
