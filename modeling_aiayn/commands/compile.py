@@ -1,4 +1,4 @@
-"""Compile the search for this processor, as in an image; the first translation need not wait then.
+"""Compile the search for this processor, so that the first translation does not wait for it.
 
 aiayn compile
 
@@ -23,6 +23,6 @@ def main() -> None:
             "modeling_aiayn below XDG_CACHE_HOME."
         )
     model = AiaynForConditionalGeneration(AiaynConfig.from_preset("tiny", vocab_size=4))
-    for int8 in (False, True):
-        compiled_model(model, int8, (), None)
+    if None in [compiled_model(model, int8, (), None) for int8 in (False, True)]:
+        sys.exit(1)  # the reason is in the log
     sys.stdout.write(f"The machine code is in {folder}.\n")

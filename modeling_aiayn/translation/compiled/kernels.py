@@ -29,7 +29,8 @@ from .instructions import (
 
 # No counts of references: nothing is created here, and counting takes longer than many functions.
 OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-# Python cannot call what has no wrapper: compiling one takes as long as the function.
+# Without wrappers for Python, compiling takes a quarter less time. But Python crashes if it calls a
+# compiled function other than `search`: set NUMBA_DISABLE_JIT=1 to call them.
 # Sums of `reordered` functions may be in another order, for vectors. Functions that call those of
 # instructions.py must be exact, because both apply to the whole function.
 inlined = njit(inline="always", fastmath=False, **OPTIONS)

@@ -7,7 +7,7 @@ class Locator(UserProvidedCacheLocator):
     """The folder itself, whose name stands for the sources, wherever they are installed."""
 
     def ensure_cache_path(self) -> None:
-        """Return: the folder exists. What is in one of an image can be read, if not written."""
+        """Do nothing: the folder exists, and a read-only one, as of an image, can be read."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, _: str) -> str:
