@@ -1,5 +1,6 @@
 """Shared fixtures: small models with pairwise different sizes, data, and a local Hub."""
 
+import atexit
 import contextlib
 import gc
 import io
@@ -9,6 +10,7 @@ import runpy
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import huggingface_hub
@@ -41,6 +43,9 @@ from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.setup import ModelArguments, PresetArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "HF_DATASETS_CACHE" not in os.environ:  # what the tests start uses the same
+    os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="aiayn-tests-")
+    atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
 # nohup makes them ignore SIGHUP.

@@ -6,13 +6,13 @@ import json
 import logging
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 
 from modeling_aiayn.classification.labelled_texts import read_labelled
 from modeling_aiayn.data.corpus import (
     embedded_pairs,
+    hub_rows,
     parse_columns,
-    read_hub,
     read_pairs,
     read_rows,
     skip_empty,
@@ -60,17 +60,18 @@ def test_jsonl_is_read_flat_or_under_translation(tmp_path, nested):
     assert sides(read_pairs(str(tmp_path / "pairs.jsonl"), "de", "en")) == (GERMAN, ENGLISH)
 
 
-def test_a_dataset_is_read_by_its_name(tmp_path, caplog):
+def test_a_dataset_is_read_by_its_name(tmp_path):
     """load_dataset reads a local folder as it reads a repository."""
     records = [{"en": "A dog.", "de": " Ein Hund."}, {"en": "", "de": "b"}, {"en": "c", "de": "d"}]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)))
-    with caplog.at_level(logging.WARNING):
-        pairs = read_hub(str(tmp_path), None, "test", "de", "en")
-    assert sides(pairs) == (["Ein Hund.", "d"], ["A dog.", "c"])
-    assert "[test]: skipped 1 of 3 pairs with an empty side" in caplog.text
-    with pytest.raises(ValueError, match=r"record 0: .* text under 'fr', got "):
-        read_hub(str(tmp_path), None, "test", "fr", "en")
+    for is_stream in (False, True):
+        records = load_dataset(str(tmp_path), split="test", streaming=is_stream)
+        rows = hub_rows(records, "name[test]", "de", "en")
+        assert [row["source"] for row in rows] == ["Ein Hund.", "b", "d"]
+        assert [row["target"] for row in rows] == ["A dog.", "", "c"]
+        with pytest.raises(ValueError, match=r"name\[test\] record 0: .* text under 'fr', got "):
+            [*hub_rows(records, "name[test]", "fr", "en")]
 
 
 def test_windows_line_ends_and_byte_order_mark_change_nothing(tmp_path):
@@ -91,7 +92,9 @@ def test_only_newlines_end_lines(tmp_path):
 
 def test_different_numbers_of_lines_are_rejected(prefix, tmp_path):
     (tmp_path / "data.en").write_text("A dog.\n")
-    with pytest.raises(ValueError, match=r"got 1 in .*data\.en and 4 in .*data\.de\.gz"):
+    with pytest.raises(
+        ValueError, match=r"data\.en ends after 1 lines, and .*data\.de\.gz goes on"
+    ):
         read_pairs(prefix, "en", "de")
 
 

@@ -164,7 +164,6 @@ def test_two_processes_stop_on_one_s_signal_and_resume_exactly(trained, batches)
 @pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
 def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
     """30 pairs are no multiple of two batches of 8: two rows are there twice, and do not count."""
-    (tmp_path / "temporary").mkdir()
     done = launch(
         *(ROOT / "scripts" / "train_translation.py", *write_pairs(tmp_path)),
         *("--output_dir", tmp_path / "run", "--preset", "tiny"),
@@ -173,16 +172,14 @@ def test_the_training_script_runs_as_two_processes(tmp_path, launcher):
         *("--generation_max_length", "4", "--report_to", "none"),
         *("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "8"),
         launcher=launcher,
-        TMPDIR=str(tmp_path / "temporary"),
         # Show the progress bars, although stderr is no terminal.
         **dict.fromkeys(aiayn.NO_BARS, ""),
     )
     assert done.returncode == 0, done.stderr
     assert "bleu " in done.stdout
     assert (tmp_path / "run" / "model.safetensors").exists()
-    # One process encodes for both, and what it hands over is gone in the end.
-    assert done.stderr.count("Encoding train: 100%") == 1
-    assert not list((tmp_path / "temporary").glob("modeling_aiayn-*"))
+    # One process encodes for both.
+    assert done.stderr.count("encoding train: 100%") == 1
     text = (tmp_path / "train.tsv").read_text().replace("\t", "\n")
     tokenizer = train_bpe_tokenizer(text.splitlines(), 420)
     set_languages(tokenizer, "en", "de")
@@ -201,13 +198,10 @@ def test_missing_data_ends_all_processes(tmp_path):
         ROOT / "scripts" / "train_translation.py",
         *("--train_file", "none", "--validation_file", "none", "--use_cpu", "true"),
         *("--output_dir", tmp_path / "run"),
-        TMPDIR=str(tmp_path),
     )
     assert done.returncode != 0
-    assert done.stderr.count("error: No such file: none.en (or none.en.gz).") == 1
-    assert done.stderr.count("the first process of this machine failed to prepare the data") <= 1
+    assert "error: No such file: none.en (or none.en.gz)." in done.stderr
     assert "Traceback" not in done.stderr.partition("torch/distributed")[0]
-    assert not list(tmp_path.glob("modeling_aiayn-*"))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="accelerators are joined by default")

@@ -7,11 +7,13 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
+from modeling_aiayn import tokenization
 from modeling_aiayn.saved.tokenizers import load_tokenizer
 from modeling_aiayn.tokenization import (
     BYTE_TOKENS,
     SPECIAL_TOKENS,
     decode_lines,
+    text_encoder,
     train_bpe_tokenizer,
     train_tokenizer,
     train_word_tokenizer,
@@ -173,3 +175,56 @@ def test_the_class_that_is_saved_is_one_of_transformers_4_and_5(tokenizer, tmp_p
     assert loaded("A dog .").input_ids == tokenizer("A dog .").input_ids
     copied = pickle.loads(pickle.dumps(load_tokenizer(tmp_path / "b")))
     assert copied("A dog .").input_ids == tokenizer("A dog .").input_ids
+
+
+SIGNS = [
+    *(
+        "a",
+        "B",
+        "ß",
+        "İ",
+        "Σ",
+        "ς",
+        "中",
+        "😀",
+        ".",
+        ",",
+        "'",
+        "-",
+        "\u2581",
+        "</s>",
+        "<unk>",
+        "<s",
+    ),
+    *(" ", " ", "  ", "\t", "\xa0", "\u2028", "\u200b", "the", "dog", "Katze", "x" * 30),
+]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("max_words", [40, 1000])
+def test_kept_words_give_the_ids_of_the_tokenizer(monkeypatch, tmp_path, lowercase, max_words):
+    """Of texts as nobody writes them, too; with 40 words, the kept ones are often forgotten."""
+    monkeypatch.setattr(tokenization, "MAX_WORDS", max_words)
+    tokenizer = train_bpe_tokenizer(TEXTS, 340, lowercase)
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(SIGNS, k=draw.randrange(12))) for _ in range(3000)]
+    texts += ["", " ", "  ", "a  b", *TEXTS]
+    expected = tokenizer(texts).input_ids
+    tokenizer(texts[:3], truncation=True, max_length=2, padding=True)
+    tokenizer(texts[:3], split_special_tokens=False)
+    for each in (tokenizer, reopened(tokenizer, tmp_path)):
+        encode = text_encoder(each)
+        assert isinstance(encode.__self__, tokenization.WordIds)
+        found = [encode(texts[start : start + 50]) for start in range(0, len(texts), 50)]
+        assert [ids.tolist() for batch in found for ids in batch] == expected
+
+
+def test_other_tokenizers_encode_by_themselves(bpe):
+    words = train_word_tokenizer(TEXTS)
+    added = train_bpe_tokenizer(TEXTS, 340)
+    added.add_tokens(["see the"])
+    joining = train_bpe_tokenizer(TEXTS, 340)
+    joining.split_special_tokens = False
+    for tokenizer in (words, added, joining):
+        texts = ["they see the </s> cat", "a dog"]
+        assert text_encoder(tokenizer)(texts) == tokenizer(texts).input_ids

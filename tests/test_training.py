@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -37,7 +39,8 @@ from modeling_aiayn import (
 from modeling_aiayn.classification.training import ClassifierTrainingArguments
 from modeling_aiayn.commands.train_translation import translation_report
 from modeling_aiayn.commands.training_run import write_report
-from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments, prepared_data
+from modeling_aiayn.data.embedded_corpus import generate_pairs
+from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.batches import LengthGroups
 from modeling_aiayn.training.curves import CurvesCallback
@@ -51,7 +54,7 @@ from modeling_aiayn.training.optimization import (
     warn_of_slow_training,
 )
 from modeling_aiayn.training.parallel import check_saves_weights
-from modeling_aiayn.training.prepared_data import PreparedData, prepare_data
+from modeling_aiayn.training.prepared_data import prepare_data
 from modeling_aiayn.training.setup import ModelArguments, NewModel
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import evaluate_translation
@@ -569,24 +572,57 @@ def test_vocabularies_and_model_fit_each_other(dataset):
     assert "hund" not in own[0].get_vocab() and "zebra" not in own[0].get_vocab()
 
 
+@pytest.fixture
+def pair_files(tmp_path, monkeypatch):
+    """Flags of files with 60 training pairs, one of them empty, and a cache of their own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    names = {"train_file": 60, "validation_file": 7}
+    for name, size in names.items():
+        rows = [f"{pair.source}\t{pair.target}\n" for pair in generate_pairs("train", size, 0)]
+        (tmp_path / f"{name}.tsv").write_text("".join([*rows[:5], "a\t\n", *rows[6:]]), "utf-8")
+    return {name: [str(tmp_path / f"{name}.tsv")] for name in names}
+
+
+def cached_files():
+    """The files in the cache, each with the time of its last change."""
+    folder = datasets.config.HF_DATASETS_CACHE
+    files = (path for path in folder.rglob("*") if path.suffix in (".arrow", ".json"))
+    return {(path, path.stat().st_mtime_ns) for path in files}
+
+
+def prepared_content(prepared):
+    tokenizers = (prepared.source_tokenizer, prepared.target_tokenizer)
+    return (
+        {name: split[:] for name, split in prepared.splits.items()},
+        [tokenizer.backend_tokenizer.to_str() for tokenizer in tokenizers],
+        tokenizers[0] is tokenizers[1],
+    )
+
+
 @pytest.mark.parametrize("vocabulary", ["bpe", "word"])
-def test_prepared_data_is_the_same_for_other_processes(tmp_path, monkeypatch, vocabulary):
-    monkeypatch.setattr("modeling_aiayn.training.data.EMBEDDED_HELD_OUT_SIZE", 20)
-    data = DataArguments(embedded_train_size=30)
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_prepared_data_is_read_from_the_cache(pair_files, monkeypatch, vocabulary, num_proc):
+    """Of another start, and of the other processes of this machine."""
+    data = DataArguments(**pair_files, preprocessing_num_workers=num_proc)
     start = NewModel(ModelArguments(vocabulary=vocabulary, vocab_size=600))
     prepared = prepare_data(data, start.tokenizers)
-    prepared.save(tmp_path / "handed over")
-    found = PreparedData.load(tmp_path / "handed over")
-    assert found.splits.keys() == {"train", "validation", "test"}
-    for name, pairs in prepared.splits.items():
-        assert found.splits[name].features == pairs.features
-        assert list(found.splits[name]) == list(pairs)
-    assert found.splits["train"].cache_files and not prepared.splits["train"].cache_files
-    is_shared = vocabulary == "bpe"
-    assert (found.source_tokenizer is found.target_tokenizer) == is_shared
-    for side in ("source_tokenizer", "target_tokenizer"):
-        assert getattr(found, side).get_vocab() == getattr(prepared, side).get_vocab()
-    assert (tmp_path / "handed over").stat().st_mode & 0o077 == 0
+    train = prepared.splits["train"]
+    assert train.column_names == ["input_ids", "labels"] and len(train) == 59
+    texts = prepared.splits["validation"]["target"]
+    ids = prepared.target_tokenizer(list(texts)).input_ids
+    assert list(prepared.splits["validation"]["labels"]) == ids
+
+    expected, files = prepared_content(prepared), cached_files()
+    assert prepared_content(prepare_data(data, start.tokenizers)) == expected
+    assert cached_files() == files
+    again = prepare_data(replace(data, overwrite_cache=True), start.tokenizers)
+    assert prepared_content(again) == expected
+    assert {path for path, *_ in cached_files() - files} == {
+        path for path, *_ in files if "cache-" in path.name or "vocabulary-" in path.name
+    }
+    with open(pair_files["train_file"][0], "a", encoding="utf-8") as file:
+        file.write("one more\tnoch eins\n")
+    assert len(prepare_data(data, start.tokenizers).splits["train"]) == 60
 
 
 def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dataset):
@@ -674,18 +710,6 @@ def test_a_run_without_evaluations_has_curves_too(tmp_path, encoded, tokenizer):
     trainer.add_callback(CurvesCallback())
     trainer.train()
     assert (tmp_path / "curves.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(("method", "stays"), [("fork", False), ("forkserver", True)])
-def test_a_folder_that_workers_open_late_stays_until_the_end(tmp_path, monkeypatch, method, stays):
-    """Forked workers have its files open; others open them by their names."""
-    at_exit = []
-    monkeypatch.setattr(prepared_data.atexit, "register", lambda *call, **_: at_exit.append(call))
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    prepared_data._remove(folder, method)
-    assert folder.is_dir() == stays
-    assert [call[1] for call in at_exit] == ([folder] if stays else [])
 
 
 IMPORT_WITHOUT_UNIX = """

@@ -10,7 +10,6 @@ Without files or a dataset name, it trains on the built-in English-German gramma
 
 from typing import Any
 
-from datasets import DatasetDict
 from transformers.integrations import unset_hf_deepspeed_config
 
 from ..data.metrics import SCORES
@@ -42,6 +41,8 @@ def main() -> None:
         __doc__, DataArguments, ModelArguments, FineTuningArguments, AiaynTrainingArguments
     )
     check_evaluation(args)
+    if data.streaming and (args.max_tokens_per_batch is None or args.max_steps <= 0):
+        raise ValueError("streaming needs --max_steps and --max_tokens_per_batch.")
     languages = data.languages(fine_tuning.start_from, fine_tuning.hub)
     data.source_lang, data.target_lang = languages
     run = start_run(args, data, model_arguments, fine_tuning)
@@ -96,7 +97,7 @@ def check_evaluation(args: AiaynTrainingArguments) -> None:
 
 
 def score_run(
-    trainer: AiaynTrainer, fine_tuning: FineTuningArguments, splits: DatasetDict
+    trainer: AiaynTrainer, fine_tuning: FineTuningArguments, splits: dict[str, Any]
 ) -> dict[str, Any]:
     """Score the saved model on the test pairs, and under "before" the one that it started from."""
     args, held_out = trainer.args, splits["test" if "test" in splits else "validation"]
@@ -125,7 +126,7 @@ def translation_report(
     trainer: AiaynTrainer,
     data: DataArguments,
     fine_tuning: FineTuningArguments,
-    splits: DatasetDict,
+    splits: dict[str, Any],
     scores: dict[str, Any],
 ) -> Report:
     dataset = data.dataset_name or "the built-in English-German grammar"
@@ -137,7 +138,9 @@ def translation_report(
         task="translation",
         dataset=dataset,
         dataset_id=data.dataset_name,
-        examples=f"{len(splits['train']):,} training pairs",
+        examples="a stream of training pairs"
+        if data.streaming
+        else f"{len(splits['train']):,} training pairs",
         example=held_out["source"][0],
         scores=scores,
         metrics={name: value for name, value in scores.items() if isinstance(value, float)},

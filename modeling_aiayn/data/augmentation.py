@@ -1,11 +1,12 @@
 """Data augmentation: make more training pairs from the given ones."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 from datasets import Dataset, concatenate_datasets
 
-from .corpus import COLUMNS
+from .corpus import COLUMNS, FEATURES
 
 TYPING_ERRORS = 0.04  # share of the characters of a text that get one
 FINAL = ".!?…"
@@ -23,15 +24,22 @@ def with_noisy_sources(pairs: Dataset, share: float, kinds: Sequence[str], seed:
 
     Each copy has one of the given kinds of `NOISES`; targets stay as they are.
     """
+    count = round(share * len(pairs))
+    if not count:
+        return pairs.select_columns(COLUMNS)
+    options = {"pairs": pairs, "count": count, "kinds": (*kinds,), "seed": seed}
+    noisy = Dataset.from_generator(_noisy_rows, FEATURES, gen_kwargs=options)
+    return concatenate_datasets([pairs.select_columns(COLUMNS), noisy])
+
+
+def _noisy_rows(
+    pairs: Dataset, count: int, kinds: Sequence[str], seed: int
+) -> Iterator[dict[str, str]]:
     generator = random.Random(seed)
-    noises = [NOISES[kind] for kind in kinds]
-    chosen = generator.sample(range(len(pairs)), round(share * len(pairs)))
-    rows: dict[str, list[str]] = {name: [] for name in COLUMNS}
-    for position, index in enumerate(chosen):
-        pair = pairs[index]
-        rows["source"].append(noises[position % len(noises)](pair["source"], generator))
-        rows["target"].append(pair["target"])
-    return concatenate_datasets([pairs.select_columns(COLUMNS), Dataset.from_dict(rows)])
+    noises = cycle(NOISES[kind] for kind in kinds)
+    chosen = generator.sample(range(len(pairs)), count)
+    for noise, pair in zip(noises, pairs.select(chosen), strict=False):
+        yield {**pair, "source": noise(pair["source"], generator)}
 
 
 def with_typing_errors(text: str, generator: random.Random) -> str:

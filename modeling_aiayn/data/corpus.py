@@ -3,26 +3,47 @@
 The pairs are a `datasets.Dataset` with the columns "source" and "target", without blanks around.
 """
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, load_dataset
+import numpy as np
+import pyarrow
+import pyarrow.compute
+from datasets import (
+    ArrowBasedBuilder,
+    BuilderConfig,
+    Dataset,
+    DatasetInfo,
+    Features,
+    IterableDataset,
+    SplitGenerator,
+    Value,
+)
+from datasets.exceptions import DatasetGenerationError
 
+from .cache import RowLog, code_sha256
 from .embedded_corpus import generate_pairs
-from .lines import read_json_lines, read_lines
+from .lines import content_sha256, decoded_lines, read_json_lines
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ["source", "target"]
+FEATURES = Features({name: Value("string") for name in COLUMNS})
 BATCH_SIZE = 10_000  # pairs that are compared at a time
+BUFFER_SIZE = 100_000  # pairs of a stream among which one is drawn
+
+Row = dict[str, str]  # the texts by COLUMNS
 
 
 def read_pairs(
     path: str, source: str, target: str, columns: tuple[str, str] | None = None
 ) -> Dataset:
-    """Read pairs from a file, or from two; pairs with an empty side are skipped.
+    """Read pairs from a file, or from two, into memory; pairs with an empty side are skipped.
 
     Args:
         path: A .tsv or .jsonl file (or either with .gz), or the common prefix of two line-aligned
@@ -42,12 +63,76 @@ def read_rows(
     path: str, source: str, target: str, columns: tuple[str, str] | None = None
 ) -> Dataset:
     """Read pairs as `read_pairs` does, but keep those with an empty side."""
-    if is_tsv(path):
-        return _read_tsv(path, columns or (source, target), source, target)
-    if is_jsonl(path):
-        records = read_json_lines(path)
-        return _pairs(_languages(record, source, target, where) for where, record in records)
-    return _read_parallel(_find_side(path, source), _find_side(path, target))
+    return Dataset.from_list([*stream_rows([path], source, target, columns)], FEATURES)
+
+
+def cached_rows(
+    paths: Sequence[str], source: str, target: str, columns: tuple[str, str] | None = None
+) -> Dataset:
+    """The rows of files, memory-mapped from the cache of `datasets`, which reads them once.
+
+    Raises:
+        OSError: As `read_rows`, or the cache cannot be written.
+        ValueError: As `read_rows`, or a file changed while it was read.
+    """
+    files = [file for path in paths for file in files_of(path, source, target)]
+    content = {"rows": [[*paths], source, target, columns], "files": [*map(str, files)]}
+    content |= {"sha256": content_sha256(files), "code": code_sha256()}
+    builder = CachedRows(content=json.dumps(content))
+    try:
+        builder.download_and_prepare()
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+    return builder.as_dataset("train")
+
+
+@dataclass
+class CachedRowsConfig(BuilderConfig):
+    """Arguments of `stream_rows`, the files that it reads, and hashes of them and of the code.
+
+    They are JSON, of which equal values have equal hashes, as `datasets` computes them.
+    """
+
+    content: str = ""
+
+
+class CachedRows(ArrowBasedBuilder):
+    """Writes the rows of files into the cache: the whole file or none."""
+
+    BUILDER_CONFIG_CLASS = CachedRowsConfig
+
+    def _info(self) -> DatasetInfo:
+        return DatasetInfo(features=FEATURES)
+
+    def _split_generators(self, _: Any) -> list[SplitGenerator]:
+        return [SplitGenerator("train")]
+
+    def _generate_tables(self) -> Iterator[tuple[int, pyarrow.Table]]:
+        content = json.loads(self.config.content)
+        log, rows = RowLog("Step 1 of 4: reading the pairs"), stream_rows(*content["rows"])
+        while batch := [*islice(rows, BATCH_SIZE)]:
+            yield log.rows, pyarrow.Table.from_pylist(batch, FEATURES.arrow_schema)
+            log.add(len(batch))
+        names = " and ".join(content["files"])
+        if not log.rows:
+            raise ValueError(f"{names}: no pair. Check the file.")
+        if content_sha256(map(Path, content["files"])) != content["sha256"]:
+            raise ValueError(f"{names} changed while being read. Start again.")
+
+
+def stream_rows(
+    paths: Iterable[str], source: str, target: str, columns: tuple[str, str] | None = None
+) -> Iterator[Row]:
+    """Read the rows of files as `read_rows` does, one at a time."""
+    for path in paths:
+        if is_tsv(path):
+            rows = _tsv_rows(path, columns or (source, target), source, target)
+        elif is_jsonl(path):
+            rows = (_languages(*record, source, target) for record in read_json_lines(path))
+        else:
+            rows = _parallel_rows(*files_of(path, source, target))
+        for source_text, target_text in rows:
+            yield {"source": source_text.strip(), "target": target_text.strip()}
 
 
 def files_of(path: str, source: str, target: str) -> list[Path]:
@@ -77,74 +162,92 @@ def parse_columns(columns: str | None) -> tuple[str, str] | None:
     raise ValueError(f"columns must be two languages, as in en,de; got {columns!r}.")
 
 
-def read_hub(name: str, config_name: str | None, split: str, source: str, target: str) -> Dataset:
-    """Read pairs from a dataset on the Hub, memory-mapped; pairs with an empty side are skipped.
+def streamed_rows(
+    paths: Sequence[str], source: str, target: str, columns: tuple[str, str] | None = None
+) -> IterableDataset:
+    """A stream of the pairs of files, which are divided among processes; see `shuffled_rows`."""
+    rows = {"paths": [*paths], "source": source, "target": target, "columns": columns}
+    return shuffled_rows(IterableDataset.from_generator(stream_rows, FEATURES, gen_kwargs=rows))
+
+
+def shuffled_rows(rows: IterableDataset) -> IterableDataset:
+    """A stream of the rows with text on both sides, shuffled by a buffer."""
+    has_texts = rows.filter(lambda row: bool(row["source"] and row["target"]))
+    return has_texts.shuffle(seed=0, buffer_size=BUFFER_SIZE)
+
+
+def hub_rows(records: Any, name: str, source: str, target: str) -> Any:
+    """The rows of a dataset on the Hub, or of a stream of it; messages call it by name.
 
     Source and target are columns, or keys in the column "translation".
     """
-    dataset = load_dataset(name, config_name, split=split)
 
     def columns(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
-        records = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
-        return _columns(
-            _languages(record, source, target, f"{name}[{split}] record {number}")
-            for number, record in zip(numbers, records, strict=True)
-        )
+        rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+        places = (f"{name} record {number}" for number in numbers)
+        pairs = [_languages(*record, source, target) for record in zip(places, rows, strict=True)]
+        return dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=True))
 
-    names = dataset.column_names
-    pairs = dataset.map(columns, batched=True, with_indices=True, remove_columns=names)
-    return skip_empty(pairs, f"{name}[{split}]")
+    names = records.column_names
+    return records.map(columns, batched=True, with_indices=True, remove_columns=names)
 
 
 def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
     """Generate pairs of the built-in grammar with `generate_pairs`, in either direction."""
     if {source, target} != {"en", "de"}:
         raise ValueError(f"The built-in grammar has en and de, got {source!r} and {target!r}.")
-    pairs = [(pair.source, pair.target) for pair in generate_pairs(split, size, seed)]
-    return _pairs(pairs if source == "en" else [(german, english) for english, german in pairs])
+    pairs = generate_pairs(split, size, seed)
+    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    return Dataset.from_dict(
+        dict(zip(COLUMNS, sides if source == "en" else sides[::-1], strict=True))
+    )
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
     """Keep the pairs with text on both sides; messages call the pairs by name."""
-    kept = pairs.filter(
-        lambda source, target: [bool(a and b) for a, b in zip(source, target, strict=True)],
-        input_columns=COLUMNS,
-        batched=True,
-    )
-    if not kept:
+    has_texts = [np.zeros(0, bool)]
+    for table in pairs.with_format("arrow").iter(BATCH_SIZE):
+        sides = [pyarrow.compute.not_equal(table[side], "").to_numpy() for side in COLUMNS]
+        has_texts.append(np.logical_and(*sides))
+    kept = np.flatnonzero(np.concatenate(has_texts))
+    if not len(kept):
         raise ValueError(
             f"{name}: no pair with text on both sides, in {len(pairs)} lines. Check the file, and "
             "the languages or columns given for it."
         )
-    if len(kept) < len(pairs):
-        skipped = len(pairs) - len(kept)
-        logger.warning("%s: skipped %d of %d pairs with an empty side.", name, skipped, len(pairs))
-    return kept
+    if len(kept) == len(pairs):
+        return pairs
+    skipped = len(pairs) - len(kept)
+    logger.warning("%s: skipped %d of %d pairs with an empty side.", name, skipped, len(pairs))
+    return pairs.select(kept)
 
 
 def warn_of_overlap(
     train: Dataset, held_out: Mapping[str, Dataset], column: str = "source"
 ) -> None:
     """Log how many held-out texts are in the training data; column holds them."""
-    texts = {name: set(examples[column]) for name, examples in held_out.items()}
+    texts = {name: pyarrow.array(examples[column]) for name, examples in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
-    for batch in train.iter(BATCH_SIZE):
+    for table in train.select_columns(column).with_format("arrow").iter(BATCH_SIZE):
         for name, repeated in shared.items():
-            repeated |= texts[name].intersection(batch[column])
+            is_shared = pyarrow.compute.is_in(table[column], value_set=texts[name])
+            repeated.update(table[column].filter(is_shared).to_pylist())
     for name, repeated in shared.items():
         if count := sum(text in repeated for text in held_out[name][column]):
             total = len(held_out[name])
             logger.warning("%s: %d of %d %ss are in the training data.", name, count, total, column)
 
 
-def _read_parallel(source_path: Path, target_path: Path) -> Dataset:
-    source, target = read_lines(source_path), read_lines(target_path)
-    if len(source) != len(target):
-        raise ValueError(
-            f"Line-aligned files must have the same number of lines, got {len(source)} in "
-            f"{source_path} and {len(target)} in {target_path}."
-        )
-    return _pairs(zip(source, target, strict=True))
+def _parallel_rows(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
+    sides = zip_longest(decoded_lines(source_path), decoded_lines(target_path))
+    for number, (source, target) in enumerate(sides):
+        if source is None or target is None:
+            shorter, longer = (source_path, target_path)[:: 1 if source is None else -1]
+            raise ValueError(
+                f"Line-aligned files must have the same number of lines: {shorter} ends after "
+                f"{number} lines, and {longer} goes on."
+            )
+        yield source, target
 
 
 def _find_side(prefix: str, language: str) -> Path:
@@ -158,15 +261,17 @@ def _find_side(prefix: str, language: str) -> Path:
     )
 
 
-def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> Dataset:
+def _tsv_rows(
+    path: str, columns: tuple[str, str], source: str, target: str
+) -> Iterator[tuple[str, str]]:
     """Read a file with two columns, separated by a tab, without quotes and without a header."""
     if {source, target} != set(columns):
         raise ValueError(
             f"{path}: source_lang and target_lang must be the two of columns {columns}, got "
             f"{source!r} and {target!r}."
         )
-    rows = []
-    for number, line in enumerate(read_lines(path), start=1):
+    first = columns.index(source)
+    for number, line in enumerate(decoded_lines(path), start=1):
         cells = line.split("\t")
         if not line.strip(" "):
             continue
@@ -175,12 +280,10 @@ def _read_tsv(path: str, columns: tuple[str, str], source: str, target: str) -> 
                 f"{path}:{number}: a line must have 2 columns, got {len(cells)}. Put one tab "
                 "between source and target."
             )
-        rows.append(cells)
-    first = columns.index(source)
-    return _pairs((row[first], row[1 - first]) for row in rows)
+        yield cells[first], cells[1 - first]
 
 
-def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, str]:
+def _languages(where: str, record: Any, source: str, target: str) -> tuple[str, str]:
     """Both sentences of a record: by language, at its top or under "translation"."""
     if isinstance(record, dict) and isinstance(record.get("translation"), dict):
         record = record["translation"]
@@ -190,16 +293,4 @@ def _languages(record: Any, source: str, target: str, where: str) -> tuple[str, 
                 f"{where}: a record must have a text under {language!r}, got {record!r:.200}. "
                 'Write "" to skip the pair.'
             )
-    return record[source], record[target]
-
-
-def _pairs(rows: Iterable[tuple[str, str]]) -> Dataset:
-    return Dataset.from_dict(_columns(rows))
-
-
-def _columns(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    source, target = [], []
-    for source_text, target_text in rows:
-        source.append(source_text.strip())
-        target.append(target_text.strip())
-    return {"source": source, "target": target}
+    return record[source].strip(), record[target].strip()

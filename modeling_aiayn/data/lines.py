@@ -1,8 +1,9 @@
 r"""Lines of UTF-8 texts, plain or .gz: they end at \n, without a \r or a byte-order mark."""
 
 import gzip
+import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,14 +21,28 @@ def open_binary(path: str | Path) -> BinaryIO:
     return file
 
 
+def content_sha256(files: Iterable[Path]) -> str:
+    """A hash of the contents of files, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
 def read_lines(path: str | Path) -> list[str]:
     """The lines of a text file, plain or .gz."""
-    return [_decode_line(line, where) for where, line in _raw_lines(open_binary(path), str(path))]
+    return [*decoded_lines(path)]
+
+
+def decoded_lines(path: str | Path) -> Iterator[str]:
+    """Read the lines of a text file one at a time; a line that is not UTF-8 is an error."""
+    return (_decode_line(line, where) for where, line in _raw_lines(open_binary(path), str(path)))
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     """The place of each line of a .jsonl file, as path:number, and its value; skips blank lines."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(decoded_lines(path), start=1):
         if line.strip():
             yield f"{path}:{number}", parse_json(line, f"{path}:{number}")
 

@@ -4,17 +4,30 @@ import logging
 import unicodedata
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import numpy as np
-from datasets import Dataset
+import pyarrow.compute
+from datasets import Dataset, Features, Value
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
-from .corpus import BATCH_SIZE
+from .cache import map_rows
+from .corpus import COLUMNS, FEATURES
 
 logger = logging.getLogger(__name__)
 
 # The limit of Moses' clean-corpus-n.perl, here in characters: not every script separates words.
 MAX_LENGTH_RATIO = 9
+CHECKING = "Step 2 of 4: checking the pairs"
+FACTS = Features(
+    {
+        "is_identical": Value("bool"),
+        "is_unequal": Value("bool"),
+        "hash": Value("uint64"),
+        **FEATURES,
+    }
+)
 # The first words of names in Unicode that belong to one writing system.
 _SAME_SCRIPT = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}
 
@@ -29,45 +42,52 @@ def script_of_letter(letter: str) -> str:
 def script_of(text: str) -> str | None:
     """The script of most of a text's different letters; None without letters."""
     letters = filter(str.isalpha, dict.fromkeys(text))
+    if text.isascii():
+        return "LATIN" if any(letters) else None
     counts = Counter(map(script_of_letter, letters))
     return max(counts, key=counts.__getitem__) if counts else None
 
 
-def find_suspicious(pairs: Dataset) -> dict[str, NDArray[np.bool_]]:
+def find_suspicious(pairs: Dataset, num_proc: int | None = None) -> dict[str, NDArray[np.bool_]]:
     """Find pairs that look wrong: for each reason, a flag for each pair.
 
     The usual script of a side is the script of most of its sentences.
     """
-    identical, unequal, repeated = [], [], []
-    scripts: dict[str, list[str | None]] = {"source": [], "target": []}
-    # Hashes need less memory than the pairs of a large corpus themselves.
-    seen: set[int] = set()
-    for batch in pairs.iter(BATCH_SIZE):
-        for source, target in zip(batch["source"], batch["target"], strict=True):
-            identical.append(source == target)
-            shorter, longer = sorted((len(source), len(target)))
-            unequal.append(longer > MAX_LENGTH_RATIO * shorter)
-            repeated.append(hash((source, target)) in seen)
-            seen.add(hash((source, target)))
-        for side, side_scripts in scripts.items():
-            side_scripts += map(script_of, batch[side])
+    facts = map_rows(pairs, _facts, FACTS, CHECKING, num_proc).with_format("arrow")[:]
+    # The first of equal hashes is not repeated.
+    hashes = facts["hash"].to_numpy()
+    is_repeated = np.ones(len(hashes), bool)
+    is_repeated[np.unique(hashes, return_index=True)[1]] = False
     reasons = {
-        "with identical sides": identical,
-        f"with one side over {MAX_LENGTH_RATIO} times as long as the other": unequal,
-        "that repeat an earlier pair": repeated,
+        "with identical sides": facts["is_identical"].to_numpy(),
+        f"with one side over {MAX_LENGTH_RATIO} times as long as the other": facts[
+            "is_unequal"
+        ].to_numpy(),
+        "that repeat an earlier pair": is_repeated,
     }
-    for side, side_scripts in scripts.items():
-        counts = Counter(script for script in side_scripts if script is not None)
-        usual = max(counts, key=counts.__getitem__, default=None)
-        reasons[f"with a {side} that is not in {usual} script"] = [
-            script not in (None, usual) for script in side_scripts
-        ]
-    return {reason: np.array(flags, dtype=bool) for reason, flags in reasons.items()}
+    for side in COLUMNS:
+        counts = pyarrow.compute.value_counts(facts[side].drop_null()).to_pylist()
+        usual = max(counts, key=lambda count: count["counts"], default={"values": None})["values"]
+        is_other = pyarrow.compute.not_equal(facts[side], usual).fill_null(False)
+        reasons[f"with a {side} that is not in {usual} script"] = is_other.to_numpy()
+    return reasons
 
 
-def report_suspicious(pairs: Dataset, is_cleaning: bool) -> Dataset:
+def _facts(batch: dict[str, list[str]]) -> dict[str, Any]:
+    """What `find_suspicious` must know of each pair; the scripts replace the texts."""
+    rows = [*zip(batch["source"], batch["target"], strict=True)]
+    lengths = [sorted((len(source), len(target))) for source, target in rows]
+    return {
+        "is_identical": [source == target for source, target in rows],
+        "is_unequal": [longer > MAX_LENGTH_RATIO * shorter for shorter, longer in lengths],
+        "hash": np.array([xxh3_64_intdigest("\0".join(row).encode()) for row in rows], np.uint64),
+        **{side: [*map(script_of, batch[side])] for side in COLUMNS},
+    }
+
+
+def report_suspicious(pairs: Dataset, is_cleaning: bool, num_proc: int | None = None) -> Dataset:
     """Log how many training pairs look wrong, and why; return the pairs, cleaned if asked for."""
-    suspicious = find_suspicious(pairs)
+    suspicious = find_suspicious(pairs, num_proc)
     is_suspicious = np.logical_or.reduce([*suspicious.values()])
     total = int(is_suspicious.sum())
     if not total:

@@ -56,6 +56,11 @@ class RunArguments(Seq2SeqTrainingArguments):
     resume: str | None = HfArg(
         default=None, help="Resume from a checkpoint; 'auto': from the newest one in output_dir."
     )
+    allow_inexact_resume: bool = HfArg(
+        default=False,
+        help="Resume although the training data is a stream, of which a run that is resumed "
+        "leaves out or repeats some pairs.",
+    )
     ema_decay: float = HfArg(
         default=0.0,
         help="Evaluate and save an exponential moving average of the weights with this "

@@ -21,7 +21,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 # halved once more, so that batches are emptier on average.
 FILL = 0.9
 
-Lengths = NDArray[np.int64]
+Lengths = NDArray[np.int32]
 # The columns of ids of a sentence pair, and of a text.
 PAIR = ("input_ids", "labels")
 TEXT = ("input_ids",)
@@ -34,13 +34,13 @@ def token_lengths(
     if not isinstance(dataset, Dataset):
         rows = (dataset[index] for index in range(len(dataset)))
         counts = [[len(row[name]) for name in columns] for row in rows]
-        return np.array(counts).reshape(-1, len(columns))
+        return np.array(counts, np.int32).reshape(-1, len(columns))
     tables = dataset.select_columns([*columns]).with_format("arrow").iter(10_000)
     lengths = [
         np.stack([pyarrow.compute.list_value_length(table[name]) for name in columns], axis=1)
         for table in tables
     ]
-    return np.concatenate([np.zeros((0, len(columns)), np.int64), *lengths]).astype(np.int64)
+    return np.concatenate([np.zeros((0, len(columns)), np.int32), *lengths])
 
 
 def cut_batches(
@@ -113,17 +113,19 @@ class TokenBatches(Sampler[list[int]]):
         self.process = process
         self.num_processes = num_processes
         self.epoch = 0
-        self._length = len(self._batches())
+        self._kept: tuple[int, list[NDArray[np.int64]]] = (0, self._batches())
 
     def set_epoch(self, epoch: int) -> None:
         """Change the order; the trainer calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._kept[1])
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self._batches())
+        if self._kept[0] != self.epoch:
+            self._kept = self.epoch, self._batches()
+        return (batch.tolist() for batch in self._kept[1])
 
     def _batches(self) -> list[NDArray[np.int64]]:
         generator = np.random.default_rng((self.seed, self.epoch))

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -9,20 +10,32 @@ from typing import Any
 import pyarrow.compute
 from datasets import (
     Dataset,
-    DatasetDict,
     Features,
     List,
     Value,
-    concatenate_datasets,
     get_dataset_split_names,
+    load_dataset,
 )
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..data.augmentation import NOISES, with_noisy_sources, with_reversed_pairs
-from ..data.corpus import embedded_pairs, parse_columns, read_hub, read_pairs, warn_of_overlap
+from ..data.cache import delete_computed, map_rows
+from ..data.corpus import (
+    FEATURES,
+    cached_rows,
+    embedded_pairs,
+    hub_rows,
+    parse_columns,
+    shuffled_rows,
+    skip_empty,
+    streamed_rows,
+    warn_of_overlap,
+)
 from ..data.suspicious_pairs import report_suspicious
 from ..saved.languages import Languages, LanguageTags, choose_languages, languages_of
+from ..tokenization import text_encoder
+from .batches import PAIR
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +43,11 @@ EMBEDDED_HELD_OUT_SIZE = 1000
 # Files that are read only together with others.
 NEEDS = dict.fromkeys(("validation_file", "test_file"), "train_file")
 NEEDS["train_file"] = "validation_file"
+
+
+# Names of files in the cache: those that killed processes left, and what was computed of pairs.
+UNFINISHED = ("tmp*",)
+COMPUTED = ("cache-*.arrow", "vocabulary-*.json")
 
 
 @dataclass
@@ -89,19 +107,29 @@ class DataArguments:
     max_length: int = HfArg(
         default=256, help="Skip pairs with more tokens on a side; the log says how many."
     )
+    streaming: bool = HfArg(
+        default=False,
+        help="Read the training pairs while training, and keep none on disk. Needs max_steps and "
+        "max_tokens_per_batch. With several files, each of dataloader_num_workers reads its own.",
+    )
+    preprocessing_num_workers: int | None = HfArg(
+        default=None, help="Processes that check and encode the training pairs. Default: one."
+    )
+    overwrite_cache: bool = HfArg(
+        default=False, help="Prepare the data again, although the cache of datasets holds it."
+    )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
         """The languages. A missing one is that of the model start_from, or en or de."""
         return choose_languages(self.source_lang, self.target_lang, start_from, hub)
 
 
-def load_splits(data: DataArguments) -> DatasetDict:
-    """Read the pairs that data names: "train" and "validation", and "test" if there are any."""
-    if data.dataset_name is not None and data.train_file is not None:
-        raise ValueError("Give either dataset_name or train_file, not both.")
-    for name, needed in NEEDS.items():
-        if getattr(data, name) is not None and getattr(data, needed) is None:
-            raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
+def load_splits(data: DataArguments) -> dict[str, Any]:
+    """Read the pairs that data names: "train" and "validation", and "test" if there are any.
+
+    "train" is a `Dataset`, or with streaming an `IterableDataset`, shuffled by a buffer.
+    """
+    check_sources(data)
     languages = data.languages()
     if data.dataset_name is not None:
         splits = _hub_splits(data, data.dataset_name, languages)
@@ -109,14 +137,33 @@ def load_splits(data: DataArguments) -> DatasetDict:
         splits = _file_splits(data, languages)
     else:
         splits = _embedded_splits(data, languages)
-    splits["train"] = report_suspicious(splits["train"], data.clean)
+    if data.streaming:
+        return splits
+    if data.train_file is not None:  # other programs use the cache of a dataset on the Hub
+        delete_computed(splits["train"], UNFINISHED)
+    for split in splits.values() if data.overwrite_cache else ():
+        delete_computed(split, COMPUTED)
+    workers = data.preprocessing_num_workers
+    splits["train"] = report_suspicious(splits["train"], data.clean, workers)
     warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
     if data.both_directions:
         splits["train"] = with_reversed_pairs(splits["train"])
     if data.noisy_sources:  # last: a reversed pair would have its noise in the target
         noise = (data.noisy_sources, data.noise_kinds, data.noise_seed)
         splits["train"] = with_noisy_sources(splits["train"], *noise)
-    return DatasetDict(splits)
+    return splits
+
+
+def check_sources(data: DataArguments) -> None:
+    """Check that the flags that say where pairs come from fit each other."""
+    if data.dataset_name is not None and data.train_file is not None:
+        raise ValueError("Give either dataset_name or train_file, not both.")
+    for name, needed in NEEDS.items():
+        if getattr(data, name) is not None and getattr(data, needed) is None:
+            raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
+    for name in ("clean", "both_directions", "noisy_sources"):
+        if data.streaming and getattr(data, name):
+            raise ValueError(f"{name} needs all pairs, and cannot be used with streaming.")
 
 
 def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
@@ -130,23 +177,34 @@ def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
         )
 
 
-def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset]:
+def _file_splits(data: DataArguments, languages: Languages) -> dict[str, Any]:
     paths = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
-    columns = parse_columns(data.columns)
+    options = (*languages, parse_columns(data.columns))
     return {
-        split: concatenate_datasets([read_pairs(path, *languages, columns) for path in files])
+        split: streamed_rows(files, *options)
+        if data.streaming and split == "train"
+        else skip_empty(cached_rows(files, *options), " and ".join(files))
         for split, files in paths.items()
         if files is not None
     }
 
 
-def _hub_splits(data: DataArguments, name: str, languages: Languages) -> dict[str, Dataset]:
+def _hub_splits(data: DataArguments, name: str, languages: Languages) -> dict[str, Any]:
     available = get_dataset_split_names(name, data.dataset_config)
-    return {
-        split: read_hub(name, data.dataset_config, split, *languages)
-        for split in ("train", "validation", "test")
-        if split != "test" or split in available
-    }
+    splits: dict[str, Any] = {}
+    for split in ("train", "validation", "test"):
+        if split == "test" and split not in available:
+            continue
+        place = f"{name}[{split}]"
+        records = load_dataset(name, data.dataset_config, split=split, streaming=data.streaming)
+        rows = hub_rows(records, place, *languages)
+        if not data.streaming:
+            splits[split] = skip_empty(rows, place)
+        elif split == "train":
+            splits[split] = shuffled_rows(rows)
+        else:
+            splits[split] = skip_empty(Dataset.from_list([*rows], FEATURES), place)
+    return splits
 
 
 def _embedded_splits(data: DataArguments, languages: Languages) -> dict[str, Dataset]:
@@ -165,35 +223,50 @@ def encode_pairs(
     target_tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     name: str,
+    num_proc: int | None = None,
+    keeps_texts: bool = True,
 ) -> Dataset:
-    """Add the ids of "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
+    """Encode "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
     A tokenizer of many languages adds the tags of those in its settings.
     At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
     """
-    tags = LanguageTags.needed_by(source_tokenizer)
-    languages: Any = languages_of(source_tokenizer)
-
-    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
-        if tags:
-            ids = tags.encode(batch["source"], *languages)
-            labels = tags.encode_target(batch["target"], languages[1])
-        else:
-            ids = source_tokenizer(batch["source"], return_attention_mask=False).input_ids
-            labels = target_tokenizer(batch["target"], return_attention_mask=False).input_ids
-        columns: dict[str, list[Any]] = {**batch, "input_ids": ids, "labels": labels}
-        is_short = [max(map(len, pair)) <= max_length for pair in zip(ids, labels, strict=True)]
-        return {name: list(compress(rows, is_short)) for name, rows in columns.items()}
-
-    ids = List(Value("int32"))
-    features = Features({**pairs.features, "input_ids": ids, "labels": ids})
-    kept = pairs.map(encode, batched=True, features=features, desc=f"Encoding {name}")
+    features = Features({name: List(Value("int32")) for name in PAIR})
+    if keeps_texts:
+        features |= pairs.features
+    encode = pair_encoder(source_tokenizer, target_tokenizer, max_length, keeps_texts)
+    step = f"Step 4 of 4: encoding {name}"
+    kept = map_rows(pairs, encode, features, step, num_proc)
     if len(kept) < len(pairs):
         logger.warning(
             "%s: skipped %d of %d pairs with a side of more than max_length=%d tokens.",
             *(name, len(pairs) - len(kept), len(pairs), max_length),
         )
     return kept
+
+
+def pair_encoder(
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    keeps_texts: bool,
+) -> Callable[[dict[str, list[str]]], dict[str, Any]]:
+    """The function of batches for `encode_pairs`."""
+    tags = LanguageTags.needed_by(source_tokenizer)
+    languages: Any = languages_of(source_tokenizer)
+    encode_source, encode_target = text_encoder(source_tokenizer), text_encoder(target_tokenizer)
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, Any]:
+        if tags:
+            ids: Sequence[Any] = tags.encode(batch["source"], *languages)
+            labels: Sequence[Any] = tags.encode_target(batch["target"], languages[1])
+        else:
+            ids, labels = encode_source(batch["source"]), encode_target(batch["target"])
+        columns = {**(batch if keeps_texts else {}), "input_ids": ids, "labels": labels}
+        is_short = [max(map(len, pair)) <= max_length for pair in zip(ids, labels, strict=True)]
+        return {name: list(compress(rows, is_short)) for name, rows in columns.items()}
+
+    return encode
 
 
 def data_sha256(dataset: Any) -> str | None:

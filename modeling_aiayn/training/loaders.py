@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.data_loader import DataLoaderShard
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
+from datasets.distributed import split_dataset_by_node
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
@@ -17,6 +18,7 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTra
 from .arguments import RunArguments
 from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
 from .resume.interruption import SIGNALS
+from .streams import StreamCollator, StreamPositions, TokenStream
 
 
 def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
@@ -124,25 +126,33 @@ def length_groups(dataset: Dataset, args: RunArguments, *, has_target: bool) -> 
 
 
 def token_batch_loader(
-    dataset: Dataset,
+    dataset: Dataset | IterableDataset,
     args: RunArguments,
     max_tokens: int,
     collate: Callable[[list[Any]], dict[str, Any]],
     pad_to_multiple_of: int | None,
     device: torch.device,
+    positions: StreamPositions,
 ) -> DataLoader[Any]:
     """This process's batches of at most max_tokens tokens."""
-    lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
-    order = (args.order_seed, args.process_index, args.world_size)
-    # The sampler gives this process its share; accelerate.prepare would divide it once more.
+    options: dict[str, Any]
+    if isinstance(dataset, IterableDataset):
+        share = split_dataset_by_node(dataset, args.process_index, args.world_size)
+        order = (args.order_seed, pad_to_multiple_of, positions.positions)
+        stream = TokenStream(share, max_tokens, *order)
+        options = {"dataset": stream, "batch_size": None, "collate_fn": StreamCollator(collate)}
+    else:
+        lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
+        processes = (args.order_seed, args.process_index, args.world_size)
+        # The sampler gives this process its share; accelerate.prepare would divide it once more.
+        batches = TokenBatches(lengths, max_tokens, *processes)
+        options = {"dataset": dataset, "batch_sampler": batches, "collate_fn": collate}
     return DataLoaderShard(
-        dataset,
         device=device,
-        batch_sampler=TokenBatches(lengths, max_tokens, *order),
-        collate_fn=collate,
         num_workers=args.dataloader_num_workers,
         multiprocessing_context=worker_start_method(args),
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
+        **options,
     )

@@ -1,23 +1,24 @@
 """Prepare training data once on each machine, for all processes of that machine."""
 
-import atexit
-import multiprocessing
-import platform
-import shutil
-import tempfile
+import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
 
-from accelerate.utils import broadcast_object_list
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, config
+from datasets.fingerprint import Hasher
+from filelock import Timeout
 from transformers import PreTrainedTokenizerBase
 
-from ..saved.tokenizers import load_tokenizer
+from ..data.cache import explained_full_disk
+from ..data.corpus import COLUMNS
+from ..saved.locks import lock_file
 from .arguments import RunArguments
-from .data import DataArguments, encode_pairs, load_splits
-from .loaders import worker_start_method
+from .data import DataArguments, encode_pairs, load_splits, pair_encoder
+
+logger = logging.getLogger(__name__)
 
 # Returns the tokenizers of source and target, given the training pairs.
 GetTokenizers = Callable[[Dataset], tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]]
@@ -28,75 +29,53 @@ class PreparedData:
     """Pairs and their tokenizers, which are one object if the vocabulary is shared.
 
     Splits are "train" and "validation", both with "input_ids" and "labels", and perhaps "test".
+    All but "train" have their texts, too.
     """
 
-    splits: DatasetDict
+    splits: dict[str, Any]
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
-
-    def save(self, folder: Path) -> None:
-        """Save the data into a new folder that only its owner may read."""
-        try:
-            folder.mkdir(mode=0o700)
-            self.splits.save_to_disk(folder / "splits")
-            self.source_tokenizer.save_pretrained(folder / "source")
-            if self.target_tokenizer is not self.source_tokenizer:
-                self.target_tokenizer.save_pretrained(folder / "target")
-        except OSError:
-            # The other processes would load a part of the data.
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    @classmethod
-    def load(cls, folder: Path) -> "PreparedData":
-        """Load saved data; the pairs stay on disk and are memory-mapped."""
-        splits = DatasetDict.load_from_disk(folder / "splits")
-        source = load_tokenizer(folder / "source")
-        has_target = (folder / "target").is_dir()
-        return cls(splits, source, load_tokenizer(folder / "target") if has_target else source)
 
 
 def prepare_data(data: DataArguments, tokenizers: GetTokenizers) -> PreparedData:
     """Read pairs, get the tokenizers for the training pairs, and encode the pairs."""
     splits = load_splits(data)
-    source, target = tokenizers(splits["train"])
-    for name in ("train", "validation"):
-        splits[name] = encode_pairs(splits[name], source, target, data.max_length, name)
-    return PreparedData(splits, source, target)
-
-
-def _remove(folder: Path, start_method: str) -> None:
-    if start_method == "fork":
-        # A deleted file stays readable while it is open; forked workers inherit the open files.
-        # Workers that are spawned open the files again, so there the folder stays until the end.
-        shutil.rmtree(folder, ignore_errors=True)
+    train = splits["train"]
+    source, target = tokenizers(train)
+    options = (source, target, data.max_length)
+    if data.streaming:
+        encode = pair_encoder(*options, keeps_texts=False)
+        splits["train"] = train.map(encode, batched=True, remove_columns=COLUMNS)
     else:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        num_proc = data.preprocessing_num_workers
+        splits["train"] = encode_pairs(train, *options, "train", num_proc, keeps_texts=False)
+    splits["validation"] = encode_pairs(splits["validation"], *options, "validation")
+    return PreparedData(splits, source, target)
 
 
 def prepare_data_once(
     args: RunArguments, data: DataArguments, tokenizers: GetTokenizers
 ) -> PreparedData:
-    """Prepare data in the first process of each machine, and load it in the others.
+    """Prepare data in one process of each machine; the others then find it in the cache.
 
-    So a corpus is encoded and held in memory once for each machine, not once for each GPU.
+    They wait for a lock. At a barrier they would give up after `args.ddp_timeout` seconds.
     """
-    if args.world_size == 1:
-        return prepare_data(data, tokenizers)
-    # One random name for the run; the machine's name follows, because machines may share a disk.
-    [name] = broadcast_object_list([f"modeling_aiayn-{uuid4().hex}"])
-    folder = Path(tempfile.gettempdir(), f"{name}-{platform.node()}")
     is_first = args.local_process_index == 0
-    try:
-        with args.main_process_first(desc="preparing data"):
+    corpus = [data.train_file, data.dataset_name]
+    path = Path(config.HF_DATASETS_CACHE, f"prepare-{Hasher.hash(corpus)}.lock")
+    with explained_full_disk(), ExitStack() as stack:
+        if not is_first:  # it would repeat the warnings
+            data = replace(data, overwrite_cache=False)
+            logging.disable(logging.WARNING)
+            stack.callback(logging.disable, logging.NOTSET)
+        if any(corpus):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = None
             if is_first:
-                prepared = prepare_data(data, tokenizers)
-                prepared.save(folder)
-            loaded = PreparedData.load(folder)
-        args.distributed_state.wait_for_everyone()
-    finally:
-        if is_first:
-            _remove(folder, worker_start_method(args) or multiprocessing.get_start_method())
-    # The first process keeps its own tokenizers: a loaded one notes the folder that it came from,
-    # which would be saved with the model.
-    return replace(prepared, splits=loaded.splits) if is_first else loaded
+                try:
+                    lock = lock_file(path)
+                except (BlockingIOError, Timeout):
+                    logger.info("Another run prepares the same data. Waiting for it.")
+            args.distributed_state.wait_for_everyone()
+            stack.enter_context(lock or lock_file(path, is_waiting=True))
+        return prepare_data(data, tokenizers)

@@ -1,16 +1,25 @@
 """Build a run's vocabularies from its training text, and a model that fits them."""
 
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+import numpy as np
+from datasets import Dataset, IterableDataset
+from datasets.fingerprint import Hasher
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..configuration_aiayn import AiaynConfig
+from ..data.cache import RowLog, code_sha256
+from ..data.corpus import BATCH_SIZE
 from ..data.parsing import check_config_fields, parse_mapping
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..tokenization import train_tokenizer, vocabulary_sha256
+from ..saved.whole_files import write_file
+from ..tokenization import train_tokenizer, vocabulary_sha256, wrap_tokenizer
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
@@ -51,6 +60,10 @@ class ModelArguments(PresetArguments):
         help="Length penalty that is saved for generate(), which divides scores by length "
         "** length_penalty. The scores at the end use the defaults of aiayn translate.",
     )
+    vocabulary_sample: int = HfArg(
+        default=10_000_000,
+        help="Sentences that a vocabulary is trained on: at most this many, drawn at random.",
+    )
     min_frequency: int = HfArg(
         default=2,
         help="For word and token: words or tokens that occur fewer times than this become <unk>.",
@@ -74,6 +87,23 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
     return AiaynConfig.from_preset(model.preset, **derived, **read_overrides(model))
 
 
+def sampled_texts(
+    pairs: Dataset | IterableDataset, sides: Sequence[str], limit: int
+) -> Iterator[str]:
+    """The texts of sides of pairs, one side after the other: at most limit, drawn by a seed."""
+    count = limit // len(sides)
+    if isinstance(pairs, IterableDataset):
+        pairs = pairs.take(count)
+    elif len(pairs) > count:
+        chosen = np.random.default_rng(0).choice(len(pairs), count, replace=False)
+        pairs = pairs.select(np.sort(chosen))
+    log = RowLog("Step 3 of 4: training the vocabulary")
+    for side in sides:
+        for batch in pairs.select_columns(side).iter(BATCH_SIZE):
+            yield from batch[side]
+            log.add(len(batch[side]))
+
+
 def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
     """Tell tokenizers the length of a learned position table: truncation=True then cuts to it."""
     if config.position_type == "learned":
@@ -90,12 +120,26 @@ class NewModel:
 
     def tokenizers(self, train: Dataset) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
         """Train tokenizers of source and target, one object if shared, on the training pairs."""
-        model, source, target = self._arguments, list(train["source"]), list(train["target"])
-        options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
-        if model.vocabulary == "bpe":
-            shared = train_tokenizer(source + target, *options)
+        if self._arguments.vocabulary == "bpe":
+            shared = self._vocabulary(train, "source", "target")
             return shared, shared
-        return train_tokenizer(source, *options), train_tokenizer(target, *options)
+        return self._vocabulary(train, "source"), self._vocabulary(train, "target")
+
+    def _vocabulary(self, train: Dataset, *sides: str) -> PreTrainedTokenizerBase:
+        """Train a tokenizer on sides of the pairs, or load it from the cache of the pairs."""
+        model, cached = self._arguments, None
+        options = (model.vocabulary, model.vocab_size, model.min_frequency, model.lowercase)
+        sample = (train, sides, model.vocabulary_sample)
+        if getattr(train, "cache_files", None):  # neither in memory nor a stream
+            key = json.dumps([train._fingerprint, *sample[1:], *options, code_sha256()])
+            folder = Path(train.cache_files[0]["filename"]).parent
+            cached = folder / f"vocabulary-{Hasher.hash(key)}.json"
+            if cached.is_file():
+                return wrap_tokenizer(Tokenizer.from_file(str(cached)))
+        tokenizer = train_tokenizer(sampled_texts(*sample), *options)
+        if cached is not None:
+            write_file(cached, tokenizer.backend_tokenizer.to_str())
+        return tokenizer
 
     def build(
         self, source_tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase

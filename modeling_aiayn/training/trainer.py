@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -40,6 +40,7 @@ from .parallel import check_saves_weights, support_fsdp2, use_one_gpu
 from .progress import ProgressBar, TokenMeter
 from .r_drop import r_drop_loss, repeated
 from .resume.state import RunState
+from .streams import StreamPositions
 
 # The weight files of a model, and of an adapter: whole, or in shards with their index.
 WEIGHTS = tuple(
@@ -118,7 +119,12 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.evaluation_loss = LossMeter(shifts_labels=self._shifts_labels)
         self.divergence = DivergenceGuard(self)
         self.ema = EmaCallback(self.args.ema_decay)
-        self.run_state = RunState(self, speed=self.meter)
+        self.stream = StreamPositions()
+        parts: dict[str, Any] = {"speed": self.meter}
+        if isinstance(self.train_dataset, IterableDataset) and self._max_tokens is not None:
+            parts["stream"] = self.stream
+            self.args.ignore_data_skip = True  # the stream itself continues where it was
+        self.run_state = RunState(self, **parts)
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
@@ -175,9 +181,8 @@ class AiaynTrainer(Seq2SeqTrainer):
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
-        loader = token_batch_loader(
-            self.train_dataset, self.args, self._max_tokens, collate, multiple_of, device
-        )
+        options = (self._max_tokens, collate, multiple_of, device, self.stream)
+        loader = token_batch_loader(self.train_dataset, self.args, *options)
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -244,6 +249,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor:
         """Forward and backward of a batch; returns its loss, []."""
+        self.stream.note(inputs)
         self.meter.count(inputs)
         with explained_out_of_memory(self.state.global_step + 1, inputs):
             loss = super().training_step(model, inputs, *args, **kwargs)

@@ -13,6 +13,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -36,6 +37,7 @@ from ..tokenization import (
     decode_lines,
     has_words,
     hidden_ids,
+    text_encoder,
     vocabulary_sha256,
 )
 from .glossary import Glossary, Term, read_terms
@@ -120,6 +122,7 @@ class Translator:
         engine: "TorchEngine | CTranslate2Engine | None" = None,
     ) -> None:
         self.source_tokenizer = source_tokenizer
+        self._encode_texts = text_encoder(source_tokenizer)
         self.target_tokenizer = target_tokenizer or source_tokenizer
         models: Any = model if isinstance(model, Sequence) else [model]
         self.engine = engine = engine or TorchEngine(models)
@@ -649,8 +652,7 @@ class Translator:
         languages = languages or self.direction()
         if self._tags and languages:
             return self._tags.encode(clean, *languages)
-        ids: list[list[int]] = self.source_tokenizer(clean).input_ids
-        return ids
+        return [np.asarray(ids).tolist() for ids in self._encode_texts(clean)]
 
     def _warn_of_several(self, texts: Sequence[str]) -> None:
         for text in texts if not self._several else ():

@@ -7,17 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows, which forks no workers
-    fcntl = None  # type: ignore[assignment]
-
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from transformers import PreTrainedConfig, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from ...data.parsing import read_json_object
+from ...saved.locks import lock_file
 from ...saved.whole_files import UNFINISHED_FOLDER, write_file
 from .checkpoints import Checkpoint, choose_checkpoint, list_checkpoints
 from .settings import (
@@ -161,7 +157,7 @@ def claim_folder(output_dir: str | Path) -> None:
     pid_file = folder / PID_FILE
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _held[folder] = _lock(folder / LOCK_FILE)
+        _held[folder] = lock_file(folder / LOCK_FILE)
     except (BlockingIOError, Timeout):
         owner = pid_file.read_text("utf-8").strip() if pid_file.is_file() else "unknown"
         raise OSError(
@@ -171,24 +167,3 @@ def claim_folder(output_dir: str | Path) -> None:
     pid_file.write_text(f"{os.getpid()}\n", "utf-8")
     for path in (folder / UNFINISHED_FOLDER).glob(f"*{PREFIX_CHECKPOINT_DIR}-*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _lock(path: Path) -> Any:
-    """Lock a file for this process; a BlockingIOError or Timeout says that another one has it.
-
-    Unlike the lock of the package filelock, this one is not inherited by workers that are forked:
-    they outlive a killed trainer by some seconds.
-    """
-    if fcntl is None:
-        lock = FileLock(path)
-        lock.acquire(timeout=0)
-        return lock
-    file = path.open("a")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise
-    except OSError as error:  # some network file systems have no locks
-        logger.warning("%s cannot be locked (%s). Start only one run in it.", path, error.strerror)
-    return file

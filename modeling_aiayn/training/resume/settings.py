@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, TrainingArguments
 
+from ...data.lines import content_sha256
 from ..arguments import PLATEAU_SCHEDULES
 from ..data import data_sha256
 
@@ -32,8 +33,11 @@ LEARNING = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
     *("max_grad_norm", "label_smoothing_factor", "load_best_model_at_end"),
 )
-# Other values of these say only where a run is, or that it resumes.
-PLACE = ("output_dir", "resume", "logging_dir", "run_name", "local_rank")
+# Other values of these say only where a run is, that it resumes, or how its data is prepared.
+PLACE = (
+    *("output_dir", "resume", "logging_dir", "run_name", "local_rank", "allow_inexact_resume"),
+    *("preprocessing_num_workers", "overwrite_cache"),
+)
 # Smaller values of metrics with these endings are better, as in news_loss of one of several sets.
 LOSSES = ("loss", "perplexity")
 # Fields of a configuration that change neither a model's shape nor its results.
@@ -128,11 +132,13 @@ def check_model_settings(before: dict[str, Any], model: dict[str, Any]) -> None:
 
 def flag_values(flags: Iterable[Any]) -> dict[str, Any]:
     """The values of a command's dataclasses by name. Files and folders count by their content."""
-    values = {name: value for group in flags for name, value in asdict(group).items()}
+    every = {name: value for group in flags for name, value in asdict(group).items()}
+    values = {name: value for name, value in every.items() if name not in PLACE}
     languages = [values.get("source_lang"), values.get("target_lang")]
     for name, value in values.items():
         is_folder = name == "start_from" and Path(value or "").is_dir()
-        if value is not None and (name.endswith("_file") or is_folder):
+        is_stream = name == "train_file" and values.get("streaming")  # too large to read twice
+        if value is not None and (name.endswith("_file") or is_folder) and not is_stream:
             paths = value if isinstance(value, list) else [value]
             values[name] = f"sha256:{_content_sha256(paths, languages)}"
     return _plain(values)
@@ -142,12 +148,8 @@ def _content_sha256(paths: Iterable[str], languages: Iterable[str | None]) -> st
     endings = ["", *(f".{name}{zipped}" for name in languages for zipped in ("", ".gz"))]
     candidates = [Path(f"{path}{ending}") for path in paths for ending in endings]
     folders = [sorted(path.glob("*.safetensors")) for path in candidates if path.is_dir()]
-    digest = hashlib.sha256()
-    for path in [*candidates, *(path for folder in folders for path in folder)]:
-        if path.is_file():
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+    files = [*candidates, *(path for folder in folders for path in folder)]
+    return content_sha256(path for path in files if path.is_file())
 
 
 def check_same_run(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -136,10 +136,11 @@ class RunState(TrainerCallback):
                 "resume from it. Give a new --output_dir. Translators and classifiers can "
                 f"start from these weights, with --start_from {checkpoint.folder}."
             )
-        if not hasattr(self.trainer.train_dataset, "__len__"):
-            logger.warning(
-                "The training data is a stream: a run resumes exactly only in its first pass over "
-                "it."
+        args = self.trainer.args
+        if not (hasattr(self.trainer.train_dataset, "__len__") or args.allow_inexact_resume):
+            raise ValueError(
+                "The training data is a stream, which continues near its last position: some pairs "
+                "are left out or repeated. Resume with --allow_inexact_resume true."
             )
         self._saved = TrainerState.load_from_json(str(checkpoint.folder / TRAINER_STATE_NAME))
         self._stopped_early = self._has_stopped_early()

@@ -1,0 +1,36 @@
+"""Locks of files, which the system releases when their process ends, however that happens."""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+from filelock import FileLock
+
+try:
+    import fcntl
+except ImportError:  # Windows, which forks no workers
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+
+def lock_file(path: Path, *, is_waiting: bool = False) -> ExitStack:
+    """Lock a file for this process until the returned context is closed.
+
+    Without is_waiting, a BlockingIOError or Timeout says that another process has the lock.
+    Unlike the lock of the package filelock, this one is not inherited by workers that are forked:
+    they outlive a killed trainer by some seconds.
+    """
+    lock = ExitStack()
+    if fcntl is None:
+        lock.enter_context(FileLock(path).acquire(timeout=-1 if is_waiting else 0))
+        return lock
+    file = lock.enter_context(path.open("a"))
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
+    except BlockingIOError:
+        file.close()
+        raise
+    except OSError as error:  # some network file systems have no locks
+        logger.warning("%s cannot be locked (%s): nobody else may use it.", path, error.strerror)
+    return lock
