@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 @cache
 def code_sha256() -> str:
-    """A hash of the code that prepares data: what other code prepared is not used."""
+    """A hash of the code that prepares data: a new release does not use an old one's results."""
     package = Path(__file__).parents[1]
     files = ("tokenization.py", "saved/languages.py", "training/data.py")
     return content_sha256([*sorted(package.glob("data/*.py")), *map(package.joinpath, files)])
@@ -61,7 +61,7 @@ def map_rows(
     step: str,
     num_proc: int | None = None,
 ) -> Dataset:
-    """Replace rows by those that a function makes of batches of them, in num_proc processes."""
+    """Map a function of batches over rows, in num_proc processes; its columns replace the rows'."""
     log = RowLog(step, len(rows))
 
     def call(batch: dict[str, Any], rank: int | None, _code: str) -> dict[str, Any]:

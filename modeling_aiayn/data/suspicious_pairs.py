@@ -74,7 +74,7 @@ def find_suspicious(pairs: Dataset, num_proc: int | None = None) -> dict[str, ND
 
 
 def _facts(batch: dict[str, list[str]]) -> dict[str, Any]:
-    """What `find_suspicious` must know of each pair; the scripts replace the texts."""
+    """The columns of FACTS for a batch of pairs; the scripts of the texts replace the texts."""
     rows = [*zip(batch["source"], batch["target"], strict=True)]
     lengths = [sorted((len(source), len(target))) for source, target in rows]
     return {

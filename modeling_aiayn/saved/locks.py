@@ -32,5 +32,7 @@ def lock_file(path: Path, *, is_waiting: bool = False) -> ExitStack:
         file.close()
         raise
     except OSError as error:  # some network file systems have no locks
-        logger.warning("%s cannot be locked (%s): nobody else may use it.", path, error.strerror)
+        logger.warning(
+            "%s cannot be locked (%s). Start only one run that uses it.", path, error.strerror
+        )
     return lock

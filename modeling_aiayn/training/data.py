@@ -45,7 +45,7 @@ NEEDS = dict.fromkeys(("validation_file", "test_file"), "train_file")
 NEEDS["train_file"] = "validation_file"
 
 
-# Names of files in the cache: those that killed processes left, and what was computed of pairs.
+# Names of files in the cache: left by killed processes, and computed from the pairs.
 UNFINISHED = ("tmp*",)
 COMPUTED = ("cache-*.arrow", "vocabulary-*.json")
 

@@ -1,4 +1,4 @@
-"""Batches of a stream of pairs that lies on no disk: cut from one window of it after another."""
+"""Batches of pairs that are read while training: cut from one window of a stream after another."""
 
 import copy
 import json
