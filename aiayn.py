@@ -28,6 +28,7 @@ JOBS = (
     "compile",
     "make-shortlist",
     "distill",
+    "back-translate",
     "export-ctranslate2",
     "export-onnx",
     "export-marian",

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AddedToken, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 # In the order of their ids. If padding had the id 0, generate() would pad beams with eos.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# In front of a source that a model wrote (Caswell et al. 2019, arXiv:1906.06442).
+BACK_TRANSLATED = "<bt>"
 # Subfolder of the source's tokenizer in the folder of an exported model.
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
@@ -177,17 +179,24 @@ class WordIds:
 
 def text_encoder(tokenizer: Any) -> Callable[[list[str]], Sequence[Any]]:
     """A function that encodes texts as a tokenizer does, and if possible faster."""
+    encode = None if language_tags(tokenizer) else word_encoder(tokenizer)
+    return encode or partial(_library_ids, tokenizer)
+
+
+def word_encoder(tokenizer: Any) -> Callable[[list[str]], Sequence[NDArray[np.int32]]] | None:
+    """`WordIds.encode` if it gives the ids of the tokenizer for texts without tags; else None."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     alike = [_untrained_bpe(lowercase) for lowercase in (False, True)]
-    # A token that somebody added may lie across words.
     if (
         backend is not None
         and any(_splits_alike(backend, one) for one in alike)
-        and len(tokenizer.added_tokens_decoder) == len(SPECIAL_TOKENS)
+        # A token that somebody added may lie across words; special ones are text.
+        and all(x.special or TYPED_TAG.fullmatch(x.content) for x in added)
         and tokenizer.split_special_tokens
     ):
         return WordIds(tokenizer).encode
-    return partial(_library_ids, tokenizer)
+    return None
 
 
 def _library_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
@@ -349,6 +358,13 @@ def wrap_tokenizer(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedToke
         # transformers 4 and transformers.js would remove spaces before punctuation.
         clean_up_tokenization_spaces=False,
     )
+
+
+def source_token(token: str) -> AddedToken:
+    """A token that users may write anywhere in a source, such as <2fr>; <bt> in a text is text."""
+    # A normalizer would prepend a blank.
+    options = {"normalized": False, "lstrip": True, "rstrip": True}
+    return AddedToken(token, special=token == BACK_TRANSLATED, **options)
 
 
 def vocabulary_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -115,3 +115,56 @@ def test_impossible_outputs_are_rejected(run, tmp_path, output, message):
     code, _, err = run(*command, "--output", tmp_path / "out.jsonl", *languages)
     assert code == 1 and "source_lang and target_lang must differ, got 'de'." in err
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("job", ["distill", "back_translate"])
+def test_sources_alone_are_translated_and_resumed(run, tmp_path, monkeypatch, job):
+    sources = [source for source, _ in PAIRS]
+    (tmp_path / "a.en").write_text("\n".join([*sources[:2], ""]), "utf-8")
+    (tmp_path / "b.en").write_text(f"{sources[2]}\n", "utf-8")
+    output = tmp_path / "out.jsonl"
+    command = (f"{job}.py", "--model", "aiayn-en-de", "--output", output)
+    command += ("--input", tmp_path / "a.en", tmp_path / "b.en")
+    code, _, err = run(*command)
+    assert code == 0, err
+    pairs = read_pairs(str(output), "de", "en")  # of the other direction, too
+    assert list(pairs["target"]) == sources
+    translator = Translator.from_pretrained("aiayn-en-de")
+    sampling = SearchOptions(do_sample=True)
+    options = {"distill": SearchOptions(), "back_translate": sampling}[job]
+    found = [best.text for best, *_ in translator.stream(sources, options)]
+    assert list(pairs["source"]) == found
+
+    expected = output.read_text()
+    lines = expected.splitlines(keepends=True)
+    partial = tmp_path / "out.jsonl.partial"
+    real = json.dumps
+    monkeypatch.setattr(json, "dumps", fail_at_third_pair(real))
+    output.unlink()
+    assert run(*command)[0] == 1
+    monkeypatch.setattr(json, "dumps", real)
+    assert partial.read_text() == "".join(lines[:2])
+    code, _, err = run(*command, "--resume", "auto")
+    assert code == 0, err
+    assert output.read_text() == expected
+
+
+def fail_at_third_pair(dumps):
+    def stopping(value, **options):
+        if isinstance(value, dict) and value.get("en") == PAIRS[2][0]:
+            raise OSError("stopped")
+        return dumps(value, **options)
+
+    return stopping
+
+
+def test_beam_search_translates_back_and_pairs_or_sources_are_needed(run, tmp_path):
+    (tmp_path / "a.en").write_text(f"{PAIRS[0][0]}\n", "utf-8")
+    command = ("back_translate.py", "--model", "aiayn-en-de", "--input", tmp_path / "a.en")
+    output = tmp_path / "out.jsonl"
+    assert run(*command, "--output", output, "--do_sample", "false", "--num_beams", 2)[0] == 0
+    translator = Translator.from_pretrained("aiayn-en-de")
+    (text,) = translator([PAIRS[0][0]], num_beams=2)
+    assert json.loads(output.read_text()) == {"en": PAIRS[0][0], "de": text}
+    code, _, err = run("distill.py", "--output", output)
+    assert code == 1 and "Give either --file or --input" in err

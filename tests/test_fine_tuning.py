@@ -288,12 +288,8 @@ def test_a_repository_of_the_hub_is_a_base(tune, hub, model_folder, tmp_path):
         ),
         (["--freeze", "encoder"], "freeze needs start_from"),
         (
-            ["--start_from", "BASE", "--lora_rank", "2", "--add_tokens", "<2de>"],
-            "add_tokens cannot be combined with lora_rank",
-        ),
-        (
             ["--start_from", "BASE", "--freeze", "embeddings", "--add_tokens", "<2de>"],
-            "add_tokens cannot be combined with lora_rank or freeze embeddings",
+            "add_tokens cannot be combined with freeze embeddings",
         ),
         (["--start_from", "BASE", "--vocab_size", "900"], "vocab_size cannot be given with start"),
         (

@@ -76,3 +76,32 @@ def test_the_flag_cleans_the_training_pairs_alone(tmp_path, clean, left):
     data = DataArguments(train_file=[str(path)], validation_file=[str(path)], clean=clean)
     splits = load_splits(data)
     assert (len(splits["train"]), len(splits["validation"])) == (left, 3)
+
+
+def test_pairs_in_another_language_are_found_if_the_detector_knows_the_language(caplog):
+    rows = [
+        ("Where is the station?", "Wo ist der Bahnhof?"),
+        ("We must go home now.", "Nous devons rentrer maintenant."),
+        ("Das ist ein schönes Haus.", "Sie hat das Haus gesehen."),
+        ("12:30 😀 12:31 😀 12:32 😀", "1984"),
+        ("Maria und Tom", "Tom et Maria"),
+    ]
+    with caplog.at_level("INFO"):
+        kept = report_suspicious(pairs_of(rows), is_cleaning=True, languages=["en", "de"])
+    assert list(kept["target"]) == [rows[0][1], rows[3][1], rows[4][1]]
+    assert "2 in another language" in caplog.text
+    caplog.clear()
+    kept = report_suspicious(pairs_of(rows), is_cleaning=True, languages=["gsw", "de"])
+    assert len(kept) == 4 and caplog.text.count("py3langid does not know gsw") == 1
+    assert len(report_suspicious(pairs_of(rows), is_cleaning=True)) == 5
+
+
+def test_the_flag_checks_languages_by_any_of_their_names(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(
+        "We must go home now.\tNous devons rentrer maintenant.\nWhere is he?\tWo ist er denn?\n"
+    )
+    files = {"train_file": [str(path)], "validation_file": [str(path)]}
+    languages = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+    data = DataArguments(**files, **languages, clean=True, check_languages=True)
+    assert list(load_splits(data)["train"]["target"]) == ["Wo ist er denn?"]

@@ -8,11 +8,13 @@ import pytest
 from transformers import AutoTokenizer
 
 from modeling_aiayn import tokenization
+from modeling_aiayn.saved.languages import LanguageTags
 from modeling_aiayn.saved.tokenizers import load_tokenizer
 from modeling_aiayn.tokenization import (
     BYTE_TOKENS,
     SPECIAL_TOKENS,
     decode_lines,
+    source_token,
     text_encoder,
     train_bpe_tokenizer,
     train_tokenizer,
@@ -217,6 +219,21 @@ def test_kept_words_give_the_ids_of_the_tokenizer(monkeypatch, tmp_path, lowerca
         assert isinstance(encode.__self__, tokenization.WordIds)
         found = [encode(texts[start : start + 50]) for start in range(0, len(texts), 50)]
         assert [ids.tolist() for batch in found for ids in batch] == expected
+
+
+def test_with_tags_kept_words_give_the_same_ids_and_tags_in_texts_are_text():
+    tokenizer = train_bpe_tokenizer(TEXTS, 340)
+    tokens = ["<2de>", "<bt>", "<2en>"]
+    tokenizer.add_tokens([*map(source_token, tokens)])
+    draw = random.Random(0)
+    texts = ["".join(draw.choices([*SIGNS, *tokens], k=draw.randrange(12))) for _ in range(3000)]
+    tags, ids = LanguageTags.of(tokenizer), tokenizer.convert_tokens_to_ids(tokens)
+    found = tags.encode(texts, "en", "de")
+    assert tags._encode_words is not None and text_encoder(tokenizer).func
+    broken = [text.replace("<2", "< 2") for text in texts]
+    assert found == [[ids[0], *tokenizer(text).input_ids] for text in broken]
+    assert {*ids}.isdisjoint(token for text in found for token in text[1:])
+    assert tags.encode_target(texts, "de") == [text[1:] for text in found]
 
 
 def test_other_tokenizers_encode_by_themselves(bpe):

@@ -43,6 +43,7 @@ from modeling_aiayn.data.embedded_corpus import generate_pairs
 from modeling_aiayn.training import AiaynTrainer, AiaynTrainingArguments
 from modeling_aiayn.training import trainer as trainer_module
 from modeling_aiayn.training.batches import LengthGroups
+from modeling_aiayn.training.corpora import Corpus
 from modeling_aiayn.training.curves import CurvesCallback
 from modeling_aiayn.training.data import DataArguments, data_sha256, encode_pairs, load_splits
 from modeling_aiayn.training.evaluation import translation_metrics
@@ -665,7 +666,9 @@ def test_a_run_leaves_a_folder_that_translates_and_says_what_it_is(tmp_path, dat
     command = ["python", "train.py", "--train_file=/home/someone/data/train", "--seed=3"]
     command += ["--test_file", "/home/someone/data/test", "--validation_file", "~/val"]
     data = DataArguments(train_file=["data/corpus/train", "more/train.tsv"])
-    report = translation_report(trainer, data, FineTuningArguments(), splits, scores)
+    report = translation_report(
+        trainer, data, [Corpus(data)], FineTuningArguments(), splits, scores
+    )
     write_report(trainer, report, command)
     card = (tmp_path / "README.md").read_text()
     metadata = yaml.safe_load(card.split("---")[1])

@@ -5,15 +5,20 @@ aiayn train-translation student.yaml --train_file data/distilled.jsonl data/trai
     --validation_file data/valid --output_dir runs/student
 
 Of the hypotheses of each search (all beams, or --nbest N), the one nearest to the reference is
-written.
+written. Of sources alone (--input instead of --file) it is the best one.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from datasets import concatenate_datasets
 from transformers.hf_argparser import HfArg
 
+from ..data.lines import stream_lines
 from ..translation.evaluation import nearest
 from ..translation.translate_file import translate_file
 from ..translation.translator import Translation
@@ -22,6 +27,7 @@ from .flags import (
     PAIRS_HELP,
     BatchFlags,
     EngineFlags,
+    LanguageFlags,
     ModelFlags,
     PairFlags,
     SearchFlags,
@@ -37,40 +43,65 @@ from .flags import (
 
 @dataclass
 class DistillFlags:
-    file: list[str] = HfArg(help=f"{PAIRS_HELP} Several are concatenated.")
+    file: list[str] | None = HfArg(default=None, help=f"{PAIRS_HELP} Several are concatenated.")
+    input: list[str] | None = HfArg(
+        default=None, help="Files of sources, a sentence per line, plain or .gz, instead of pairs."
+    )
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.input is None):
+            raise ValueError("Give either --file or --input.")
 
 
 def main() -> None:
+    write_pairs(__doc__)
+
+
+def write_pairs(description: str, **defaults: Any) -> None:
+    """The job of this command, with other defaults of flags."""
     model, engine, batch, search, pair_flags, stream, flags = parse_arguments(
-        __doc__,
+        description,
         *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, PairFlags, StreamFlags),
         DistillFlags,
+        **defaults,
     )
     if not (stream.output or "").removesuffix(".gz").endswith(".jsonl"):
         raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {stream.output}.")
-    columns, files = find_pairs(pair_flags, model, *flags.file)
+    columns, files = find_pairs(pair_flags, model, *(flags.file or ()))
+    files += map(Path, flags.input or ())
     if columns.source_lang == columns.target_lang:  # they are the keys of a pair
         raise ValueError(f"source_lang and target_lang must differ, got {columns.source_lang!r}.")
     check_outputs({"--output": stream.output}, [*files, engine.shortlist])
-    pairs = concatenate_datasets([read_pairs_of(columns, file) for file in flags.file])
-    references = list(pairs["target"])
-    translator = load_translator(model, engine, columns)
+    # Sources of pairs have the tags of their languages, if users write those.
+    given = (pair_flags.source_lang, pair_flags.target_lang)
+    languages = columns if flags.file else LanguageFlags(*given)
+    translator = load_translator(model, engine, languages)
+    if translator.needs_languages:  # of sources alone, the default is no language of theirs
+        translator.direction()
     options = translator.search_options(**given_options(search))
-    if search.nbest is None and not options.do_sample:
-        options = replace(options, nbest=options.num_beams)
+    references: Sequence[str] | None = None
+    if flags.file:
+        pairs = concatenate_datasets([read_pairs_of(columns, file) for file in flags.file])
+        sources, references = pairs["source"], list(pairs["target"])
+        if search.nbest is None and not options.do_sample:
+            options = replace(options, nbest=options.num_beams)
+    else:
+        sources = chain.from_iterable(map(stream_lines, flags.input))
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
-        text = nearest(translations, references[number])
+        text = translations[0].text
+        if references is not None:
+            text = nearest(translations, references[number])
         pair = {columns.source_lang: translations[0].source, columns.target_lang: text}
         return [json.dumps(pair, ensure_ascii=False)]
 
     translate_file(
         translator,
-        pairs["source"],
+        sources,
         stream.output,
         options,
         resume=stream.resume is not None,
-        translate_pools=several_processes(model, engine, columns, stream),
+        translate_pools=several_processes(model, engine, languages, stream),
         format_lines=lines,
         inputs=files,
         settings=asdict(columns),

@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import set_seed
 
+from ..data.metrics import only_numbers
 from ..data.public_paths import without_folders
 from ..saved.loading import find_model
 from ..saved.whole_files import write_file
@@ -99,9 +100,11 @@ def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:
     data = {"dataset_type": facts["dataset"], "dataset_name": facts["dataset"]}
+    task, directions = facts["task"], facts.get("scores", {}).get("directions")
     results = [
-        EvalResult(task_type=facts["task"], metric_type=name, metric_value=round(value, 2), **data)
-        for name, value in facts["metrics"].items()
+        EvalResult(task, metric_type=name, metric_value=round(value, 2), dataset_config=one, **data)
+        for one, scores in (directions or {None: facts["metrics"]}).items()
+        for name, value in only_numbers(scores).items()
     ]
     metadata = ModelCardData(
         language=facts.get("language"),

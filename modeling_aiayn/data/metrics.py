@@ -1,6 +1,6 @@
 """Scores of translations, with the signatures of sacreBLEU that make them comparable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,21 @@ def score_texts(
             result[f"{name}_confidence"] = float(score._ci)
         result[f"{name}_signature"] = str(metric.get_signature())
     return result
+
+
+def only_numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    """The scores among the facts that `score_texts` returns."""
+    return {
+        name: value
+        for name, value in scores.items()
+        if isinstance(value, float) and not name.endswith("_confidence")
+    }
+
+
+def mean_scores(scores: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each score over several sets of texts."""
+    numbers = [*map(only_numbers, scores)]
+    return {name: sum(one[name] for one in numbers) / len(numbers) for name in numbers[0]}
 
 
 def moses_bleu(

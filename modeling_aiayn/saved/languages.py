@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from ..data.parsing import read_json_object
-from ..tokenization import SOURCE_TOKENIZER_FOLDER, language_tags
+from ..tokenization import SOURCE_TOKENIZER_FOLDER, language_tags, word_encoder
 from .folders import find_file
 from .loading import find_model
 
@@ -48,15 +48,17 @@ class LanguageTags:
     tokenizer: PreTrainedTokenizerBase  # the source's
     ids: Mapping[str, int]  # of each language's tag, by the tokenizer's names of languages
     is_of_target: bool  # whether the source carries the tag of the target
-    is_optional: bool  # whether users may write the tags into their sources, as for OPUS-MT
+    is_typed: bool  # whether tags are written in sources, as for OPUS-MT
+    is_optional: bool  # whether users may write them themselves
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
         """The tags of a tokenizer; None if it has none."""
-        is_optional = not hasattr(tokenizer, "set_src_lang_special_tokens")
-        is_of_target = is_optional or tokenizer.init_kwargs.get(TAG_SETTING) == "target"
+        is_typed = not hasattr(tokenizer, "set_src_lang_special_tokens")
+        setting = tokenizer.init_kwargs.get(TAG_SETTING)
+        is_of_target, is_optional = is_typed or setting == "target", is_typed and not setting
         ids = language_tags(tokenizer)
-        return cls(tokenizer, ids, is_of_target, is_optional) if ids else None
+        return cls(tokenizer, ids, is_of_target, is_typed, is_optional) if ids else None
 
     @classmethod
     def needed_by(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
@@ -91,9 +93,9 @@ class LanguageTags:
         )
 
     def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
-        """Ids of sources of a direction, with the tag; a tag within a text is text."""
+        """Ids of sources of a direction, with the tag."""
         tag = self.ids[target_lang if self.is_of_target else source_lang]
-        ids = self.text_ids([TYPED.sub(" ", text) for text in texts] if self.is_optional else texts)
+        ids = self.text_ids(texts)
         if getattr(self.tokenizer, "legacy_behaviour", False):
             return [[*text, self.tokenizer.eos_token_id, tag] for text in ids]
         return [[tag, *text, self.tokenizer.eos_token_id] for text in ids]
@@ -104,10 +106,17 @@ class LanguageTags:
         return [[*first, *text, end] for text in self.text_ids(texts)]
 
     def text_ids(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts without tags and end."""
+        """Ids of texts without tags and end; a tag within a text is text."""
+        texts = [TYPED.sub(" ", text) for text in texts] if self.is_typed else texts
+        if self._encode_words is not None:
+            return [ids[:-1].tolist() for ids in self._encode_words(texts)]
         options: Any = {"add_special_tokens": False, "split_special_tokens": True}
         ids: list[list[int]] = self.tokenizer(texts, **options).input_ids
         return ids
+
+    @cached_property
+    def _encode_words(self) -> Any:
+        return word_encoder(self.tokenizer)
 
     def first_ids(self, target_lang: str) -> list[int]:
         """The ids that each translation into a language begins with."""
@@ -140,12 +149,15 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
 
 
 @lru_cache(maxsize=1000)
-def iso_639(name: str) -> str:
-    """The ISO 639 code that a language's name means, if langcodes is installed: de for deu_Latn."""
+def iso_639(name: str, is_macro: bool = False) -> str:
+    """The ISO 639 code of a language's name, if langcodes is installed: de for deu_Latn.
+
+    With is_macro, that of its macrolanguage, if it has one: ar for arb_Arab.
+    """
     with suppress(ImportError, ValueError):
         from langcodes import standardize_tag
 
-        return standardize_tag(name).partition("-")[0]
+        return standardize_tag(name, macro=is_macro).partition("-")[0]
     return name
 
 
@@ -163,6 +175,13 @@ def languages_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """The languages in a source tokenizer's settings, which `set_languages` adds."""
     source, target = (tokenizer.init_kwargs.get(name) for name in SETTINGS)
     return source, target
+
+
+def languages_of_rows(pairs: Any) -> list[Languages]:
+    """The languages of each of a dataset's rows, if they are in columns; else nothing."""
+    if not {*SETTINGS} <= {*pairs.column_names}:
+        return []
+    return [*zip(*(pairs[name] for name in SETTINGS), strict=True)]
 
 
 def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Languages | None:

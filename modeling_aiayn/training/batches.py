@@ -7,7 +7,7 @@ little padding.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow.compute
@@ -44,13 +44,18 @@ def token_lengths(
 
 
 def cut_batches(
-    lengths: Lengths, max_tokens: int, generator: np.random.Generator, num_processes: int = 1
+    lengths: Lengths,
+    max_tokens: int,
+    generator: np.random.Generator,
+    num_processes: int = 1,
+    count: int | None = None,
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
     The number of batches and their sizes depend on the lengths alone, [pairs, 2] in tokens with
     padding. The generator only decides which of the pairs with equal lengths go into which batch,
     and the order of the batches. Their number is made a multiple of num_processes, by halving some.
+    If count is given, it is that number: random batches are left out, or large ones are halved.
     """
     longest = int(lengths.sum(1).max(initial=0))
     if longest > max_tokens:
@@ -65,7 +70,7 @@ def cut_batches(
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
-    needed = -(-max(len(batches), 1) // num_processes) * num_processes
+    needed = count or -(-max(len(batches), 1) // num_processes) * num_processes
     if len(lengths) < needed:
         raise ValueError(
             f"Training needs at least {needed} pairs, one for each batch of at most {max_tokens} "
@@ -75,7 +80,7 @@ def cut_batches(
     while len(batches) < needed:
         largest = max(range(len(batches)), key=lambda index: len(batches[index]))
         batches[largest : largest + 1] = _halve(batches[largest], lengths, max_tokens)
-    return [batches[index] for index in generator.permutation(len(batches))]
+    return [batches[index] for index in generator.permutation(len(batches))[:needed]]
 
 
 def _padded_size(lengths: Lengths) -> int:
@@ -101,18 +106,27 @@ def _halve(
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in another order in each epoch; see `cut_batches`.
 
-    All processes have the same number of batches.
+    All processes have the same number of batches, and all epochs. draw returns the indices of an
+    epoch's pairs; None: all pairs.
     """
 
     def __init__(
-        self, lengths: Lengths, max_tokens: int, seed: int, process: int = 0, num_processes: int = 1
+        self,
+        lengths: Lengths,
+        max_tokens: int,
+        seed: int,
+        process: int = 0,
+        num_processes: int = 1,
+        draw: Callable[[np.random.Generator], NDArray[np.int64]] | None = None,
     ) -> None:
         self.lengths = lengths
         self.max_tokens = max_tokens
         self.seed = seed
         self.process = process
         self.num_processes = num_processes
+        self.draw = draw
         self.epoch = 0
+        self._count: int | None = None
         self._kept: tuple[int, list[NDArray[np.int64]]] = (0, self._batches())
 
     def set_epoch(self, epoch: int) -> None:
@@ -129,8 +143,13 @@ class TokenBatches(Sampler[list[int]]):
 
     def _batches(self) -> list[NDArray[np.int64]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        batches = cut_batches(self.lengths, self.max_tokens, generator, self.num_processes)
-        return batches[self.process :: self.num_processes]
+        rows = None if self.draw is None else self.draw(generator)
+        lengths = self.lengths if rows is None else self.lengths[rows]
+        options = (self.max_tokens, generator, self.num_processes, self._count)
+        batches = cut_batches(lengths, *options)
+        self._count = len(batches)
+        own = batches[self.process :: self.num_processes]
+        return own if rows is None else [rows[batch] for batch in own]
 
 
 class LengthGroups(Sampler[int]):

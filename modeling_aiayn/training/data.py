@@ -33,7 +33,7 @@ from ..data.corpus import (
     warn_of_overlap,
 )
 from ..data.suspicious_pairs import report_suspicious
-from ..saved.languages import Languages, LanguageTags, choose_languages, languages_of
+from ..saved.languages import Languages, LanguageTags, choose_languages, iso_639, languages_of
 from ..tokenization import text_encoder
 from .batches import PAIR
 
@@ -73,6 +73,16 @@ class DataArguments:
     test_file: list[str] | None = HfArg(
         default=None, help="Pairs to score the trained model on; same formats."
     )
+    corpora: str | None = HfArg(
+        default=None,
+        help="A YAML list of corpora, of one direction or several: flags such as train_file, "
+        "source_lang and target_lang for each. See docs/training.md.",
+    )
+    corpora_temperature: float = HfArg(
+        default=5.0,
+        help="A corpus of n pairs is drawn with weight * n ** (1 / corpora_temperature). 1: each "
+        "pair equally often; higher: small corpora more often.",
+    )
     columns: str | None = HfArg(
         default=None, help="Languages of a .tsv file's columns: en,de. Default: source,target."
     )
@@ -85,6 +95,11 @@ class DataArguments:
         default=False,
         help="Remove training pairs that look wrong: identical sides, very different "
         "lengths, another script than most, repeats. The log gives their numbers.",
+    )
+    check_languages: bool = HfArg(
+        default=False,
+        help="Training pairs in another language than source_lang and target_lang look wrong, too. "
+        "Needs the package py3langid (the extra 'langid').",
     )
     both_directions: bool = HfArg(
         default=False,
@@ -127,13 +142,14 @@ class DataArguments:
 def load_splits(data: DataArguments) -> dict[str, Any]:
     """Read the pairs that data names: "train" and "validation", and "test" if there are any.
 
-    "train" is a `Dataset`, or with streaming an `IterableDataset`, shuffled by a buffer.
+    One of several corpora may lack any of them. "train" is a `Dataset`, or with streaming an
+    `IterableDataset`, shuffled by a buffer.
     """
     check_sources(data)
     languages = data.languages()
     if data.dataset_name is not None:
         splits = _hub_splits(data, data.dataset_name, languages)
-    elif data.train_file is not None:
+    elif data.train_file or data.validation_file or data.test_file:
         splits = _file_splits(data, languages)
     else:
         splits = _embedded_splits(data, languages)
@@ -143,9 +159,17 @@ def load_splits(data: DataArguments) -> dict[str, Any]:
         delete_computed(splits["train"], UNFINISHED)
     for split in splits.values() if data.overwrite_cache else ():
         delete_computed(split, COMPUTED)
+    return _augmented(splits, data) if "train" in splits else splits
+
+
+def _augmented(splits: dict[str, Any], data: DataArguments) -> dict[str, Any]:
+    """Splits with more or fewer training pairs, as the flags say."""
     workers = data.preprocessing_num_workers
-    splits["train"] = report_suspicious(splits["train"], data.clean, workers)
-    warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
+    languages = data.languages() if data.check_languages else ()
+    codes = [iso_639(language, is_macro=True) for language in languages]
+    splits["train"] = report_suspicious(splits["train"], data.clean, workers, codes)
+    if data.corpora is None:
+        warn_of_overlap(splits["train"], {name: splits[name] for name in splits if name != "train"})
     if data.both_directions:
         splits["train"] = with_reversed_pairs(splits["train"])
     if data.noisy_sources:  # last: a reversed pair would have its noise in the target
@@ -159,9 +183,10 @@ def check_sources(data: DataArguments) -> None:
     if data.dataset_name is not None and data.train_file is not None:
         raise ValueError("Give either dataset_name or train_file, not both.")
     for name, needed in NEEDS.items():
-        if getattr(data, name) is not None and getattr(data, needed) is None:
+        has_one = getattr(data, name) is not None and getattr(data, needed) is None
+        if has_one and (data.corpora is None or data.dataset_name is not None):
             raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
-    for name in ("clean", "both_directions", "noisy_sources"):
+    for name in ("clean", "check_languages", "both_directions", "noisy_sources"):
         if data.streaming and getattr(data, name):
             raise ValueError(f"{name} needs all pairs, and cannot be used with streaming.")
 
@@ -225,16 +250,18 @@ def encode_pairs(
     name: str,
     num_proc: int | None = None,
     keeps_texts: bool = True,
+    **direction: Any,
 ) -> Dataset:
     """Encode "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
-    A tokenizer of many languages adds the tags of those in its settings.
+    A tokenizer of many languages adds the tags of those in its settings, or of `languages`;
+    direction is as for `pair_encoder`.
     At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
     """
     features = Features({name: List(Value("int32")) for name in PAIR})
     if keeps_texts:
         features |= pairs.features
-    encode = pair_encoder(source_tokenizer, target_tokenizer, max_length, keeps_texts)
+    encode = pair_encoder(source_tokenizer, target_tokenizer, max_length, keeps_texts, **direction)
     step = f"Step 4 of 4: encoding {name}"
     kept = map_rows(pairs, encode, features, step, num_proc)
     if len(kept) < len(pairs):
@@ -250,18 +277,28 @@ def pair_encoder(
     target_tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     keeps_texts: bool,
+    languages: Languages | None = None,
+    first: Sequence[int] = (),
 ) -> Callable[[dict[str, list[str]]], dict[str, Any]]:
-    """The function of batches for `encode_pairs`."""
+    """The function of batches for `encode_pairs`; each source begins with the ids first."""
     tags = LanguageTags.needed_by(source_tokenizer)
-    languages: Any = languages_of(source_tokenizer)
+    source_lang, target_lang = languages_of(source_tokenizer)
+    if languages is not None and (tags := LanguageTags.of(source_tokenizer)):
+        source_lang, target_lang = tags.direction(*languages) or languages
+    has_tags_in_target = tags and source_tokenizer is target_tokenizer
     encode_source, encode_target = text_encoder(source_tokenizer), text_encoder(target_tokenizer)
 
     def encode(batch: dict[str, list[str]]) -> dict[str, Any]:
         if tags:
-            ids: Sequence[Any] = tags.encode(batch["source"], *languages)
-            labels: Sequence[Any] = tags.encode_target(batch["target"], languages[1])
+            ids: Sequence[Any] = tags.encode(batch["source"], source_lang, target_lang)
         else:
-            ids, labels = encode_source(batch["source"]), encode_target(batch["target"])
+            ids = encode_source(batch["source"])
+        labels: Sequence[Any]
+        if has_tags_in_target and tags:
+            labels = tags.encode_target(batch["target"], target_lang)
+        else:
+            labels = encode_target(batch["target"])
+        ids = [[*first, *text] for text in ids] if first else ids
         columns = {**(batch if keeps_texts else {}), "input_ids": ids, "labels": labels}
         is_short = [max(map(len, pair)) <= max_length for pair in zip(ids, labels, strict=True)]
         return {name: list(compress(rows, is_short)) for name, rows in columns.items()}

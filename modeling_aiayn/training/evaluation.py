@@ -1,7 +1,7 @@
 """Evaluation during training: the loss per label, and scores of translations."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from ..data.metrics import score_texts
+from ..data.metrics import mean_scores, only_numbers, score_texts
 from ..losses import IGNORED_LABEL, shift_left
 from ..tokenization import decode_lines
 
@@ -73,15 +73,26 @@ def kept_generation_config(model: Any) -> Iterator[None]:
 
 
 def translation_metrics(
-    tokenizer: PreTrainedTokenizerBase, references: list[str]
+    tokenizer: PreTrainedTokenizerBase, references: list[str], directions: Sequence[str] = ()
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Build compute_metrics for AiaynTrainer, BLEU and chrF, with the target's tokenizer."""
+    """Build compute_metrics for AiaynTrainer, BLEU and chrF, with the target's tokenizer.
+
+    If directions, one for each reference, are given, bleu is the mean of theirs, bleu_en-de, ...
+    """
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         ids = prediction.predictions
         ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
         texts = decode_lines(tokenizer, ids.tolist())
-        result = score_texts(texts, references)
-        return {name: value for name, value in result.items() if isinstance(value, float)}
+        if not directions:
+            return only_numbers(score_texts(texts, references))
+        found: dict[str, float] = {}
+        by_name = {}
+        for name in dict.fromkeys(directions):
+            own = [index for index, other in enumerate(directions) if other == name]
+            found_texts, expected = ([side[index] for index in own] for side in (texts, references))
+            by_name[name] = only_numbers(score_texts(found_texts, expected))
+            found |= {f"{score}_{name}": value for score, value in by_name[name].items()}
+        return found | mean_scores([*by_name.values()])
 
     return compute

@@ -1,6 +1,7 @@
 """Fine-tuning: load a saved translation model, and choose which of its parameters to train."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,20 +9,34 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AddedToken, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, CONFIG_NAME
 
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import parse_mapping, read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.languages import Languages, LanguageTags, languages_of, set_languages
+from ..saved.languages import (
+    SETTINGS,
+    TAG_SETTING,
+    Languages,
+    LanguageTags,
+    languages_of,
+    set_languages,
+)
 from ..saved.loading import find_model, load_model
 from ..saved.tokenizers import load_tokenizers
 from ..saved.whole_files import replaced_files, write_file
-from ..tokenization import vocabulary_sha256
+from ..tokenization import (
+    BACK_TRANSLATED,
+    TARGET_TOKENIZER_FOLDER,
+    language_tags,
+    source_token,
+    vocabulary_sha256,
+)
 from .arguments import AiaynTrainingArguments
 from .depth import with_depth
+from .new_language import add_language, add_pieces
 from .setup import ModelArguments
 
 # Fields of a saved model's configuration that fine-tuning may change.
@@ -29,10 +44,13 @@ RATES = ("dropout", "attention_dropout", "activation_dropout")
 DEPTHS = ("encoder_layers", "decoder_layers")
 PARTS = ("encoder", "embeddings")
 # Flags that have no effect without another one.
-NEEDS = dict.fromkeys(("hub", "add_tokens", "freeze", "lora_rank"), "start_from")
-NEEDS["merge_lora"] = "lora_rank"
+OF_START = ("hub", "add_tokens", "like", "add_pieces_from", "freeze", "lora_rank")
+NEEDS = dict.fromkeys(OF_START, "start_from")
+NEEDS |= {"add_language": "like", "merge_lora": "lora_rank"}
 # LoRA scales its products by alpha / rank.
 LORA_ALPHA_OVER_RANK = 2
+# In the folder of an adapter, its base with new tokens.
+BASE_FOLDER = "base"
 LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
 
@@ -48,6 +66,20 @@ class FineTuningArguments:
     hub: bool = HfArg(default=False, help="start_from is a repository on the Hub.")
     add_tokens: list[str] | None = HfArg(
         default=None, help="New tokens for the source's vocabulary, such as <2fr> <2es>."
+    )
+    add_language: str | None = HfArg(
+        default=None, help="A new language of the model, such as gsw_Latn for NLLB-200."
+    )
+    like: str | None = HfArg(
+        default=None, help="The model's language that add_language starts from, such as deu_Latn."
+    )
+    add_pieces_from: list[str] | None = HfArg(
+        default=None,
+        help="Files of text, a sentence per line, whose unknown characters and frequent pieces are "
+        "added to the vocabulary.",
+    )
+    max_new_pieces: int = HfArg(
+        default=1000, help="Maximum number of pieces that add_pieces_from adds beside characters."
     )
     freeze: list[str] | None = HfArg(
         default=None,
@@ -68,10 +100,11 @@ class FineTuningArguments:
         for name, needed in NEEDS.items():
             if getattr(self, name) and not getattr(self, needed):
                 raise ValueError(f"{name} needs {needed}. Pass {needed}, or leave {name} out.")
-        if self.add_tokens and (self.lora_rank or "embeddings" in (self.freeze or ())):
+        new = [x for x in ("add_tokens", "add_language", "add_pieces_from") if getattr(self, x)]
+        if new and "embeddings" in (self.freeze or ()):
             raise ValueError(
-                "add_tokens cannot be combined with lora_rank or freeze embeddings: the embeddings "
-                "of new tokens must be trained. Remove one."
+                f"{new[0]} cannot be combined with freeze embeddings: the embeddings of new tokens "
+                "must be trained. Remove one."
             )
 
 
@@ -83,7 +116,8 @@ class SavedModel:
         flags: FineTuningArguments,
         model: ModelArguments,
         args: AiaynTrainingArguments,
-        languages: Languages,
+        languages: Languages | None,
+        tokens: Sequence[str] = (),
     ) -> None:
         path = find_model(flags.start_from or "")
         _check_flags(path, model, args)
@@ -95,16 +129,12 @@ class SavedModel:
         self._tokenizers = load_tokenizers(
             path, loaded.config, trust_remote_code=False, local_files_only=not flags.hub
         )
-        set_languages(self._tokenizers[0], *languages)
-        tags = LanguageTags.needed_by(self._tokenizers[0])
-        if tags and (first := tags.first_ids(languages_of(self._tokenizers[0])[1])):
-            loaded.generation_config.forced_bos_token_id = first[0]
+        new_ids = _extend_vocabulary(loaded, self._tokenizers, flags, tokens)
+        self._set_direction(loaded, languages)
         for tokenizer in self._tokenizers:
             # Remove loading options that save_pretrained would store.
             for name in ("is_local", "local_files_only"):
                 tokenizer.init_kwargs.pop(name, None)
-        if flags.add_tokens:
-            _add_source_tokens(loaded, self._tokenizers, flags.add_tokens)
         _freeze_parts(loaded, flags.freeze or ())
         self._model: nn.Module = loaded
         if flags.lora_rank is not None:
@@ -113,7 +143,32 @@ class SavedModel:
                     f"{path} holds an adapter, and lora_rank needs a whole model. Train the "
                     "adapter with --merge_lora true, and start from its folder."
                 )
-            self._model = _with_lora(loaded, flags.lora_rank)
+            if new_ids:
+                self._save_base(loaded, f"{args.output_dir}/{BASE_FOLDER}", args.should_save)
+            self._model = _with_lora(loaded, flags.lora_rank, new_ids)
+
+    def _set_direction(
+        self, model: AiaynForConditionalGeneration, languages: Languages | None
+    ) -> None:
+        source = self._tokenizers[0]
+        if languages is None:
+            for name in SETTINGS:
+                source.init_kwargs.pop(name, None)
+            return
+        set_languages(source, *languages)
+        tags = LanguageTags.needed_by(source)
+        if tags and (first := tags.first_ids(languages_of(source)[1])):
+            model.generation_config.forced_bos_token_id = first[0]
+
+    def _save_base(self, model: Any, folder: str, is_saving: bool) -> None:
+        """Save the base of an adapter with new tokens, which start_from lacks."""
+        model.name_or_path = folder
+        source, target = self._tokenizers
+        if is_saving:
+            model.save_pretrained(folder)
+            source.save_pretrained(folder)
+            if target is not source:
+                target.save_pretrained(f"{folder}/{TARGET_TOKENIZER_FOLDER}")
 
     def tokenizers(self, *_: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
         """The tokenizers of source and target, one object if shared."""
@@ -178,13 +233,42 @@ def _add_source_tokens(
     tokens: list[str],
 ) -> None:
     source = tokenizers[0]
-    # Found wherever they stand, as in "<2fr><formal> We see."; a normalizer would prepend a blank.
-    options = {"normalized": False, "lstrip": True, "rstrip": True}
-    source.add_tokens([AddedToken(token, **options) for token in tokens])
+    source.add_tokens([*map(source_token, tokens)])
     if len(source) > model.config.vocab_size:
         model.resize_token_embeddings(len(source))
     if hasattr(model.config, "vocabulary_sha256"):
         model.config.vocabulary_sha256 = [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]
+
+
+def _extend_vocabulary(
+    model: AiaynForConditionalGeneration,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    flags: FineTuningArguments,
+    needed: Sequence[str],
+) -> list[int]:
+    """Add tokens, a language and pieces as flags say, and a needed <bt>; return all new ids."""
+    source, target = tokenizers
+    first = len(source)
+    has_tags_of_others = LanguageTags.of(source) and not _has_own_tags(source)
+    own = [token for token in needed if token == BACK_TRANSLATED or not has_tags_of_others]
+    tokens = [*(flags.add_tokens or ()), *own]
+    if new := [token for token in tokens if token not in source.get_vocab()]:
+        _add_source_tokens(model, tokenizers, new)
+    has_tags = len(needed) > 1 and _has_own_tags(source)
+    if source is not target and (has_tags or flags.add_language or flags.add_pieces_from):
+        raise ValueError("Several directions and a new language need one vocabulary for all.")
+    if has_tags:  # all sources are trained with them
+        source.init_kwargs[TAG_SETTING] = "target"
+    if flags.add_language and flags.like:
+        add_language(model, source, flags.add_language, flags.like)
+    if flags.add_pieces_from:
+        add_pieces(model, source, flags.add_pieces_from, flags.max_new_pieces)
+    return [*range(first, len(source))]
+
+
+def _has_own_tags(tokenizer: PreTrainedTokenizerBase) -> bool:
+    names = map(str, tokenizer.convert_ids_to_tokens([*language_tags(tokenizer).values()]))
+    return any(name.startswith("<2") for name in names)
 
 
 def _freeze_parts(model: AiaynForConditionalGeneration, parts: Sequence[str]) -> None:
@@ -194,14 +278,20 @@ def _freeze_parts(model: AiaynForConditionalGeneration, parts: Sequence[str]) ->
             parameter.requires_grad_(False)
 
 
-def _with_lora(model: AiaynForConditionalGeneration, rank: int) -> nn.Module:
+def _with_lora(
+    model: AiaynForConditionalGeneration, rank: int, new_ids: Sequence[int]
+) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
+    layers = ["encoder.embed_tokens"]  # which tied ones follow
+    if not model.config.tie_word_embeddings and model.config.decoder_vocab_size is None:
+        layers += ["decoder.embed_tokens", "lm_head"]
     config = LoraConfig(
         r=rank,
         lora_alpha=LORA_ALPHA_OVER_RANK * rank,
         target_modules=list(LORA_MODULES),
         task_type="SEQ_2_SEQ_LM",
+        trainable_token_indices={layer: [*new_ids] for layer in layers} if new_ids else None,
     )
     adapted: nn.Module = get_peft_model(model, config)
     return adapted
@@ -212,7 +302,9 @@ def complete_adapter(folder: str | Path, base: str) -> None:
 
     peft notes the path that the base was loaded from, even that of the bundled model. A merged
     model in the folder comes from a shorter run, and would be loaded in place of the adapter.
+    If tokens are new, the base is in BASE_FOLDER.
     """
+    base = str(own) if (own := Path(folder, BASE_FOLDER)).is_dir() else base
     for merged in (*Path(folder).glob("model*.safetensors*"), Path(folder) / CONFIG_NAME):
         merged.unlink(missing_ok=True)
     path = Path(folder) / ADAPTER_CONFIG_NAME
@@ -230,3 +322,4 @@ def replace_adapter(merged: AiaynForConditionalGeneration, folder: str | Path) -
         merged.save_pretrained(target)
     for name in (ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME):
         (Path(folder) / name).unlink(missing_ok=True)
+    shutil.rmtree(Path(folder) / BASE_FOLDER, ignore_errors=True)

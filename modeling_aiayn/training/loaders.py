@@ -17,6 +17,7 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTra
 
 from .arguments import RunArguments
 from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
+from .corpora import Mixture
 from .resume.interruption import SIGNALS
 from .streams import StreamCollator, StreamPositions, TokenStream
 
@@ -126,7 +127,7 @@ def length_groups(dataset: Dataset, args: RunArguments, *, has_target: bool) -> 
 
 
 def token_batch_loader(
-    dataset: Dataset | IterableDataset,
+    dataset: Dataset | IterableDataset | Mixture,
     args: RunArguments,
     max_tokens: int,
     collate: Callable[[list[Any]], dict[str, Any]],
@@ -142,10 +143,13 @@ def token_batch_loader(
         stream = TokenStream(share, max_tokens, *order)
         options = {"dataset": stream, "batch_size": None, "collate_fn": StreamCollator(collate)}
     else:
+        draw = None
+        if isinstance(dataset, Mixture):
+            dataset, draw = dataset.rows, dataset.draw
         lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
         processes = (args.order_seed, args.process_index, args.world_size)
         # The sampler gives this process its share; accelerate.prepare would divide it once more.
-        batches = TokenBatches(lengths, max_tokens, *processes)
+        batches = TokenBatches(lengths, max_tokens, *processes, draw)
         options = {"dataset": dataset, "batch_sampler": batches, "collate_fn": collate}
     return DataLoaderShard(
         device=device,

@@ -18,8 +18,15 @@ from ..data.cache import RowLog, code_sha256
 from ..data.corpus import BATCH_SIZE
 from ..data.parsing import check_config_fields, parse_mapping
 from ..modeling_aiayn import AiaynForConditionalGeneration
+from ..saved.languages import TAG_SETTING
 from ..saved.whole_files import write_file
-from ..tokenization import train_tokenizer, vocabulary_sha256, wrap_tokenizer
+from ..tokenization import (
+    language_tags,
+    source_token,
+    train_tokenizer,
+    vocabulary_sha256,
+    wrap_tokenizer,
+)
 
 # Section 6.1 decodes with "a beam size of 4"; a saved model's generate() does the same.
 NUM_BEAMS = 4
@@ -112,16 +119,26 @@ def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase)
 
 
 class NewModel:
-    """A model to train from scratch, with vocabularies of the training text."""
+    """A model to train from scratch, with vocabularies of the training text.
 
-    def __init__(self, arguments: ModelArguments) -> None:
+    tokens are added to the vocabulary, which source and target must then share.
+    """
+
+    def __init__(self, arguments: ModelArguments, tokens: Sequence[str] = ()) -> None:
+        if tokens and arguments.vocabulary != "bpe":
+            raise ValueError(f"corpora needs vocabulary=bpe, got {arguments.vocabulary}.")
         self.config = build_config(arguments)
         self._arguments = arguments
+        self._tokens = tokens
 
     def tokenizers(self, train: Dataset) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
         """Train tokenizers of source and target, one object if shared, on the training pairs."""
         if self._arguments.vocabulary == "bpe":
             shared = self._vocabulary(train, "source", "target")
+            if self._tokens:
+                shared.add_tokens([*map(source_token, self._tokens)])
+            if language_tags(shared):
+                shared.init_kwargs[TAG_SETTING] = "target"
             return shared, shared
         return self._vocabulary(train, "source"), self._vocabulary(train, "target")
 

@@ -7,7 +7,8 @@ from typing import Any
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
 
-from ..data.metrics import score_texts
+from ..data.metrics import mean_scores, only_numbers, score_texts
+from ..saved.languages import languages_of_rows
 from .translator import Translation, Translator
 
 
@@ -34,6 +35,33 @@ def evaluate_translation(
     names = ("batch_size", "max_tokens_per_batch")
     batches = {name: options[name] for name in names if name in options}
     return {**scores, "perplexity": perplexity(translator, pairs, **batches)}, translations
+
+
+def evaluate_directions(translator: Translator, pairs: Dataset) -> dict[str, Any]:
+    """The scores of `evaluate_translation`.
+
+    Of pairs with languages in columns, they are the means of the directions, each of which has its
+    own under "directions".
+    """
+    rows = languages_of_rows(pairs)
+    if not rows:
+        return evaluate_translation(translator, pairs)[0]
+    scores = {}
+    for languages in dict.fromkeys(rows):
+        own = pairs.select([index for index, other in enumerate(rows) if other == languages])
+        directed = translator.directed(languages)
+        scores["-".join(languages)] = evaluate_translation(directed, own)[0]
+    return {**mean_scores([*scores.values()]), "directions": scores}
+
+
+def can_translate(translator: Translator, pairs: Dataset) -> bool:
+    """Whether a translator knows the languages of pairs, or else those that it is set to."""
+    try:
+        for languages in {*languages_of_rows(pairs)} or [()]:
+            translator.direction(*languages)
+    except ValueError:
+        return False
+    return True
 
 
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
@@ -64,6 +92,8 @@ def score_table(scores: dict[str, Any]) -> str:
 
     Scores under "before", of the model that was fine-tuned, stand before the others.
     """
+    if directions := scores.get("directions"):
+        return _direction_table(scores, directions)
     before: dict[str, float] = scores.get("before", {})
     lines = [f"{'':<20} before  after"] if before else []
     for name, value in scores.items():
@@ -74,6 +104,21 @@ def score_table(scores: dict[str, Any]) -> str:
             earlier = f"{before[name]:6.2f} " if before else ""
             lines.append(f"{name:<20} {earlier}{value:6.2f} {interval:<7} {signature}".rstrip())
     return "\n".join(lines)
+
+
+def _direction_table(scores: dict[str, Any], directions: dict[str, Any]) -> str:
+    """A line for each direction and their mean, then one for each signature."""
+    rows, before = {**directions, "mean": scores}, scores.get("before", {})
+    rows |= {f"{name}, before": one for name, one in before.get("directions", {}).items()}
+    rows |= {"mean, before": before} if before else {}
+    names, first = [*only_numbers(scores)], next(iter(directions.values()))
+    width = max(map(len, rows))
+    lines = [" ".join([" " * width, *(f"{name:>{len(name) + 1}}" for name in names)])]
+    for row, values in rows.items():
+        cells = (f"{values[name]:>{len(name) + 1}.2f}" for name in names)
+        lines.append(" ".join([f"{row:<{width}}", *cells]))
+    signatures = (f"{name}_signature" for name in names)
+    return "\n".join([*lines, *(f"{x}: {first[x]}" for x in signatures if x in first)])
 
 
 def compare_translators(

@@ -138,7 +138,8 @@ def flag_values(flags: Iterable[Any]) -> dict[str, Any]:
     for name, value in values.items():
         is_folder = name == "start_from" and Path(value or "").is_dir()
         is_stream = name == "train_file" and values.get("streaming")  # too large to read twice
-        if value is not None and (name.endswith("_file") or is_folder) and not is_stream:
+        is_file = name.endswith("_file") or name in ("corpora", "add_pieces_from")
+        if value is not None and (is_file or is_folder) and not is_stream:
             paths = value if isinstance(value, list) else [value]
             values[name] = f"sha256:{_content_sha256(paths, languages)}"
     return _plain(values)
