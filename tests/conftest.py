@@ -43,7 +43,7 @@ from modeling_aiayn.training.fine_tuning import FineTuningArguments
 from modeling_aiayn.training.setup import ModelArguments, PresetArguments
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-if "HF_DATASETS_CACHE" not in os.environ:  # what the tests start uses the same
+if "HF_DATASETS_CACHE" not in os.environ:  # processes that the tests start use the same
     os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="aiayn-tests-")
     atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 

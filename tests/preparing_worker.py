@@ -1,4 +1,4 @@
-"""Prepare the data of two files, as one of the processes of a run, and print what came out.
+"""Prepare the data of two files, as one of the processes of a run, and print a hash of the result.
 
 python preparing_worker.py TRAIN VALIDATION FOLDER SECONDS
 

@@ -179,7 +179,7 @@ def test_the_log_says_how_far_a_step_is(caplog, monkeypatch, num_proc):
     with caplog.at_level("INFO"):
         mapped = map_rows(rows, lambda batch: {**batch}, FEATURES, "reading", num_proc)
     assert mapped[:] == rows[:]
-    if num_proc is None:  # what other processes log is not seen here
+    if num_proc is None:  # this process does not see the logs of others
         counts = [message.partition(" rows, ")[0] for message in caplog.messages[1:]]
         assert counts == [f"reading: {done},000 of 4,000" for done in (2, 3, 4)]
 

@@ -18,7 +18,7 @@ from .data import DataArguments, data_sha256
 
 logger = logging.getLogger(__name__)
 
-# Flags that an entry cannot have.
+# Fields that a mapping in the file cannot set: they belong to the whole run.
 OF_THE_RUN = {"corpora", "corpora_temperature", "streaming", "max_length", "data"}
 OF_THE_RUN |= {"preprocessing_num_workers", "overwrite_cache"}
 
@@ -43,14 +43,15 @@ class Corpus:
 
 
 def read_corpora(data: DataArguments) -> list[Corpus]:
-    """The corpora of a run: those in the file `data.corpora`, or else the one of the flags.
+    """Read the corpora of a run from the file `data.corpora`; without a file, data is the only one.
 
-    The file is a YAML list of mappings. Their entries are flags of `DataArguments`, which replace
-    those of data, and "weight" and "back_translated". One with both_directions counts as two.
+    The file is a YAML list of mappings. A mapping has flags of `DataArguments`, which override
+    those of data, and may have "weight" and "back_translated". With both_directions, it gives two
+    corpora.
 
     Raises:
         OSError: There is no such file.
-        ValueError: The file is no such list, or data has files of its own.
+        ValueError: The file has another format, or data has files of its own.
     """
     if data.corpora is None:
         return [Corpus(data)]
@@ -102,11 +103,11 @@ def _directions(entry: Any, data: DataArguments) -> list[Corpus]:
 
 
 class Mixture:
-    """Pairs of corpora, of which each epoch draws others: in all about as many as there are.
+    """The pairs of all corpora. Each epoch draws about as many of them as there are.
 
-    A corpus' share is weight * size ** (1 / temperature), divided by the sum of all. At temperature
-    1 each pair is as likely as any other; the higher it is, the more alike are the shares
-    (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.2).
+    The share of a corpus in an epoch is proportional to weight * size ** (1 / temperature). At
+    temperature 1, all pairs are drawn equally often. A higher temperature makes the shares more
+    equal (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.2).
     """
 
     def __init__(

@@ -246,7 +246,10 @@ def _extend_vocabulary(
     flags: FineTuningArguments,
     needed: Sequence[str],
 ) -> list[int]:
-    """Add tokens, a language and pieces as flags say, and a needed <bt>; return all new ids."""
+    """Add the tokens, language and pieces of the flags, and tokens needed by corpora.
+
+    Returns the new ids.
+    """
     source, target = tokenizers
     first = len(source)
     has_tags_of_others = LanguageTags.of(source) and not _has_own_tags(source)

@@ -29,7 +29,8 @@ def add_language(
     """Add a language's tag behind all other entries; its embedding is a copy of like's.
 
     Raises:
-        ValueError: like is no language of the model, or name is one, or cannot be one.
+        ValueError: The model does not have the language like, has name already, or its tokenizer
+            cannot have a language of that name.
     """
     tags: Any = LanguageTags.of(tokenizer)
     if tags is None or not tokenizer.is_fast:
@@ -55,11 +56,11 @@ def add_pieces(
     """Add the characters of texts that a vocabulary lacks, and at most limit frequent pieces.
 
     Byte-pair encoding (Sennrich et al. 2016) continues on the pieces of the texts' words, so new
-    merges come after all others. The embedding of a new piece is the mean of those that spelled it,
-    or of all if they were unknown.
+    merges come after all others. The embedding of a new piece is the mean of the embeddings of the
+    pieces that spelled it before. If they were unknown, it is the mean of all embeddings.
 
     Raises:
-        ValueError: The tokenizer is none of byte-pair encoding.
+        ValueError: The tokenizer does not use byte-pair encoding.
     """
     texts = [line for file in files for line in read_lines(file)]
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -69,7 +70,8 @@ def add_pieces(
     characters = Counter[str]()
     for word, count in words.items():
         characters.update({character: word.count(character) * count for character in {*word}})
-    vocabulary = tokenizer.get_vocab()  # in the model's, a gap where others have been added
+    # With the added tokens. A gap in the ids of the BPE model would move those when it is loaded.
+    vocabulary = tokenizer.get_vocab()
     missing = sorted(x for x, n in characters.items() if x not in vocabulary and n >= MIN_COUNT)
     spelled = {x: [piece.id for piece in backend.model.tokenize(x)] for x in missing}
     vocabulary |= {character: len(vocabulary) + n for n, character in enumerate(missing)}
@@ -150,7 +152,7 @@ def set_embeddings(
     tokenizer: PreTrainedTokenizerBase,
     spelled: Mapping[int, Sequence[int]],
 ) -> None:
-    """Set the rows of new ids to the mean of those of other ids, or of all if these are unknown."""
+    """Set the embeddings of new ids to the mean of the embeddings of the ids that spelled them."""
     size = model.config.vocab_size
     if len(tokenizer) > size:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)

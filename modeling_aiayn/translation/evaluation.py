@@ -55,7 +55,7 @@ def evaluate_directions(translator: Translator, pairs: Dataset) -> dict[str, Any
 
 
 def can_translate(translator: Translator, pairs: Dataset) -> bool:
-    """Whether a translator knows the languages of pairs, or else those that it is set to."""
+    """Whether a translator knows the languages in the columns of pairs, or its own ones."""
     try:
         for languages in {*languages_of_rows(pairs)} or [()]:
             translator.direction(*languages)
