@@ -1,6 +1,7 @@
 """Export to CTranslate2: the same scores and interface, and errors for unsupported models."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from test_bundled_model import SENTENCES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aiayn.documents.document import DocumentLines
+from modeling_aiayn.documents.document import Document
 from modeling_aiayn.interop.ctranslate2_export import (
     compare_engines,
     export_ctranslate2,
@@ -70,8 +71,8 @@ def test_attention_is_that_of_the_last_layer_and_places_markup(tokenizer, tmp_pa
     shares = word_attention(other, source, target)
     assert shares.shape == (7, 7)
     torch.testing.assert_close(shares.sum(-1), torch.ones(7))
-    lines = DocumentLines(other, ["<p>My <b>old friend</b> sees.</p>"], "html", "en", str)
-    (written,) = [lines.add(text) for text in other(list(lines))][-1]
+    document = Document("<p>My <b>old friend</b> sees.</p>", "html", "en")
+    written = document.translated(other(document.sentences), partial(word_attention, other))
     assert written.startswith("<p>") and written.count("<b>") == written.count("</b>") == 1
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import ctranslate2
 import pytest
@@ -28,7 +29,7 @@ from transformers import (
 
 from modeling_aiayn.commands.flags import ModelFlags, SourceFlags, sentence_preparation
 from modeling_aiayn.data.embedded_corpus import generate_pairs
-from modeling_aiayn.documents.document import DocumentLines
+from modeling_aiayn.documents.document import Document
 from modeling_aiayn.inspection.alignment import aligner, maps_with_words
 from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
 from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
@@ -42,6 +43,7 @@ from modeling_aiayn.tokenization import train_word_tokenizer
 from modeling_aiayn.training.data import encode_pairs
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.evaluation import perplexity
+from modeling_aiayn.translation.segments.word_attention import word_attention
 from modeling_aiayn.translation.translate_file import translate_file
 from modeling_aiayn.translation.translator import Translation
 
@@ -312,9 +314,10 @@ def test_attention_belongs_to_words_and_never_to_tags(peer, tmp_path):
     assert links and all(
         int(n) <= end for link in links for n, end in zip(link.split("-"), last, strict=True)
     )
-    lines = DocumentLines(translator, [f"<p>the <b>dog</b> {source}</p>"], "html", "en", str)
-    html = [translator([text])[0] for text in lines]
-    assert [lines.add(text) for text in html][-1][0].count("<b>") == 1
+    document = Document(f"<p>the <b>dog</b> {source}</p>", "html", "en")
+    attention = partial(word_attention, translator)
+    html = document.translated(translator(document.sentences), attention)
+    assert html.count("<b>") == 1
 
 
 def test_ctranslate2_gives_the_same_in_every_direction(peer, tmp_path):

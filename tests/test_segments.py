@@ -25,6 +25,7 @@ from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.hypotheses import Hypothesis
 from modeling_aiayn.translation.segments.placement import units_of
 from modeling_aiayn.translation.segments.segment import Segment
+from modeling_aiayn.translation.segments.word_attention import word_attention
 
 
 class EchoEngine:
@@ -89,7 +90,11 @@ def entrances(translator):
     """What translates a text at each entrance: the pieces that stay must be in what it returns."""
 
     def of_lines(format_name, text):
-        lines = DocumentLines(translator, text.splitlines() or [""], format_name, "en", str)
+        if format_name != "text":
+            document = Document(text, format_name, "en")
+            attention = partial(word_attention, translator)
+            return document.translated(translator(document.sentences), attention)
+        lines = DocumentLines(text.splitlines() or [""], "en")
         written = [line for x in lines for line in lines.add(translator([x])[0])]
         return "\n".join(written)
 

@@ -1,6 +1,7 @@
 """The HTTP server: LibreTranslate's interface, batches of concurrent requests, and bounds."""
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from urllib.parse import urlencode
+from zipfile import ZipFile
 
 import httpx
 import pytest
@@ -27,6 +29,7 @@ import torch
 from conftest import ROOT
 from libretranslatepy import LibreTranslateAPI
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
@@ -35,7 +38,9 @@ from modeling_aiayn.commands.flags import EngineFlags, ModelFlags, SourceFlags
 from modeling_aiayn.commands.serve import served_directions
 from modeling_aiayn.serving.batching import Batcher, ModelThread, QueueFullError
 from modeling_aiayn.serving.keys import ApiKeys
+from modeling_aiayn.serving.requests import read_fields
 from modeling_aiayn.serving.service import ServedModel, Service, make_app, served_model
+from modeling_aiayn.serving.translated_files import TranslatedFiles
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.segments.placement import units_of
 
@@ -49,9 +54,13 @@ def attention(source, target):
     return torch.eye(len(units_of(target)), len(units_of(source)))
 
 
+def several(sentences, count):
+    return [[sentence.upper() + "!" * n for n in range(count)] for sentence in sentences]
+
+
 def client_of(translate=upper, max_characters=100, max_waiting=50, keys=None):
     batcher = Batcher(translate, 8, max_waiting, ModelThread())
-    model = ServedModel(batcher, lambda text: len(text) > 60, attention)
+    model = ServedModel(batcher, lambda text: len(text) > 60, attention, several)
     service = Service({("en", "de"): model}, max_characters, keys)
     return TestClient(make_app(service), raise_server_exceptions=False)
 
@@ -70,7 +79,7 @@ def test_html_keeps_its_tags():
     with client_of() as client:
         answer = ask(client, text, format="docx")
         assert answer.status_code == 400
-        wanted = "format must be text or html or markdown, got 'docx'."
+        wanted = "format must be text or html or markdown or srt or vtt or po or xliff, got 'docx'."
         assert answer.json() == {"error": wanted}
 
 
@@ -96,7 +105,9 @@ def test_answers_have_the_shape_of_the_question():
 def test_each_direction_of_the_table_has_its_model():
     translators = {("en", "de"): upper, ("de", "en"): lambda texts: [*map(str.lower, texts)]}
     table = {
-        direction: ServedModel(Batcher(translate, 8, 50, ModelThread()), lambda _: False, attention)
+        direction: ServedModel(
+            Batcher(translate, 8, 50, ModelThread()), lambda _: False, attention, several
+        )
         for direction, translate in translators.items()
     }
     with TestClient(make_app(Service(table, 100))) as client:
@@ -114,7 +125,7 @@ def test_each_direction_of_the_table_has_its_model():
         (
             b'{"q": "a", "target": "de", "format": "md"}',
             400,
-            "format must be text or html or markdown, got",
+            "format must be text or html or markdown or srt or",
         ),
         (b'{"q": "a"', 400, "must be JSON or a form in UTF-8"),
         (b"\xff", 400, "must be JSON or a form in UTF-8"),
@@ -439,7 +450,8 @@ def test_forms_are_read_in_one_encoding():
         answer = client.post("/translate", content=urlencode(fields), headers=form)
         assert answer.json() == {"translatedText": "A & Ü"}
         parts = {name: (None, text) for name, text in fields.items()}
-        assert client.post("/translate", files=parts).status_code == 415
+        assert client.post("/translate", files=parts).json() == {"translatedText": "A & Ü"}
+        assert client.post("/translate", params=fields).json() == {"translatedText": "A & Ü"}
 
 
 def test_keys_are_needed_and_limit_their_clients(tmp_path):
@@ -545,8 +557,114 @@ def test_models_of_different_directions_share_a_thread(run):
     assert (code, err.count("Two models translate from en to de. Remove one.")) == (1, 1)
 
 
+def upload(client, name, content, **fields):
+    fields = {"source": "en", "target": "de"} | fields
+    return client.post("/translate_file", data=fields, files={"file": (name, content)})
+
+
+def test_files_are_translated_fetched_and_bounded():
+    batcher = Batcher(upper, 8, 50, ModelThread())
+    model = ServedModel(batcher, lambda text: len(text) > 60, attention, several)
+    service = Service({("en", "de"): model}, 100, max_file_bytes=5000)
+    subtitles = "1\n00:01,0 --> 00:02,0\nA <b>dog</b>\n"
+    odt = io.BytesIO()
+    with ZipFile(odt, "w") as archive:
+        archive.writestr("content.xml", "<x><p>A dog</p></x>")
+    with TestClient(make_app(service)) as client:
+        for name, content, wanted in (
+            ("a.srt", subtitles.encode(), subtitles.replace("A <b>dog", "A <b>DOG").encode()),
+            ("A.ODT", odt.getvalue(), b"<x><p>A DOG</p></x>"),
+            ("a.txt", "A cat. A dog.\nüb".encode(), "A CAT. A DOG.\nÜB".encode()),
+        ):
+            url = upload(client, name, content).json()["translatedFileUrl"]
+            answer = client.get(url)
+            assert wanted in answer.content
+            assert url.startswith("http://testserver/download_file/")
+            assert url.endswith(name[-4:].lower())
+        for name, content, status, message in (
+            ("a.exe", b"x", 400, "file must be a file that ends in .txt or .html"),
+            ("a.odt", b"x", 400, "not a valid .odt"),
+            ("a.srt", b"x", 400, "no text to translate"),
+            ("a.po", b"msgid", 400, "Syntax error"),
+            ("a.txt", b"\xff", 400, "not UTF-8"),
+            ("a.txt", b"x" * 70, 413, "too long for the model"),
+        ):
+            answer = upload(client, name, content)
+            assert (answer.status_code, message in answer.json()["error"]) == (status, True)
+        assert client.post("/translate_file", data={"source": "en"}).status_code == 400
+        assert client.get("/download_file/..%2fa.txt").status_code == 404
+        folder = Path(client.app_state["files"]._folder)
+        assert len([*folder.iterdir()]) == 3
+    assert not folder.exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_large_file_is_refused_while_it_arrives():
+    with TestClient(make_app(Service({}, 100, max_file_bytes=5000))) as client:
+        answer = upload(client, "a.txt", b"x. " * 6000)
+    assert (answer.status_code, "at most 5,000 bytes" in answer.text) == (413, True)
+
+
+def test_old_files_are_deleted(tmp_path, monkeypatch):
+    files = TranslatedFiles(str(tmp_path))
+    monkeypatch.setattr("modeling_aiayn.serving.translated_files.MAX_FILES", 2)
+    names = [files.add(b"x", ".txt") for _ in range(3)]
+    assert [files.path(name) is None for name in names] == [True, False, False]
+    monkeypatch.setattr("modeling_aiayn.serving.translated_files.MAX_SECONDS", -1)
+    files.add(b"x", ".txt")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_languages_are_detected():
+    def model(name):
+        batcher = Batcher(lambda texts: [f"{name} {text}" for text in texts], 8, 50, ModelThread())
+        return ServedModel(batcher, lambda _: False, attention, several)
+
+    directions = {(source, "fr"): model(source) for source in ("eng_Latn", "deu_Latn")}
+    with TestClient(make_app(Service(directions, 100))) as client:
+        for language, text in (("eng_Latn", "The dog runs home."), ("deu_Latn", "Der Hund rennt.")):
+            ((found),) = client.post("/detect", json={"q": text}).json()
+            assert found["language"] == language and 99 < found["confidence"] <= 100
+            answer = ask(client, text, "auto", "fr").json()
+            assert answer == {"translatedText": f"{language} {text}", "detectedLanguage": found}
+        settings = client.get("/frontend/settings").json()
+        assert settings["charLimit"] == 100 and not settings["keyRequired"]
+        assert settings["language"]["source"]["code"] == "eng_Latn"
+        assert {".srt", ".docx"} < {*settings["supportedFilesFormat"]}
+
+
+def test_alternatives_are_other_translations():
+    with client_of() as client:
+        answer = ask(client, "A dog. A cat.", alternatives=2).json()
+        assert answer["translatedText"] == "A DOG. A CAT."
+        assert answer["alternatives"] == ["A DOG.! A CAT.!", "A DOG.!! A CAT.!!"]
+        many = ask(client, ["a", "b"], alternatives=1000).json()
+        assert [len(some) for some in many["alternatives"]] == [5, 5]
+        assert "alternatives" not in ask(client, "a", alternatives=0).json()
+    flags = (ModelFlags(), EngineFlags(), SourceFlags(), ModelThread(), 50)
+    served = served_directions(*flags, {"batch_size": 8, "num_beams": 1})
+    with TestClient(make_app(Service(served, 100))) as client:
+        answer = ask(client, "Two dogs run across the green grass.", alternatives=3).json()
+        texts = [answer["translatedText"], *answer["alternatives"]]
+        assert len({*texts}) == len(texts) == 4
+
+
+def test_pages_of_other_origins_need_leave():
+    service = Service({("en", "de"): None}, 100)
+    asked = {"Origin": "https://a.org", "Access-Control-Request-Method": "POST"}
+    for origins, allowed in (((), None), (["https://a.org"], "https://a.org"), (["*"], "*")):
+        with TestClient(make_app(service, origins)) as client:
+            for answer in (client.options("/translate", headers=asked),):
+                assert answer.headers.get("access-control-allow-origin") == allowed
+                assert answer.status_code == (200 if allowed else 405)
+            answer = client.get("/languages", headers=asked)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+
+
 def test_bodies_that_do_not_arrive_are_given_up(monkeypatch):
     class Client:
+        headers, query_params = {}, QueryParams()
+
         def __init__(self, leaves):
             self.leaves = leaves
 
@@ -556,10 +674,10 @@ def test_bodies_that_do_not_arrive_are_given_up(monkeypatch):
                 raise ClientDisconnect
             await asyncio.sleep(5)
 
-    monkeypatch.setattr("modeling_aiayn.serving.service.BODY_SECONDS", 0.01)
+    monkeypatch.setattr("modeling_aiayn.serving.requests.BODY_SECONDS", 0.01)
     for leaves, status in ((True, 400), (False, 408)):
         with pytest.raises(HTTPException) as raised:
-            asyncio.run(Service({}, 100)._body(Client(leaves)))
+            asyncio.run(read_fields(Client(leaves), 100, "too long"))
         assert raised.value.status_code == status
 
 
@@ -567,7 +685,9 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
     """And they take nobody's place in the queue."""
     translate = HeldTranslator()
     batcher = Batcher(translate, 1, 2, ModelThread())
-    service = Service({("en", "de"): ServedModel(batcher, lambda text: False, attention)}, 100)
+    service = Service(
+        {("en", "de"): ServedModel(batcher, lambda text: False, attention, several)}, 100
+    )
 
     async def ask(texts, leaves_after):
         body = json.dumps({"q": texts, "target": "de"}).encode()
@@ -579,7 +699,7 @@ def test_sentences_of_a_client_that_has_gone_are_not_translated():
             await asyncio.sleep(leaves_after)
             return {"type": "http.disconnect"}
 
-        scope = {"type": "http", "headers": [], "state": {"facts": {}}}
+        scope = {"type": "http", "headers": [], "query_string": b"", "state": {"facts": {}}}
         return await service.translate(Request(scope, receive))
 
     async def three_clients():

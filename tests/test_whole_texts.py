@@ -1,7 +1,5 @@
 """Texts of several sentences: nothing but the sentences changes."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from modeling_aiayn.documents.document import DocumentLines
@@ -34,13 +32,7 @@ def test_any_text_is_the_same_after_splitting(text):
 def test_lines_come_back_when_their_last_sentence_is_translated(text):
     lines = text.split("\n")
     read = []
-    whole = DocumentLines(
-        SimpleNamespace(codes=("en", "de")),
-        (read.append(line) or line for line in lines),
-        "text",
-        "en",
-        str,
-    )
+    whole = DocumentLines((read.append(line) or line for line in lines), "en")
     found = []
     for sentence in whole:
         found += whole.add(sentence)

@@ -46,6 +46,11 @@ class ServeFlags:
         default_factory=list,
         help="Models of different directions, instead of --model. They share a computing thread.",
     )
+    allow_origins: list[str] = HfArg(
+        default_factory=list,
+        help="Pages that may use the server from a browser: https://example.org, or * for all.",
+    )
+    max_file_bytes: int = HfArg(default=10_000_000, help="Maximum size of a file.")
 
 
 def address(server: ServerFlags) -> str:
@@ -87,7 +92,8 @@ def main() -> None:
     )
     for text_format in FORMATS.values():
         text_format.check_packages()
-    check_package("hypercorn", "server")
+    for package in ("hypercorn", "multipart", "py3langid"):
+        check_package(package, "server")
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
 
@@ -106,7 +112,8 @@ def main() -> None:
         if twice := directions.keys() & found.keys():
             raise ValueError(f"Two models translate from {' to '.join(min(twice))}. Remove one.")
         directions |= found
-    app: Any = make_app(Service(directions, server.max_characters, keys))
+    service = Service(directions, server.max_characters, keys, flags.max_file_bytes)
+    app: Any = make_app(service, flags.allow_origins)
     config = Config()
     config.errorlog = logger  # and it says where it listens
     config.include_server_header, config.graceful_timeout = False, 60

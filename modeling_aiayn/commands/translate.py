@@ -2,7 +2,8 @@
 
 aiayn translate --text "A dog runs across the grass."
 aiayn translate --model runs/multi30k --input sentences.en.gz --output sentences.de
-aiayn translate --format markdown --input README.md --output LIESMICH.md
+aiayn translate --input README.md --output LIESMICH.md
+aiayn translate --input letter.docx --output brief.docx
 aiayn translate --input large.en --output large.de --processes 8 --resume auto
 aiayn translate --model runs/multi30k --nbest 4 --scores < sentences.en > sentences.tsv
 
@@ -10,19 +11,21 @@ With --nbest N, up to N lines are written for each input line, after its number.
 output has as many lines as the input, also with --format text, but not with --wrapped true.
 """
 
+import logging
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
-from ..data.lines import stream_lines
+from ..data.lines import open_binary, stream_lines
 from ..documents.document import DocumentLines
-from ..documents.formats import FORMATS
+from ..documents.files import DocumentFile
+from ..documents.formats import FORMATS, format_of
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
 from ..translation.segments.whole_texts import paragraphs
-from ..translation.translate_file import translate_file, translation_lines
+from ..translation.translate_file import open_output, translate_file, translation_lines
 from ..translation.translator import Translation
 from .command_line import parse_arguments
 from .flags import (
@@ -39,6 +42,8 @@ from .flags import (
     several_processes,
 )
 
+logger = logging.getLogger(__name__)
+
 STDIN = Path("/dev/stdin")  # leads to the file of a redirection; Windows has none
 # The endings of documents' names, by format.
 FILES = "; ".join(f"{x.name}: {' '.join(x.endings)}" for x in FORMATS.values() if x.has_markup)
@@ -50,10 +55,11 @@ class TranslateFlags:
     input: str | None = HfArg(default=None, help="File to translate, plain or .gz. Default: stdin.")
     prefixes: str | None = HfArg(default=None, help="File of beginnings, a line per sentence.")
     scores: bool = HfArg(default=False, help="Add a column with the score of each translation.")
-    format: str = HfArg(
-        default="lines",
+    format: str | None = HfArg(
+        default=None,
         help="lines: a sentence per line. text: a line may have several sentences. Others: one "
-        f"document, whose markup stays ({FILES}). markdown needs the extra 'documents'.",
+        f"document, whose markup stays ({FILES}). Default: by the ending of --input, or lines. "
+        "markdown and po need the extra 'documents'.",
         metadata={"choices": ["lines", *FORMATS]},
     )
     wrapped: bool = HfArg(
@@ -68,6 +74,9 @@ class TranslateFlags:
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
+        found = format_of(self.input or "")
+        self.is_guessed = self.format is None and found is not None and found.has_markup
+        self.format = self.format or (found.name if found and self.is_guessed else "lines")
         if self.wrapped and self.format != "text":
             raise ValueError("--wrapped needs --format text.")
         for name in ("prefixes", "scores", "alignment"):
@@ -93,12 +102,24 @@ def main() -> None:
     is_resumable = flags.format == "lines" and options.nbest == 1
     if (stream.resume and not is_resumable) or (flags.format != "lines" and options.nbest > 1):
         raise ValueError("--resume needs --nbest 1 and --format lines; other formats --nbest 1.")
+    pools = several_processes(model, engine, source, stream)
+    if flags.format not in ("lines", "text"):
+        if flags.is_guessed:
+            logger.info("Reading %s as --format %s.", flags.input, flags.format)
+        FORMATS[flags.format].check_packages()
+        with open_binary(flags.input) if flags.input else sys.stdin.buffer as opened:
+            content = (
+                "".join(f"{x}\n" for x in flags.text).encode() if flags.text else opened.read()
+            )
+        document = DocumentFile(content, flags.format, language, translator.codes[1])
+        written = document.translate(translator, options, prepare, pools, **asdict(batch))
+        with open_output(stream.output, None, False) as (output, _):
+            output.write(written)
+        return
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     texts = paragraphs(texts) if flags.wrapped else texts
     is_dialogue = is_stdin and sys.stdin.isatty()
-    whole = None
-    if flags.format != "lines":
-        whole = DocumentLines(translator, texts, flags.format, language, prepare)
+    whole = DocumentLines(texts, language) if flags.format == "text" else None
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
         if whole is not None:
@@ -113,7 +134,7 @@ def main() -> None:
         options,
         resume=stream.resume is not None,
         prefixes=flags.prefixes,
-        translate_pools=None if is_dialogue else several_processes(model, engine, source, stream),
+        translate_pools=None if is_dialogue else pools,
         format_lines=lines,
         inputs=[file, engine.glossary],
         settings=asdict(flags) | asdict(source),

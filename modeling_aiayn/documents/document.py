@@ -2,18 +2,16 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 from ..tokenization import replace_surrogates
-from ..translation import Translator
 from ..translation.segments.marks import Block
 from ..translation.segments.placement import Attention
 from ..translation.segments.rendering import translated_block
-from ..translation.segments.whole_texts import sentences_of
-from ..translation.segments.word_attention import word_attention
+from ..translation.segments.whole_texts import SplitText, sentences_of
 from .formats import FORMATS, parse_plain
 from .html_blocks import Value, with_html_values
 
@@ -76,50 +74,40 @@ class Document:
             for value, parts in self.values
         ]
         changed = [new for new, (old, _) in zip(values, self.values, strict=True) if new != old]
-        if not changed:
-            return written(self.parts)
-        text = with_html_values(self.text, changed)
-        return written(self._sentences_of(FORMATS[self.format_name].parse(text)))
+        text_format, parts = FORMATS[self.format_name], self.parts
+        if changed:
+            text = with_html_values(self.text, changed)
+            parts = self._sentences_of(text_format.parse(text))
+        return text_format.finish(written(parts))
 
 
 class DocumentLines:
     """Splits the lines of a text into sentences, and returns its lines with the translations.
 
-    A text of a format with markup is kept in memory. prepare changes a sentence for translator.
+    language, an ISO 639 code, says how.
     """
 
-    def __init__(
-        self,
-        translator: Translator,
-        lines: Iterable[str],
-        format_name: str,
-        language: str,
-        prepare: Callable[[str], str],
-    ) -> None:
-        FORMATS[format_name].check_packages()
-        self._lines, self._format_name = lines, format_name
-        self._languages = (language, translator.codes[1])
-        self._attention = lambda source, target: word_attention(translator, prepare(source), target)
-        self._documents: deque[Document] = deque()
+    def __init__(self, lines: Iterable[str], language: str) -> None:
+        self._lines, self._language = lines, language
+        self._splits: deque[SplitText] = deque()
         self._translations: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        """The sentences; an empty one for a line or a document without sentences."""
-        has_markup = FORMATS[self._format_name].has_markup
-        lines = valid_lines(self._lines)
-        for text in ["\n".join(lines)] if has_markup else lines:
-            document = Document(text, self._format_name, *self._languages)
-            self._documents.append(document)
-            yield from document.sentences or [""]
+        """The sentences; an empty one for a line without sentences."""
+        for line in valid_lines(self._lines):
+            split = SplitText.of(line, self._language)
+            self._splits.append(split)
+            yield from split.sentences or [""]
 
     def add(self, translation: str) -> list[str]:
-        """Take the next sentence's translation; return the lines that are complete with it."""
+        """Take the next sentence's translation; return the line that is complete with it."""
+        count = len(self._splits[0].sentences)
         self._translations.append(translation)
-        if len(self._translations) < len(self._documents[0].sentences):
+        if len(self._translations) < count:
             return []
-        text = self._documents.popleft().translated(self._translations, self._attention)
+        text = self._splits.popleft().joined(self._translations[:count])
         self._translations.clear()
-        return text.split("\n")
+        return [text]
 
 
 def valid_lines(lines: Iterable[str]) -> Iterator[str]:

@@ -2,11 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..translation.segments.marks import Block
 from ..translation.translator import check_package
+from .catalogues import parse_po
 from .html_blocks import Value, html_values, parse_html
 from .markdown_blocks import parse_markdown
+from .subtitles import parse_srt, parse_vtt, without_breaks
+from .word_blocks import WordReader, with_runs
+from .xml_blocks import OPEN_DOCUMENT, XHTML, XLIFF, XliffReader, XmlReader, with_nested
+
+Parts = list[str | Block]
 
 
 @dataclass(frozen=True)
@@ -16,12 +23,14 @@ class TextFormat:
     name: str  # by which commands and requests choose it
     endings: tuple[str, ...]  # of the names of its files
     # Reads a text: markup, which is copied, and blocks, which are translated.
-    parse: Callable[[str], list[str | Block]]
+    parse: Callable[[str], Parts]
     # Whether a text is read as one document. Without markup, each line is read alone.
     has_markup: bool = True
     packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
     extra: str = "documents"
     values: Callable[[str], list[Value]] = lambda _: []  # of attributes that are translated
+    finish: Callable[[str], str] = str  # what is done with a translated text
+    members: str | None = None  # the files that have text, if it is a zip
 
     def check_packages(self) -> None:
         """Check that the packages are installed."""
@@ -29,16 +38,57 @@ class TextFormat:
             check_package(package, self.extra)
 
 
-def parse_plain(text: str) -> list[str | Block]:
+def parse_plain(text: str) -> Parts:
     """Read a text without markup: one block."""
     return [Block(text, [], lambda translated, _: translated)]
 
 
+def parse_open_document(text: str) -> Parts:
+    """Read the content or the styles of an OpenDocument text."""
+    return XmlReader(OPEN_DOCUMENT).read(text)
+
+
+def parse_xhtml(text: str) -> Parts:
+    """Read a page or the table of contents of an EPUB."""
+    return XmlReader(XHTML).read(text)
+
+
+def parse_xliff(text: str) -> Parts:
+    """Read XLIFF 1.2 or 2: sources without a target get one."""
+    return XliffReader(XLIFF).read(text)
+
+
+def parse_word(text: str) -> Parts:
+    """Read a part of a Word document."""
+    return WordReader().read(text)
+
+
+PAGES = r".*\.(x?html?|ncx)"
+WORD = r"word/(document|header|footer|footnotes|endnotes)\d*\.xml"
 FORMATS = {
     text_format.name: text_format
     for text_format in (
         TextFormat("text", (".txt",), parse_plain, has_markup=False),
         TextFormat("html", (".html", ".htm"), parse_html, values=html_values),
         TextFormat("markdown", (".md", ".markdown"), parse_markdown, packages=("markdown_it",)),
+        TextFormat("srt", (".srt",), parse_srt, finish=without_breaks),
+        TextFormat("vtt", (".vtt",), parse_vtt, finish=without_breaks),
+        TextFormat("po", (".po", ".pot"), parse_po, packages=("polib",)),
+        TextFormat("xliff", (".xlf", ".xliff"), parse_xliff, finish=with_nested),
+        TextFormat("docx", (".docx",), parse_word, finish=with_runs, members=WORD),
+        TextFormat(
+            "odt",
+            (".odt",),
+            parse_open_document,
+            finish=with_nested,
+            members=r"(content|styles)\.xml",
+        ),
+        TextFormat("epub", (".epub",), parse_xhtml, finish=with_nested, members=PAGES),
     )
 }
+
+
+def format_of(path: str | Path) -> TextFormat | None:
+    """The format that the ending of a file's name tells; .gz is ignored."""
+    name = str(path).lower().removesuffix(".gz")
+    return next((x for x in FORMATS.values() if name.endswith(x.endings)), None)

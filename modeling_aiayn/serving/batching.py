@@ -5,7 +5,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class ModelThread(ThreadPoolExecutor):
@@ -95,7 +97,7 @@ class Batcher:
                 self._requests.append(waiting)
         return batch
 
-    async def run(self, function: Callable[[], str]) -> str:
+    async def run(self, function: Callable[[], T]) -> T:
         """Run a function that uses the model, between two batches; max_waiting may wait."""
         if self._running >= self.max_waiting:
             raise QueueFullError

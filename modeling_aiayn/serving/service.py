@@ -1,41 +1,47 @@
-"""LibreTranslate's HTTP interface: /translate, /languages and /health; /metrics for Prometheus.
+"""LibreTranslate's HTTP interface, with files and detection; /metrics for Prometheus.
 
 Source: https://docs.libretranslate.com/api/operations/translate/.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
-from urllib.parse import parse_qs
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from torch import Tensor
 
 from ..documents.document import Document
-from ..documents.formats import FORMATS
-from ..saved.languages import Languages, iso_639, known_language
+from ..documents.files import DocumentFile
+from ..documents.formats import FORMATS, TextFormat, format_of
+from ..saved.languages import DEFAULT_LANGUAGES, Languages, iso_639, known_language
 from ..tokenization import replace_surrogates
 from ..translation import Translator
 from ..translation.pools import MAX_TOKENS_PER_BATCH, SourceText
 from ..translation.segments.word_attention import word_attention
 from .batching import Batcher, ModelThread, QueueFullError
+from .detection import detect
 from .keys import ApiKeys
 from .monitoring import BATCHES, TOKENS, WAITING, Monitor
+from .requests import CLOSED, Upload, read_fields
+from .translated_files import with_files
 
 # Bytes of a body for each character of its texts, and for its other fields, at most.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 10_000
-BODY_SECONDS = 30  # until a body has arrived
-FORM = "application/x-www-form-urlencoded"
-CLOSED = "The connection was closed."
+MAX_FILES = 2  # that are translated at a time, at most
+MAX_ALTERNATIVES = 5
+BUSY = "The server is busy. Try again in a moment."
+TEXT_FORMATS = [x.name for x in FORMATS.values() if x.members is None]
+ENDINGS = [ending for x in FORMATS.values() for ending in x.endings]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,23 +49,42 @@ class ServedModel:
     """A model that translates in one direction.
 
     is_too_long tells whether a sentence has more tokens than the model takes; attention returns the
-    attention of a translation to its source, which places markup. as_item makes a sentence an item
-    of the batcher, which may be that of several directions.
+    attention of a translation to its source, which places markup. several returns the best
+    translations of items of the batcher, as many as it is told. as_item makes a sentence an item of
+    the batcher, which may be that of several directions.
     """
 
     batcher: Batcher
     is_too_long: Callable[[str], bool]
     attention: Callable[..., Tensor]
+    several: Callable[[list[Any], int], list[list[str]]]
     as_item: Callable[[str], Any] = str
 
-    async def translate(self, documents: Sequence[Document]) -> list[str]:
-        """Translate texts."""
+    async def translate(self, documents: Sequence[Document], count: int) -> list[list[str]]:
+        """Translate texts: the best translations of each, which differ, and at most count."""
         sentences = [sentence for document in documents for sentence in document.sentences]
-        translations = iter(await self.batcher([*map(self.as_item, sentences)]))
-        return [
-            await self._joined(document, [next(translations) for _ in document.sentences])
-            for document in documents
-        ]
+        found = iter(await self._best([*map(self.as_item, sentences)], count))
+        texts: list[list[str]] = []
+        for document in documents:
+            best = [next(found) for _ in document.sentences]
+            versions = [[some[min(n, len(some) - 1)] for some in best] for n in range(count)]
+            joined = [await self._joined(document, version) for version in versions]
+            texts.append([*dict.fromkeys(joined)])
+        return texts
+
+    async def _best(self, items: list[Any], count: int) -> list[list[str]]:
+        if count == 1:
+            return [[text] for text in await self.batcher(items)]
+        size, best = self.batcher.batch_size, []
+        for start in range(0, len(items), size):  # between the batches of other requests
+            job = partial(self.several, items[start : start + size], count)
+            best += await self.batcher.run(job)
+        return best
+
+    async def translate_file(self, file: DocumentFile) -> bytes:
+        """Translate a file."""
+        found = await self.batcher([*map(self.as_item, file.sentences)])
+        return await self.batcher.run(partial(file.translated, found, self.attention))
 
     async def _joined(self, document: Document, translations: list[str]) -> str:
         join = partial(document.translated, translations, self.attention)
@@ -90,17 +115,20 @@ def served_model(
     def prepared(sentence: str, languages: Languages | None) -> str:
         return prepare(sentence, iso_639(languages[0])) if languages else prepare(sentence)
 
-    def translate(sentences: list[SourceText]) -> list[str]:
+    def several(sentences: list[SourceText], count: int) -> list[list[str]]:
         pool = [
             given._replace(number=number, text=prepared(given.text, given.languages))
             for number, given in enumerate(sentences)
         ]
-        found = translator.translate_pool(pool, search, batch_size, max_tokens_per_batch)
-        translations = [best.text for best, *_ in found]
+        rules = replace(search, num_beams=max(search.num_beams, count), nbest=count)
+        found = translator.translate_pool(pool, rules, batch_size, max_tokens_per_batch)
         BATCHES.labels(direction).observe(len(sentences))
-        tokens = translator.target_tokenizer(translations).input_ids
+        tokens = translator.target_tokenizer([best.text for best, *_ in found]).input_ids
         TOKENS.labels(direction).inc(sum(map(len, tokens)))
-        return translations
+        return [[best.text for best in some] for some in found]
+
+    def translate(sentences: list[SourceText]) -> list[str]:
+        return [best for best, *_ in several(sentences, 1)]
 
     search = translator.search_options(**options)
     for _ in range(2):
@@ -118,6 +146,7 @@ def served_model(
         batcher,
         lambda sentence: translator.is_too_long(prepare(sentence)),
         attention,
+        several,
         partial(SourceText, 0),
     )
 
@@ -143,6 +172,8 @@ class Service:
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
     keys: ApiKeys | None = None
+    max_file_bytes: int = 10_000_000
+    _running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FILES))
 
     @cached_property
     def _languages(self) -> list[list[tuple[str, ...]]]:
@@ -157,27 +188,93 @@ class Service:
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
-        fields = _parsed(await self._body(request), request.headers.get("content-type", ""))
+        fields = await self._fields(request)
         texts = self._texts(fields)
         self._use(request, fields, sum(map(len, texts)))
-        (source, target), model = self._direction_and_model(fields)
+        (source, target), model, detected = self._direction_and_model(fields, " ".join(texts))
         format_name = fields.get("format", "text")
-        if format_name not in FORMATS:
-            names = " or ".join(FORMATS)
+        if format_name not in TEXT_FORMATS:
+            names = " or ".join(TEXT_FORMATS)
             raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
         languages = (iso_639(source), iso_639(target))
         documents = [Document(text, format_name, *languages) for text in texts]
-        sentences = (sentence for document in documents for sentence in document.sentences)
-        for sentence in filter(model.is_too_long, sentences):
-            text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
-            raise HTTPException(413, text)
-        try:
-            translations = await _while_connected(request, model.translate(documents))
-        except QueueFullError as error:
-            text = "The server is busy. Try again in a moment."
-            raise HTTPException(429, text, {"Retry-After": "1"}) from error
+        _check_lengths(model, (sentence for each in documents for sentence in each.sentences))
+        wanted = str(fields.get("alternatives") or 0)
+        count = min(int(wanted), MAX_ALTERNATIVES) if wanted.isdecimal() else 0
+        found = await self._while_free(request, model.translate(documents, 1 + count))
+        best, others = [texts[0] for texts in found], [texts[1:] for texts in found]
         is_list = isinstance(fields["q"], list)
-        return JSONResponse({"translatedText": translations if is_list else translations[0]})
+        answer: dict[str, Any] = {"translatedText": best if is_list else best[0]}
+        if count:
+            answer["alternatives"] = others if is_list else others[0]
+        return JSONResponse(answer | detected)
+
+    async def translate_file(self, request: Request) -> JSONResponse:
+        """Answer POST /translate_file with "translatedFileUrl", from which the file is fetched."""
+        size = self.max_file_bytes
+        fields = await read_fields(
+            request, size + OTHER_BYTES, f"A file must have at most {size:,} bytes."
+        )
+        file = fields.get("file")
+        text_format = format_of(file.name) if isinstance(file, Upload) else None
+        if text_format is None:
+            raise HTTPException(400, f"file must be a file that ends in {' or '.join(ENDINGS)}.")
+        if self._running.locked():
+            raise HTTPException(429, BUSY, {"Retry-After": "10"})
+        async with self._running:
+            try:
+                content = await self._translated_file(request, fields, text_format)
+            except (ValueError, OSError) as error:  # it is damaged
+                raise HTTPException(400, str(error)) from error
+        name = request.state.files.add(content, text_format.endings[0])
+        return JSONResponse({"translatedFileUrl": f"{request.base_url}download_file/{name}"})
+
+    async def _translated_file(
+        self, request: Request, fields: Mapping[str, Any], text_format: TextFormat
+    ) -> bytes:
+        async def read(*languages: str) -> DocumentFile:
+            text_format.check_packages()
+            file = DocumentFile(fields["file"].content, text_format.name, *languages)
+            await asyncio.to_thread(lambda: file.sentences)
+            return file
+
+        file = await read(DEFAULT_LANGUAGES[0])
+        self._use(request, fields, sum(map(len, file.sentences)))
+        (source, target), model, _ = self._direction_and_model(fields, " ".join(file.sentences))
+        file = await read(iso_639(source), iso_639(target))
+        file.check_words()
+        _check_lengths(model, file.sentences)
+        return await self._while_free(request, model.translate_file(file))
+
+    async def download_file(self, request: Request) -> Response:
+        """Answer GET /download_file/NAME."""
+        path = request.state.files.path(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404, "There is no such file, or not any more.")
+        return FileResponse(path, filename=path.name)
+
+    async def detect(self, request: Request) -> JSONResponse:
+        """Answer POST /detect."""
+        fields = await self._fields(request)
+        (text, *_) = self._texts(fields)
+        self._use(request, fields, len(text))
+        language, confidence = detect(text, dict.fromkeys(source for source, _ in self.directions))
+        return JSONResponse([{"language": language, "confidence": confidence}])
+
+    async def settings(self, _: Request) -> JSONResponse:
+        """Answer GET /frontend/settings."""
+        sides = zip(("source", "target"), next(iter(self.directions)), strict=True)
+        return JSONResponse(
+            {
+                "apiKeys": self.keys is not None,
+                "charLimit": self.max_characters,
+                "frontendTimeout": 500,
+                "keyRequired": self.keys is not None,
+                "language": {side: {"code": code, "name": code} for side, code in sides},
+                "suggestions": False,
+                "supportedFilesFormat": ENDINGS,
+            }
+        )
 
     async def languages(self, _: Request) -> JSONResponse:
         """Answer GET /languages."""
@@ -206,22 +303,15 @@ class Service:
             self.keys.use(client, "requests", 1)
             self.keys.use(client, "characters", characters)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _fields(self, request: Request) -> dict[str, Any]:
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
-        parts, size = [], 0
+        return await read_fields(request, limit, self._limit)
+
+    async def _while_free(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > limit:
-                        raise HTTPException(413, self._limit)
-                    parts.append(part)
-        except TimeoutError:
-            text = f"The request did not arrive within {BODY_SECONDS} seconds."
-            raise HTTPException(408, text) from None
-        except ClientDisconnect:  # nobody reads the answer
-            raise HTTPException(400, CLOSED) from None
-        return b"".join(parts)
+            return await _while_connected(request, work)
+        except QueueFullError as error:
+            raise HTTPException(429, BUSY, {"Retry-After": "1"}) from error
 
     @property
     def _limit(self) -> str:
@@ -236,15 +326,23 @@ class Service:
             raise HTTPException(413, self._limit)
         return [replace_surrogates(text) for text in texts]
 
-    def _direction_and_model(self, fields: Mapping[str, Any]) -> tuple[Languages, ServedModel]:
+    def _direction_and_model(
+        self, fields: Mapping[str, Any], text: str
+    ) -> tuple[Languages, ServedModel, dict[str, Any]]:
+        """The direction of a request, its model, and the language that was detected."""
         given, wanted = str(fields.get("source", "auto")), str(fields.get("target"))
-        found: list[Any] = []
+        found: list[Languages] = []
         for sources, targets in self._languages:  # a name may mean other languages to other models
             target = known_language(wanted, targets)
             some = sources if given == "auto" else [known_language(given, sources)]
-            found += [(x, target) for x in some if (x, target) in self.directions]
-        if len(found) == 1 or (found and given != "auto"):  # without a choice, auto is clear
-            return found[0], self.directions[found[0]]
+            found += [pair for x in some if (pair := (str(x), str(target))) in self.directions]
+        detected: dict[str, Any] = {}
+        if len(found) > 1 and given == "auto":
+            language, confidence = detect(text, [source for source, _ in found])
+            found = [pair for pair in found if pair[0] == language]
+            detected = {"detectedLanguage": {"language": language, "confidence": confidence}}
+        if found:
+            return found[0], self.directions[found[0]], detected
         served = " and ".join(f"from {a} to {b}" for a, b in [*self.directions][:2])
         if len(self.directions) > 2:
             served += f" and {len(self.directions) - 2:,} more (GET /languages)"
@@ -252,25 +350,13 @@ class Service:
         raise HTTPException(400, text)
 
 
-def _parsed(body: bytes, content_type: str) -> dict[str, Any]:
-    """The fields of a request: JSON, or a form."""
-    content_type = content_type.lower()
-    if content_type.startswith("multipart/"):
-        raise HTTPException(415, f"Send JSON, or a form as {FORM}, got {content_type!r}.")
-    try:
-        text = body.decode("utf-8")
-        if content_type.startswith(FORM):
-            form = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
-            return {name: values if len(values) > 1 else values[0] for name, values in form.items()}
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"The request must be JSON or a form in UTF-8: {error}") from error
-    if not isinstance(fields, dict):
-        raise HTTPException(400, 'The request must be a JSON object, as in {"q": "A text."}.')
-    return fields
+def _check_lengths(model: ServedModel, sentences: Iterable[str]) -> None:
+    for sentence in filter(model.is_too_long, sentences):
+        text = f"A sentence is too long for the model: {sentence[:60]!r}... Split it."
+        raise HTTPException(413, text)
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, list[str]]) -> list[str]:
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of work, which is cancelled if the client goes; its body has been read."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
@@ -296,13 +382,22 @@ async def _refusal(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "The translation failed."}, 500)
 
 
-def make_app(service: Service) -> Monitor:
-    """The application of a service."""
+def make_app(service: Service, allow_origins: Sequence[str] = ()) -> Monitor:
+    """The application of a service; pages of allow_origins may ask it from a browser."""
     routes = [
         Route("/translate", service.translate, methods=["POST"]),
+        Route("/translate_file", service.translate_file, methods=["POST"]),
+        Route("/download_file/{name}", service.download_file, methods=["GET"]),
+        Route("/detect", service.detect, methods=["POST"]),
         Route("/languages", service.languages, methods=["GET"]),
+        Route("/frontend/settings", service.settings, methods=["GET"]),
         Route("/health", service.health, methods=["GET"]),
         Route("/metrics", service.metrics, methods=["GET"]),
     ]
     handlers: Any = {HTTPException: _refusal, Exception: _refusal}
-    return Monitor(Starlette(routes=routes, exception_handlers=handlers))
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=with_files)
+    if allow_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=allow_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return Monitor(app)

@@ -59,6 +59,7 @@ class Mark:
     written: str | None = None  # in the place of the text, as a glossary says
     name: str = ""
     is_split: bool = False  # whether its tags stand between blocks
+    is_break: bool = False  # whether it divides the text into parts, none of which may be empty
 
     @property
     def raw(self) -> str:
@@ -135,6 +136,12 @@ class BlockBuilder:
         self._make_atom(mark)
         self._siblings.append(mark)
 
+    def add_break(self, raw: str) -> None:
+        """Add what divides the text into parts that keep their order, such as lines."""
+        self._add_plain(" ")
+        place = len(self.text)
+        self._siblings.append(Mark(place, place, raw, is_break=True))
+
     def open(self, name: str, raw: str) -> None:
         """Begin a mark."""
         if len(self._open) == MAX_DEPTH:
@@ -152,9 +159,15 @@ class BlockBuilder:
         while (mark := self._open.pop()).name != name:  # it ends in another one
             mark.end = len(self.text)
             self._divide(len(self._siblings) - 1, self._siblings.pop())
-        if name == "sup" and not mark.inner and NUMBERS.fullmatch(self.text[mark.start :]):
-            mark.opening += self.text[mark.start :]
-            self.text = self.text[: mark.start]
+        number = self.text[mark.start :]
+        if name == "sup" and NUMBERS.fullmatch(number):
+            around = [mark]  # and the marks that have all of the number, such as a link
+            while (inner := around[-1].inner) and inner[0].end - inner[0].start == len(number):
+                around.append(inner[0])
+            if not around[-1].inner:
+                ends = "".join(x.closing for x in reversed(around))
+                mark.opening = "".join(x.opening for x in around) + number + ends
+                mark.inner, self.text = [], self.text[: mark.start]
         mark.end, mark.closing = len(self.text), raw
         siblings = self._siblings
         before = next((x for x in islice(reversed(siblings), 1, None) if not x.is_atom), None)
@@ -163,7 +176,8 @@ class BlockBuilder:
         elif (
             before
             and before.end == mark.start
-            and " " not in self.text[mark.start - 1 : mark.start + 1]
+            and self.text[mark.start - 1] != " "
+            and self.text[mark.start].isalnum()
             and STYLES.isdisjoint((before.name, name))
         ):
             self._divide(len(siblings) - 1, Mark(mark.start, mark.start, ""))

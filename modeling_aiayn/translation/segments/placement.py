@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 
 from torch import Tensor
@@ -68,9 +69,50 @@ class PlacedSentence:
     def places(self, marks: list[Mark]) -> dict[Mark, Place]:
         """The places of the sentence's marks."""
         places: dict[Mark, Place] = {}
-        covered = [*range(len(self.source_units))]
-        self._place(marks, (0, len(self.target_units)), covered, places)
+        breaks = [mark for mark in marks if mark.is_break]
+        bounds = [0, *(mark.start for mark in breaks), len(self.text) + 1]
+        parts = [
+            [n for n, (first, _) in enumerate(self.source_units) if start <= first < end]
+            for start, end in pairwise(bounds)
+        ]
+        starts = self._divided(parts) if breaks else [0]
+        for mark, start in zip(breaks, starts[1:], strict=True):
+            # A part without a word of its own shows the last one.
+            again = "" if start < len(self.target_units) else self.target[slice(*self._last_word)]
+            here = self.target_units[start][0] if not again else len(self.target)
+            places[mark] = Place(here, here, after=again)
+        ends = [*starts[1:], len(self.target_units)]
+        for part, (first, last), *window in zip(parts, pairwise(bounds), starts, ends, strict=True):
+            inner = [x for x in marks if first <= x.start < last and not x.is_break]
+            self._place(inner, (window[0], window[1]), part, places)
         return places
+
+    @property
+    def _last_word(self) -> Span:
+        words = [span for span in self.target_units if self.target[span[0]].isalnum()]
+        return (words or self.target_units or [(0, 0)])[-1]
+
+    def _divided(self, parts: list[list[int]]) -> list[int]:
+        """The target words at which parts begin: those that attend most to each part's words.
+
+        A part begins at a word, behind a blank if the target has any. If there are fewer words than
+        parts, the last ones begin at its end.
+        """
+        # The best division into each number of parts, of the words so far: a total, and its starts.
+        best: dict[int, tuple[float, list[int]]] = {}
+        for unit, (start, _) in enumerate(self.target_units):
+            gains = [sum(self.weights[unit][word] for word in part) for part in parts]
+            options = {n: [(total + gains[n], starts)] for n, (total, starts) in best.items()}
+            if unit == 0:
+                options = {0: [(gains[0], [0])]}
+            elif self.target[start - 1] == " " or " " not in self.target:
+                for n, (total, starts) in best.items():
+                    if n + 1 < len(parts):
+                        new = (total + gains[n + 1], [*starts, unit])
+                        options.setdefault(n + 1, []).append(new)
+            best = {n: max(some) for n, some in options.items()}
+        starts = best[max(best)][1] if best else []
+        return starts + [len(self.target_units)] * (len(parts) - len(starts))
 
     def _words(self, mark: Mark) -> list[int]:
         """The source words that overlap a mark."""

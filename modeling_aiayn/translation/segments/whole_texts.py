@@ -84,5 +84,7 @@ def _cut(marks: list[Mark], place: int) -> None:
     if index and marks[index - 1].end > place:
         marks[index - 1].is_split = True
         _cut(marks[index - 1].inner, place)
+    elif index < len(marks) and marks[index].is_break and marks[index].start == place:
+        marks[index].is_split = True
     else:
         marks.insert(index, Mark(place, place, "", is_split=True))

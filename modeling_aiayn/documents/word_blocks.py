@@ -1,0 +1,170 @@
+"""The blocks of a Word document (.docx): paragraphs, whose text stands in runs of one format.
+
+The format of most of a paragraph is the sentence's own, and other runs are marks in it.
+"""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from ..tokenization import has_words
+from ..translation.segments.marks import BlockBuilder
+from .html_blocks import escape_html
+from .xml_blocks import Elements, XmlReader, child_of, tags, with_nested
+
+# Elements around runs.
+CONTAINERS = frozenset(
+    {"hyperlink", "ins", "moveTo", "smartTag", "fldSimple", "sdt", "customXml", "dir", "bdo"}
+)
+# Content of runs at which a sentence ends; that is a sign; that only a program needs.
+BREAKS = frozenset({"tab", "br", "cr", "ptab"})
+SIGNS = {"noBreakHyphen": "\u2011", "softHyphen": ""}
+NEEDLESS = frozenset({"rPr", "lastRenderedPageBreak", "proofErr"})
+# Identifiers of editing sessions, which divide runs of one format.
+SESSION = re.compile(r' w:rsid\w*="[^"]*"')
+# Runs without text, as marks leave them.
+EMPTY_RUN = re.compile(
+    r"<w:r(?: [^>]*)?>(?:<w:rPr>(?:(?!</w:rPr>).)*</w:rPr>)?"
+    r'<w:t xml:space="preserve"></w:t></w:r>',
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a paragraph: a text, an atom, the begin or the end of a mark, a break, a field."""
+
+    kind: str
+    raw: str
+    run: str = ""  # the tags before the text of a run of this format
+    text: str = ""  # or the kind of a field's character
+
+
+class WordReader(XmlReader):
+    """Makes markup and blocks of a part of a document."""
+
+    def __init__(self) -> None:
+        super().__init__(Elements(texts=frozenset({"p"})))
+
+    def read_text(self, node: Any) -> None:
+        """Read a paragraph."""
+        if not has_words("".join(_texts(node))):
+            self.parts += map(self.kept, node.childNodes)
+            return
+        items = _without_fields(self._items(node))
+        sizes: Counter[str] = Counter()
+        for item in items:
+            sizes[item.run] += len(item.text) * (item.kind == "text")
+        ((run, _),) = sizes.most_common(1)
+        end = "</{0}t></{0}r>".format(node.tagName.removesuffix("p"))
+        builder = BlockBuilder()
+        for this_run, group in groupby(items, lambda item: item.run):
+            if this_run:
+                text = "".join(item.text for item in group)
+                _add_run(builder, text, (end + this_run, end + run) if this_run != run else None)
+                continue
+            for item in group:
+                _add_other(builder, item.kind, f"{end}{item.raw}{run}")
+        self.parts += [_raw(child_of(node, "pPr")), self.ranges["start"], run]
+        self.parts += [*builder.parts(escape_html), end, self.ranges["end"]]
+        self.ranges = {"start": "", "end": ""}
+
+    def _items(self, node: Any) -> Iterator[Item]:
+        for child in node.childNodes:
+            if child.localName == "r":
+                yield from self._run(child)
+            elif child.localName in CONTAINERS:
+                inner = child_of(child, "sdtContent") or child
+                raw = inner.toxml()
+                before, _, after = child.toxml().partition(raw)
+                opening, closing = tags(inner)
+                yield Item("open", before + opening)
+                yield from self._items(inner)
+                yield Item("close", closing + after)
+            elif child.localName not in ("pPr", *NEEDLESS):
+                raw = self.kept(child)
+                if not self.is_range(child, raw):
+                    yield Item("atom", raw)
+
+    def _run(self, node: Any) -> Iterator[Item]:
+        opening, closing = tags(node)
+        opening = SESSION.sub("", opening) + _raw(child_of(node, "rPr"))
+        prefix = node.tagName.removesuffix("r")
+        space = ' xml:space="preserve"' if prefix == "w:" else ""
+        run = f"{opening}<{prefix}t{space}>"
+        for piece in node.childNodes:
+            if piece.localName == "t" or piece.localName in SIGNS:
+                text = SIGNS.get(piece.localName, "".join(x.data for x in piece.childNodes))
+                raw = f"{run}{escape_html(text, '')}</{prefix}t>{closing}"
+                yield Item("text", raw, run, text)
+            elif piece.localName not in NEEDLESS:
+                raw = f"{opening}{self.kept(piece)}{closing}"
+                kind = "field" if piece.localName == "fldChar" else "atom"
+                text = piece.getAttribute("w:fldCharType") if kind == "field" else ""
+                yield Item("break" if piece.localName in BREAKS else kind, raw, text=text)
+
+
+def _add_run(builder: BlockBuilder, text: str, run_tags: tuple[str, str] | None) -> None:
+    if run_tags:
+        builder.open("run", run_tags[0])
+    builder.add_text(text, partial(html.escape, quote=False))
+    if run_tags:
+        builder.close("run", run_tags[1])
+
+
+def _add_other(builder: BlockBuilder, kind: str, raw: str) -> None:
+    if kind == "atom":
+        builder.add_atom(raw)
+    elif kind == "open":
+        builder.open("container", raw)
+    else:  # of no mark, a break stays between sentences
+        builder.close("container" if kind == "close" else kind, raw)
+
+
+def _raw(properties: Any) -> str:
+    return properties.toxml() if properties and properties.childNodes else ""
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """The texts of a paragraph's runs."""
+    for child in node.childNodes:
+        if child.localName == "t":
+            yield from (text.data for text in child.childNodes)
+        elif child.localName != "p":
+            yield from _texts(child)
+
+
+def _without_fields(items: Iterator[Item]) -> list[Item]:
+    """Make a mark of each field that shows words, and an atom of each other one.
+
+    The characters of a field that begins or ends in another paragraph stay in their order.
+    """
+    found: list[Item] = []
+    opened: list[tuple[int, int | None]] = []  # the places of begins, and of what is shown
+    for item in items:
+        found.append(item)
+        if item.text == "begin" and item.kind == "field":
+            opened.append((len(found) - 1, None))
+        elif item.kind == "field" and opened:
+            begin, shown = opened.pop()
+            if item.text == "separate":
+                opened.append((begin, len(found)))
+                continue
+            inner = found[begin if shown is None else shown : -1]
+            has_text = has_words("".join(x.text for x in inner if x.kind == "text"))
+            if shown is not None and has_text:
+                head = "".join(x.raw for x in found[begin:shown])
+                found[begin:] = [Item("open", head), *inner, Item("close", item.raw)]
+            else:
+                found[begin:] = [Item("atom", "".join(x.raw for x in found[begin:]))]
+    return found
+
+
+def with_runs(text: str) -> str:
+    """Finish a translated document: nested texts are in their places, and no run is empty."""
+    return EMPTY_RUN.sub("", with_nested(text))

@@ -1,0 +1,221 @@
+"""The blocks of an XML document, such as OpenDocument's, EPUB's and XLIFF's."""
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from xml.dom import minidom
+from xml.parsers.expat import ExpatError
+
+from ..tokenization import has_words
+from ..translation.segments.marks import Block, BlockBuilder
+from .html_blocks import FIXED, INLINE, VOID, escape_html
+
+DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>\s*")
+# Characters by HTML's names, which XHTML may have: the parser would drop them.
+NAMED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")
+# A text that stands within an atom of another one, such as a footnote, and the texts after it. No
+# XML document contains this character.
+NESTED, SEPARATOR = re.compile("\0(\\d+)\0"), "\0\0"
+# Elements that begin or end a range, such as a bookmark: they stay in their order.
+RANGE = re.compile("(start|end)$", re.IGNORECASE)
+
+
+def tags(node: Any) -> tuple[str, str]:
+    """The start tag and the end tag of an element."""
+    return f"{node.cloneNode(False).toxml()[:-2]}>", f"</{node.tagName}>"
+
+
+def is_kept(node: Any) -> bool:
+    """Whether an element says that it is not translated."""
+    return node.localName is not None and node.getAttribute("translate") == "no"
+
+
+def child_of(node: Any, name: str) -> Any:
+    """The first child of a name, or None."""
+    return next((child for child in node.childNodes if child.localName == name), None)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What the elements of a format are, by their names without prefixes."""
+
+    texts: frozenset[str]  # with text to translate
+    inline: frozenset[str] = frozenset()  # around a part of a sentence
+    atoms: frozenset[str] | None = None  # stay as they are; None: all others
+    breaks: frozenset[str] = frozenset()  # end a sentence
+    begins: frozenset[str] = frozenset()  # an empty element for the begin of a part, and its end
+    ends: frozenset[str] = frozenset()
+
+    def ends_sentence(self, node: Any) -> bool:
+        """Whether a sentence ends at an element within a text."""
+        is_other = self.atoms is not None and node.localName not in (None, *self.atoms)
+        return node.localName in self.breaks or (is_other and not is_kept(node))
+
+
+def _names(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+OPEN_DOCUMENT = Elements(
+    texts=_names("p h"),
+    inline=_names("span a ruby ruby-base meta meta-field"),
+    breaks=_names("line-break tab"),
+)
+# With the labels of the table of contents.
+XHTML = Elements(
+    texts=_names("title body text"), inline=INLINE - FIXED - VOID, atoms=FIXED | (INLINE & VOID)
+)
+XLIFF = Elements(
+    texts=_names("source"),
+    inline=_names("g mrk pc"),
+    begins=_names("bpt bx sc"),
+    ends=_names("ept ex ec"),
+)
+
+
+class XmlReader:
+    """Makes markup and blocks of a document."""
+
+    def __init__(self, elements: Elements) -> None:
+        self.elements = elements
+        self.parts: list[str | Block] = []
+        self._nested: list[Any] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._builder, self._raw, self.ranges = BlockBuilder(), "", {"start": "", "end": ""}
+
+    def read(self, text: str) -> list[str | Block]:
+        """Markup and blocks; nested texts come last."""
+        if "<!ENTITY" in text:
+            raise ValueError("An XML document must not define entities.")
+        declaration = DECLARATION.match(text)
+        try:
+            parsed = minidom.parseString(NAMED.sub(lambda x: html.unescape(x[0]), text).encode())
+        except ExpatError as error:
+            raise ValueError(f"Invalid XML: {error}.") from error
+        self.parts.append(declaration.group() if declaration else "")
+        for node in parsed.childNodes:
+            self.walk(node)
+        for node in self._nested:  # grows
+            self.parts.append(SEPARATOR)
+            self.walk(node)
+        return [part for part in self.parts if part]
+
+    def walk(self, node: Any) -> None:
+        """Read an element outside texts."""
+        is_text = node.localName in self.elements.texts
+        if is_kept(node) or not (is_text or self._has_texts(node)):
+            self.parts.append(node.toxml())
+            return
+        opening, closing = tags(node)
+        self.parts.append(opening)
+        if is_text:
+            self.read_text(node)
+        else:
+            for child in node.childNodes:
+                self.walk(child)
+        self.parts.append(closing)
+
+    def read_text(self, node: Any) -> None:
+        """Read the content of a text."""
+        self._take_all(node)
+        self._flush()
+
+    def _has_texts(self, node: Any) -> bool:
+        names = self.elements.texts if node.localName else ()
+        return any(node.getElementsByTagNameNS("*", name) for name in names)
+
+    def kept(self, node: Any) -> str:
+        """An element that stays as it is. Texts in it are translated by themselves."""
+        if not self._has_texts(node):
+            return str(node.toxml())
+        self._nested.append(node)
+        return f"\0{len(self._nested) - 1}\0"
+
+    def is_range(self, node: Any, raw: str) -> bool:
+        """Whether an element begins or ends a range; it then stands before or after the text."""
+        side = RANGE.search(node.localName or "")
+        if side:
+            self.ranges[side[1].lower()] += raw
+        return side is not None
+
+    def _take_all(self, node: Any) -> None:
+        for child in node.childNodes:
+            self._take(child)
+
+    def _take(self, node: Any) -> None:
+        elements, name = self.elements, node.localName
+        if node.nodeType == node.TEXT_NODE:
+            self._raw += node.toxml()
+            self._builder.add_text(node.data, partial(html.escape, quote=False))
+        elif name in elements.inline and not is_kept(node):
+            opening, closing = tags(node)
+            self._mark(self._builder.open, name, opening)
+            self._take_all(node)
+            self._mark(self._builder.close, name, closing)
+        elif name in elements.begins:
+            self._mark(self._builder.open, "pair", node.toxml())
+        elif name in elements.ends:
+            self._mark(self._builder.close, "pair", node.toxml())
+        elif elements.ends_sentence(node):
+            opening, closing = tags(node)
+            self._flush()
+            self.parts.append(opening)
+            self._take_all(node)
+            self._flush()
+            self.parts.append(closing)
+        else:
+            raw = self.kept(node)
+            self._raw += raw
+            if not self.is_range(node, raw):
+                self._builder.add_atom(raw)
+
+    def _mark(self, mark: Callable[[str, str], None], name: str, raw: str) -> None:
+        self._raw += raw
+        mark(name, raw)
+
+    def _flush(self) -> None:
+        parts = self._builder.parts(escape_html)
+        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
+            self.parts += [self.ranges["start"], *parts, self.ranges["end"]]
+        else:
+            self.parts.append(self._raw)
+        self._begin()
+
+
+class XliffReader(XmlReader):
+    """Writes the translation of each source without a target into a new target."""
+
+    def walk(self, node: Any) -> None:
+        """Read an element outside texts."""
+        source, target = child_of(node, "source"), child_of(node, "target")
+        if source is None:
+            super().walk(node)
+        elif is_kept(node) or (target and target.childNodes):
+            self.parts.append(node.toxml())
+        else:
+            opening, closing = tags(node)
+            name = source.tagName.replace("source", "target")
+            state = ' state="needs-review-translation"' if node.localName == "trans-unit" else ""
+            self.parts.append(opening)
+            for child in node.childNodes:
+                self.parts.append("" if child is target else child.toxml())
+                if child is (child_of(node, "seg-source") or source):
+                    self.parts.append(f"<{name}{state}>")
+                    self.read_text(source)
+                    self.parts.append(f"</{name}>")
+            self.parts.append(closing)
+
+
+def with_nested(text: str) -> str:
+    """Put the nested texts of a translated document into their places."""
+    outer, *nested = text.split(SEPARATOR)
+
+    def filled(part: str) -> str:
+        return NESTED.sub(lambda found: filled(nested[int(found[1])]), part)
+
+    return filled(outer)
