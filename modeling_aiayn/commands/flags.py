@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 SOURCE_LANG_HELP = "Source language. Default: the model's, or en."
 TARGET_LANG_HELP = "Target language. Default: the model's, or de."
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
-PAIRS_HELP = "Sentence pairs: a .tsv, a .jsonl, or the prefix of two files (data/test.en and .de)."
+PAIRS_HELP = (
+    "Sentence pairs: a .tsv, .jsonl, .tmx, .csv, .json or .parquet, or the prefix of two files "
+    "(data/test.en and .de)."
+)
 
 
 @dataclass
@@ -66,6 +69,10 @@ class EngineFlags:
     glossary: str | None = HfArg(
         default=None,
         help="File of terms: TERM<tab>TRANSLATION. TERM<tab>= keeps it, <tab>=X writes exactly X.",
+    )
+    memory: str | None = HfArg(
+        default=None,
+        help="File of pairs, such as .tmx or .tsv. Sentences in it get its translations.",
     )
 
 
@@ -114,7 +121,7 @@ class SourceFlags(LanguageFlags):
 
 @dataclass
 class PairFlags(LanguageFlags):
-    columns: str | None = HfArg(default=None, help="Languages of a .tsv file's columns: en,de.")
+    columns: str | None = HfArg(default=None, help="Columns of a .tsv file: en,de.")
 
 
 @dataclass
@@ -165,6 +172,12 @@ def load_translator(
         translator.set_languages(languages.source_lang, languages.target_lang)
     if engine.glossary is not None:
         translator.use_glossary(engine.glossary)
+    if engine.memory is not None:
+        from ..data.corpus import stream_rows  # imports datasets, which takes half a second
+
+        source, target = (x or y for x, y in zip(translator.codes, DEFAULT_LANGUAGES, strict=True))
+        rows = stream_rows([engine.memory], source, target)
+        translator.use_memory({x["source"]: x["target"] for x in rows if x["source"]})
     return translator
 
 

@@ -101,8 +101,8 @@ def main() -> None:
     from ..serving.keys import ApiKeys
     from ..serving.service import Service, make_app
 
-    if engine.glossary is not None and len(flags.directions) > 1:
-        raise ValueError("--glossary is for one direction: give one model, by --model.")
+    if (engine.glossary or engine.memory) and len(flags.directions) > 1:
+        raise ValueError("--glossary and --memory are for one direction: give one --model.")
     keys = ApiKeys(flags.api_keys) if flags.api_keys else None
     thread = ModelThread()
     options = asdict(batch) | given_options(search)

@@ -92,7 +92,7 @@ def main() -> None:
     )
     is_stdin = flags.text is None and flags.input is None
     file = STDIN if is_stdin else flags.input
-    read = [file, flags.prefixes, engine.shortlist, engine.glossary]
+    read = [file, flags.prefixes, engine.shortlist, engine.glossary, engine.memory]
     check_outputs({"--output": stream.output}, read)
     language, prepare = sentence_preparation(source, model)
     choice = None if flags.alignment is None else AttentionChoice.parse(flags.alignment)
@@ -136,7 +136,7 @@ def main() -> None:
         prefixes=flags.prefixes,
         translate_pools=None if is_dialogue else pools,
         format_lines=lines,
-        inputs=[file, engine.glossary],
+        inputs=[file, engine.glossary, engine.memory],
         settings=asdict(flags) | asdict(source),
         is_resumable=is_resumable,
         show_progress=not is_dialogue,

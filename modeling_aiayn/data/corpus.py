@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow
@@ -23,34 +24,37 @@ from datasets import (
     IterableDataset,
     SplitGenerator,
     Value,
+    load_dataset,
 )
 from datasets.exceptions import DatasetGenerationError
 
 from .cache import RowLog, code_sha256
 from .embedded_corpus import generate_pairs
-from .lines import content_sha256, decoded_lines, read_json_lines
+from .lines import content_sha256, decoded_lines, open_binary, read_json_lines
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ["source", "target"]
 FEATURES = Features({name: Value("string") for name in COLUMNS})
+# Files that `datasets` reads, with a column for each language, by their endings.
+TABLES = {".csv": "csv", ".parquet": "parquet", ".json": "json"}
+FILE_ENDINGS = (".tsv", ".jsonl", ".tmx", *TABLES)
 BATCH_SIZE = 10_000  # pairs that are compared at a time
 BUFFER_SIZE = 100_000  # pairs of a stream among which one is drawn
 
 Row = dict[str, str]  # the texts by COLUMNS
+Columns = tuple[str, ...]
 
 
-def read_pairs(
-    path: str, source: str, target: str, columns: tuple[str, str] | None = None
-) -> Dataset:
+def read_pairs(path: str, source: str, target: str, columns: Columns | None = None) -> Dataset:
     """Read pairs from a file, or from two, into memory; pairs with an empty side are skipped.
 
     Args:
-        path: A .tsv or .jsonl file (or either with .gz), or the common prefix of two line-aligned
-            files: "data/train" for data/train.en and data/train.de, plain or .gz.
+        path: A file that ends in one of FILE_ENDINGS, or in one of them and .gz, or the common
+            prefix of two line-aligned files: "data/train" for data/train.en and data/train.de.
         source: Language to translate from.
         target: Language to translate to.
-        columns: Languages of a .tsv file's columns. None: source, then target.
+        columns: Names of a .tsv file's columns, with both languages. None: source, then target.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
@@ -59,15 +63,13 @@ def read_pairs(
     return skip_empty(read_rows(path, source, target, columns), path)
 
 
-def read_rows(
-    path: str, source: str, target: str, columns: tuple[str, str] | None = None
-) -> Dataset:
+def read_rows(path: str, source: str, target: str, columns: Columns | None = None) -> Dataset:
     """Read pairs as `read_pairs` does, but keep those with an empty side."""
     return Dataset.from_list([*stream_rows([path], source, target, columns)], FEATURES)
 
 
 def cached_rows(
-    paths: Sequence[str], source: str, target: str, columns: tuple[str, str] | None = None
+    paths: Sequence[str], source: str, target: str, columns: Columns | None = None
 ) -> Dataset:
     """The rows of files, memory-mapped from the cache of `datasets`, which reads them once.
 
@@ -121,7 +123,7 @@ class CachedRows(ArrowBasedBuilder):
 
 
 def stream_rows(
-    paths: Iterable[str], source: str, target: str, columns: tuple[str, str] | None = None
+    paths: Iterable[str], source: str, target: str, columns: Columns | None = None
 ) -> Iterator[Row]:
     """Read the rows of files as `read_rows` does, one at a time."""
     for path in paths:
@@ -129,6 +131,10 @@ def stream_rows(
             rows = _tsv_rows(path, columns or (source, target), source, target)
         elif is_jsonl(path):
             rows = (_languages(*record, source, target) for record in read_json_lines(path))
+        elif path.removesuffix(".gz").endswith(".tmx"):
+            rows = tmx_rows(path, source, target)
+        elif kind := TABLES.get(Path(path.removesuffix(".gz")).suffix):
+            rows = _table_rows(path, kind, source, target)
         else:
             rows = _parallel_rows(*files_of(path, source, target))
         for source_text, target_text in rows:
@@ -137,7 +143,7 @@ def stream_rows(
 
 def files_of(path: str, source: str, target: str) -> list[Path]:
     """The files that hold the pairs of a path, as `read_pairs` takes it: one, or one a side."""
-    if is_tsv(path) or is_jsonl(path):
+    if path.removesuffix(".gz").endswith(FILE_ENDINGS):
         return [Path(path)]
     return [_find_side(path, source), _find_side(path, target)]
 
@@ -152,18 +158,18 @@ def is_jsonl(path: str) -> bool:
     return path.removesuffix(".gz").endswith(".jsonl")
 
 
-def parse_columns(columns: str | None) -> tuple[str, str] | None:
-    """Parse two languages such as "en,de"; None stays None."""
+def parse_columns(columns: str | None) -> Columns | None:
+    """Parse names of columns such as "en,de" or "score,en,de"; None stays None."""
     if columns is None:
         return None
-    match [language.strip() for language in columns.split(",")]:
-        case [first, second] if first and second:
-            return first, second
-    raise ValueError(f"columns must be two languages, as in en,de; got {columns!r}.")
+    names = tuple(name.strip() for name in columns.split(","))
+    if len(names) < 2 or not all(names):
+        raise ValueError(f"columns must have two languages, as in en,de; got {columns!r}.")
+    return names
 
 
 def streamed_rows(
-    paths: Sequence[str], source: str, target: str, columns: tuple[str, str] | None = None
+    paths: Sequence[str], source: str, target: str, columns: Columns | None = None
 ) -> IterableDataset:
     """A stream of the pairs of files, which are divided among processes; see `shuffled_rows`."""
     rows = {"paths": [*paths], "source": source, "target": target, "columns": columns}
@@ -256,31 +262,77 @@ def _find_side(prefix: str, language: str) -> Path:
         if path.exists():
             return path
     raise FileNotFoundError(
-        f"No such file: {plain} (or {zipped.name}). Pairs must be a .tsv or .jsonl file, plain or "
-        ".gz, or the common prefix of two files: data/train for data/train.en and data/train.de."
+        f"No such file: {plain} (or {zipped.name}). Pairs must be a file that ends in "
+        f"{' or '.join(FILE_ENDINGS)}, plain or .gz, or the common prefix of two files: data/train "
+        "for data/train.en and data/train.de."
     )
 
 
-def _tsv_rows(
-    path: str, columns: tuple[str, str], source: str, target: str
-) -> Iterator[tuple[str, str]]:
-    """Read a file with two columns, separated by a tab, without quotes and without a header."""
-    if {source, target} != set(columns):
+def _tsv_rows(path: str, columns: Columns, source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Read a file with columns, separated by a tab, without quotes and without a header."""
+    if not {source, target} <= set(columns):
         raise ValueError(
-            f"{path}: source_lang and target_lang must be the two of columns {columns}, got "
+            f"{path}: source_lang and target_lang must be among the columns {columns}, got "
             f"{source!r} and {target!r}."
         )
-    first = columns.index(source)
+    first, second = columns.index(source), columns.index(target)
     for number, line in enumerate(decoded_lines(path), start=1):
         cells = line.split("\t")
         if not line.strip(" "):
             continue
-        if len(cells) != 2:
+        if len(cells) != len(columns):
             raise ValueError(
-                f"{path}:{number}: a line must have 2 columns, got {len(cells)}. Put one tab "
-                "between source and target."
+                f"{path}:{number}: a line must have {len(columns)} columns, got {len(cells)}. Put "
+                f"one tab between them, or name all: --columns {source},{target},other."
             )
-        yield cells[first], cells[1 - first]
+        if number == 1:
+            _warn_of_first_line(path, cells, columns)
+        yield cells[first], cells[second]
+
+
+def _warn_of_first_line(path: str, cells: Sequence[str], columns: Columns) -> None:
+    names = {"source", "target", "src", "tgt", "id", "score", *columns}
+    if all(cell.strip().lower() in names for cell in cells):
+        logger.warning("%s: the first line looks like a header, and is read as a pair.", path)
+    if all(cell.startswith('"') and cell.endswith('"') for cell in cells):
+        logger.warning("%s: the lines look quoted. Quotes are read as text: use .csv.", path)
+
+
+def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Read a translation memory; a unit without both languages is a pair without text."""
+    body = ElementTree.Element("body")
+    try:
+        with open_binary(path) as file:
+            for event, node in ElementTree.iterparse(file, ("start", "end")):
+                if node.tag == "body" and event == "start":
+                    body = node
+                elif node.tag == "tu" and event == "end":
+                    texts = {_language_of(x): _text_of(x.find("seg")) for x in node.iter("tuv")}
+                    short = {name.partition("-")[0]: text for name, text in texts.items()} | texts
+                    yield short.get(source.lower(), ""), short.get(target.lower(), "")
+                    body.clear()  # it would keep all units
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{path}: invalid TMX: {error}.") from error
+
+
+def _language_of(tuv: ElementTree.Element) -> str:
+    name = tuv.get("{http://www.w3.org/XML/1998/namespace}lang") or tuv.get("lang") or ""
+    return name.lower().replace("_", "-")
+
+
+def _text_of(segment: ElementTree.Element | None) -> str:
+    """The text of a segment, in one line and without codes of other programs."""
+    if segment is None:
+        return ""
+    inner = ("".join(x.itertext()) * (x.tag == "hi") + (x.tail or "") for x in segment)
+    return " ".join("".join([segment.text or "", *inner]).split())
+
+
+def _table_rows(path: str, kind: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+    options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
+    records = load_dataset(kind, data_files=path, split="train", streaming=True, **options)
+    for number, record in enumerate(records, start=1):
+        yield _languages(f"{path} record {number}", record, source, target)
 
 
 def _languages(where: str, record: Any, source: str, target: str) -> tuple[str, str]:

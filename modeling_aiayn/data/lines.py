@@ -56,11 +56,16 @@ def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
     if isinstance(source, (str, Path)):
         name, source = str(source), open_binary(source)
     for where, line in _raw_lines(source, name):
+        if b"\0" in line:
+            raise ValueError(
+                f"{where}: NUL bytes: not a text in UTF-8, but UTF-16 or another format. Convert "
+                "it, or name its --format."
+            )
         try:
             yield _decode_line(line, where)
         except ValueError as error:
             logger.warning("%s Invalid bytes were replaced with U+FFFD.", error)
-            yield line.decode("utf-8", "replace").replace("\0", "\ufffd").removesuffix("\r")
+            yield line.decode("utf-8", "replace").removesuffix("\r")
 
 
 def _raw_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:

@@ -62,9 +62,9 @@ class DataArguments:
     )
     train_file: list[str] | None = HfArg(
         default=None,
-        help="A .tsv or .jsonl file, or the common prefix of two line-aligned files: "
-        "data/train for data/train.en and data/train.de; each plain or .gz. Several files are "
-        "concatenated.",
+        help="A .tsv, .jsonl, .tmx, .csv, .json or .parquet file, or the common prefix of two "
+        "line-aligned files: data/train for data/train.en and data/train.de; each plain or .gz. "
+        "Several files are concatenated.",
     )
     validation_file: list[str] | None = HfArg(
         default=None,
@@ -84,7 +84,7 @@ class DataArguments:
         "pair equally often; higher: small corpora more often.",
     )
     columns: str | None = HfArg(
-        default=None, help="Languages of a .tsv file's columns: en,de. Default: source,target."
+        default=None, help="Columns of a .tsv file: en,de, or score,en,de. Default: source,target."
     )
     dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
     dataset_config: str | None = HfArg(default=None, help="A configuration of that dataset.")

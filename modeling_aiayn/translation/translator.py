@@ -139,6 +139,7 @@ class Translator:
             self._check_tokenizers(loaded)
         self._several: list[str] = []  # the first text of several sentences, for one warning
         self._glossary: tuple[Languages | None, Glossary] | None = None
+        self._memory: tuple[Languages | None, Mapping[str, str]] | None = None
         self._tags = LanguageTags.of(source_tokenizer)
         self._languages: tuple[str | None, str | None] = (None, None)
         if self._tags:
@@ -172,6 +173,10 @@ class Translator:
         source, target = (x or y for x, y in zip(self.codes, DEFAULT_LANGUAGES, strict=True))
         glossary = Glossary(pairs, self.target_tokenizer, (source, target))
         self._glossary = (self.direction(), glossary)
+
+    def use_memory(self, pairs: Mapping[str, str]) -> None:
+        """Take translations of sentences to the letter, in the direction that is set now."""
+        self._memory = self.direction(), {clean_text(text): pairs[text] for text in pairs}
 
     @property
     def codes(self) -> tuple[str | None, str | None]:
@@ -466,14 +471,16 @@ class Translator:
         """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
         segments = [Segment.of(given.text) for given in pool]
+        remembered = [self._remembered(given) for given in pool]
         filled = [
             index
             for index, given in enumerate(pool)
-            if has_words(segments[index].block.text) or (given.text.strip() and given.prefix)
+            if remembered[index] is None
+            and (has_words(segments[index].block.text) or (given.text.strip() and given.prefix))
         ]
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
         for index in {*range(len(pool))}.difference(filled):  # without letters: a number, ...
-            copied = " ".join(clean_text(pool[index].text).splitlines())
+            copied = remembered[index] or " ".join(clean_text(pool[index].text).splitlines())
             results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
         given = [pool[index]._replace(text=segments[index].block.text) for index in filled]
@@ -701,6 +708,12 @@ class Translator:
         languages = given.languages or self.direction()
         is_ours = self._glossary is not None and self._glossary[0] == languages
         return self._glossary[1].terms(given.text) if self._glossary and is_ours else []
+
+    def _remembered(self, given: SourceText) -> str | None:
+        """The translation of a text in the memory."""
+        if self._memory is None or self._memory[0] != (given.languages or self.direction()):
+            return None
+        return self._memory[1].get(clean_text(given.text))
 
     def _part_ids(self, text: str) -> list[int]:
         part = clean_text(text)
