@@ -4,8 +4,10 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import anyio
 import httpx
@@ -13,7 +15,7 @@ import pytest
 import torch
 from conftest import save_folder, small_model
 from foreign_peers import nllb_folder
-from gradio_client import Client
+from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from versions.environments import environment
 
@@ -120,7 +122,7 @@ def test_clients_at_once_get_their_own_translations(url):
     with ThreadPoolExecutor(12) as pool:
         clients = list(pool.map(lambda _: Client(url, verbose=False), texts))
         pairs = zip(clients, texts, strict=True)
-        jobs = [client.submit(text, 1, 1.0, api_name="/translate") for client, text in pairs]
+        jobs = [client.submit(text, 1, 1.0, "", api_name="/translate") for client, text in pairs]
         found = [job.result(timeout=120)[0] for job in jobs]
     expected = Translator.from_pretrained("aiayn-en-de")(texts, num_beams=1, batch_size=1)
     assert found == expected
@@ -131,7 +133,7 @@ def test_clients_at_once_get_their_own_translations(url):
 )
 def test_a_text_that_cannot_be_translated_is_refused_by_the_server(url, text, message):
     with pytest.raises(AppError, match=message):
-        Client(url, verbose=False).predict(text, 4, 1.0, api_name="/translate")
+        Client(url, verbose=False).predict(text, 4, 1.0, "", api_name="/translate")
 
 
 def test_a_classifier_has_a_page(tokenizer, tmp_path, browser):
@@ -183,7 +185,7 @@ def test_a_space_runs_without_this_checkout(tmp_path):
     with subprocess.Popen([python, "app.py"], cwd=app.parent, env=variables) as process:
         try:
             client = connected(f"http://127.0.0.1:{port}", process)
-            found = client.predict("A dog runs.", 4, 0.6, api_name="/translate")[0]
+            found = client.predict("A dog runs.", 4, 0.6, "", api_name="/translate")[0]
         finally:
             process.terminate()
     assert found == Translator.from_pretrained("aiayn-en-de")(["A dog runs."])[0]
@@ -209,16 +211,39 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded(run, monkeypatch):
     assert f"in use (while attempting to bind on address ('127.0.0.1', {port})" in err
 
 
-def test_a_visitor_stores_no_files(url):
-    answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("a.txt", b"a" * 1000)})
+def test_a_visitor_stores_no_large_files(url):
+    answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("a.txt", bytes(11_000_000))})
     assert answer.status_code == 413
+
+
+def test_a_file_is_translated_with_a_glossary(page, tmp_path):
+    path = tmp_path / "a.srt"
+    path.write_text("1\n00:00:01,000 --> 00:00:02,000\n<i>The dog runs.</i>\n")
+    page.get_by_role("button", name="Files and glossary").click()
+    page.locator("#terms textarea").fill("dog = Köter\n")
+    page.locator("input[type=file]").first.set_input_files(path)
+    page.get_by_role("button", name="Translate the file").click()
+    with page.expect_download() as download:
+        page.locator("a[href*=a-translated]").click()
+    written = download.value.path().read_text()
+    assert written == path.read_text().replace("The dog runs", "Der Köter rennt")
+
+
+def test_a_wrong_file_is_a_message(url):
+    client = Client(url, verbose=False)
+    for name, message in (("a.srt", "no text to"), ("a.xyz", "Invalid file type"), (None, "must")):
+        path = Path(tempfile.mkdtemp(), name or "a")
+        path.write_text("x")
+        with pytest.raises(AppError, match=message):
+            given = handle_file(path) if name else None
+            client.predict(given, 4, 1.0, "", api_name="/translate_file")
 
 
 def test_capitals_are_translated_as_normal_text():
     translator = Translator.from_pretrained("aiayn-en-de")
     _, prepare = sentence_preparation(SourceFlags(restore_case=True), ModelFlags())
     page = TranslationPage(translator, ModelThread(), "A", "en", 300, [], prepare)
-    *_, (text, (_, found), _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6)
+    *_, (text, (_, found), _) = page.translate("A DOG RUNS. It sleeps.", 4, 0.6, "")
     assert text == " ".join(translator(["A dog runs.", "It sleeps."], length_penalty=0.6))
     assert [each[0].source for each in found] == ["A dog runs.", "It sleeps."]
 
@@ -245,5 +270,5 @@ def test_a_visitor_chooses_the_languages(browser, tmp_path):
     client.close()
     found = Client(url, verbose=False)
     with pytest.raises(AppError, match="must be different"):
-        found.predict("The dog.", 4, 1.0, "eng_Latn", "eng_Latn", api_name="/translate")
+        found.predict("The dog.", 4, 1.0, "", "eng_Latn", "eng_Latn", api_name="/translate")
     page.close()

@@ -116,7 +116,7 @@ def entrances(translator):
             "split": lambda text: translator([text], split_sentences=True)[0],
             "pipeline": lambda text: pipe([text])[0]["translation_text"],
             "page": lambda text: (
-                [*page.translate(text, 4, 0.6)][-1][0] if has_words(text) else text
+                [*page.translate(text, 4, 0.6, "")][-1][0] if has_words(text) else text
             ),
             "text": partial(of_lines, "text"),
             "html": lambda text: html.unescape(of_lines("html", html.escape(text, quote=False))),

@@ -86,6 +86,7 @@ FORMATS = {
         TextFormat("epub", (".epub",), parse_xhtml, finish=with_nested, members=PAGES),
     )
 }
+ENDINGS = [ending for text_format in FORMATS.values() for ending in text_format.endings]
 
 
 def format_of(path: str | Path) -> TextFormat | None:

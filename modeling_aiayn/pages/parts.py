@@ -18,14 +18,15 @@ FRAME = (
     '<iframe title="Attention" class="attention" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
 )
 CSS = ".attention { width: 100%; height: 44rem; border: 0; border-radius: 0.5rem; }"
+# Files of visitors are deleted after ten minutes.
+PAGE_OPTIONS: dict[str, Any] = {"analytics_enabled": False, "delete_cache": (600, 600)}
 LAUNCH_OPTIONS: dict[str, Any] = {
     "quiet": True,
     "theme": THEME,
     "css": CSS,
     "ssr_mode": False,
     "footer_links": [],
-    # gradio would store files of visitors, though the pages have no uploads.
-    "max_file_size": 1,
+    "max_file_size": 10_000_000,
 }
 
 

@@ -11,7 +11,7 @@ from ..inspection.attention_weights import text_attention_maps
 from ..language_model.completion import complete
 from ..serving.batching import ModelThread
 from ..tokenization import clean_text
-from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
+from .parts import ONE_AT_A_TIME, PAGE_OPTIONS, WIDTH, add_examples, attention_frame, check_length
 
 # Tokens that a visitor may ask a language model for.
 MAX_NEW_TOKENS = 500
@@ -57,7 +57,7 @@ class ClassificationPage(TextPage):
 
     def build(self) -> gradio.Blocks:
         """The page."""
-        with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
+        with gradio.Blocks(title=self.title, **PAGE_OPTIONS) as page:
             gradio.Markdown(f"# {self.title}")
             text = gradio.Textbox(
                 label="Text", lines=5, max_length=self.max_characters, elem_id="text"
@@ -90,7 +90,7 @@ class CompletionPage(TextPage):
 
     def build(self) -> gradio.Blocks:
         """The page."""
-        with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
+        with gradio.Blocks(title=self.title, **PAGE_OPTIONS) as page:
             gradio.Markdown(f"# {self.title}")
             text = gradio.Textbox(
                 label="Beginning", lines=3, max_length=self.max_characters, elem_id="text"

@@ -1,24 +1,32 @@
 """A page to try a translator: the best translations of a text, and the attention."""
 
 import html
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import gradio
 
+from ..documents.files import DocumentFile
+from ..documents.formats import ENDINGS, format_of
 from ..inspection.attention_weights import attention_maps
 from ..saved.languages import iso_639
 from ..serving.batching import ModelThread
 from ..translation import Translator
+from ..translation.options import SearchOptions
+from ..translation.pools import SourceText
 from ..translation.segments.whole_texts import SplitText
 from ..translation.translator import Translation
-from .parts import ONE_AT_A_TIME, WIDTH, add_examples, attention_frame, check_length
+from .parts import ONE_AT_A_TIME, PAGE_OPTIONS, WIDTH, add_examples, attention_frame, check_length
 
 # A translator of one direction, and the best translations of each of a text's sentences.
 Sentences = tuple[Translator, list[list[Translation]]]
 SHOWN, MAX_BEAMS = 5, 10  # translations of a sentence, and beams, at most
+STEP = 64  # sentences of a file between two moves of the bar
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class TranslationPage:
     prepare_sentence: Callable[..., str] = lambda sentence, _: sentence
 
     def translate(
-        self, text: str, num_beams: int, length_penalty: float, *languages: Any
+        self, text: str, num_beams: int, length_penalty: float, terms: str | None, *languages: Any
     ) -> Iterator[tuple[str, Sentences, Any]]:
         """Translate sentence by sentence.
 
@@ -48,11 +56,7 @@ class TranslationPage:
         check_length(text, self.max_characters)
         source_lang = iso_639((languages or [self.source_lang])[0])
         split = SplitText.of(text, source_lang)
-        translator = self.translator.directed(languages or None)
-        try:
-            translator.direction()
-        except ValueError as error:
-            raise gradio.Error(html.escape(str(error)), print_exception=False) from error
+        translator = self.directed(terms, languages)
         for sentence in split.sentences:
             if translator.is_too_long(self.prepare_sentence(sentence, source_lang)):
                 beginning = html.escape(repr(sentence[:60]))  # gradio shows HTML
@@ -69,6 +73,60 @@ class TranslationPage:
                 (translator, sentences),
                 gradio.Dropdown(choices=choices, value=0, visible=len(split.sentences) > 1),
             )
+
+    def directed(self, terms: str | None, languages: tuple[Any, ...]) -> Translator:
+        """The translator of a direction, with a glossary: "term = translation" in each line."""
+        translator = self.translator.directed(languages or None)
+        pairs = (line.partition("=") for line in (terms or "").splitlines() if "=" in line)
+        glossary = {term.strip(): translation.strip() for term, _, translation in pairs}
+        try:
+            translator.direction()
+            if glossary:
+                translator.use_glossary(glossary)
+        except (ValueError, ModuleNotFoundError) as error:
+            raise gradio.Error(html.escape(str(error)), print_exception=False) from error
+        return translator
+
+    def translate_file(
+        self,
+        path: str | None,
+        num_beams: int,
+        length_penalty: float,
+        terms: str | None,
+        *languages: Any,
+        progress: gradio.Progress = gradio.Progress(),  # noqa: B008
+    ) -> str:
+        """Translate a visitor's file; return the path of a new one."""
+        translator = self.directed(terms, languages)
+        text_format = format_of(path or "")
+        if path is None or text_format is None:
+            message = f"A file must end in {' or '.join(ENDINGS)}."
+            raise gradio.Error(message, print_exception=False)
+        source_lang = iso_639((languages or [self.source_lang])[0])
+        content = Path(path).read_bytes()
+        file = DocumentFile(content, text_format.name, source_lang, translator.codes[1])
+        options = translator.search_options(num_beams=int(num_beams), length_penalty=length_penalty)
+
+        def in_steps(
+            pools: Iterable[list[SourceText]], options: SearchOptions, **_: Any
+        ) -> Iterator[list[Translation]]:
+            texts, done = [*chain.from_iterable(pools)], 0
+            while done < len(texts):
+                yield from translator.translate_pool(texts[done : done + STEP], options)
+                done = min(done + STEP, len(texts))
+                progress((done, len(texts)), unit="sentences")
+
+        def prepare(sentence: str) -> str:
+            return self.prepare_sentence(sentence, source_lang)
+
+        try:
+            written = self.thread(file.translate, translator, options, prepare, in_steps)
+        except (ValueError, OSError, ModuleNotFoundError) as error:
+            raise gradio.Error(html.escape(str(error)), print_exception=False) from error
+        name = f"{Path(path).stem}-translated{text_format.endings[0]}"
+        output = Path(tempfile.mkdtemp(dir=Path(path).parent), name)
+        output.write_bytes(written)
+        return str(output)
 
     def search(
         self, translator: Translator, sentence: str, num_beams: int, length_penalty: float
@@ -94,7 +152,7 @@ class TranslationPage:
     def build(self) -> gradio.Blocks:
         """The page."""
         rules = self.translator.search_options()
-        with gradio.Blocks(title=self.title, analytics_enabled=False) as page:
+        with gradio.Blocks(title=self.title, **PAGE_OPTIONS) as page:
             sentences = gradio.State([])
             gradio.Markdown(f"# {self.title}")
             menus = self._menus() if self.translator.languages else []
@@ -112,6 +170,14 @@ class TranslationPage:
                     0, 2, rules.length_penalty, label="Length penalty", min_width=WIDTH
                 )
             button = gradio.Button("Translate", variant="primary")
+            with gradio.Accordion("Files and glossary", open=False):
+                terms = gradio.Textbox(
+                    label="Glossary", lines=3, placeholder="term = translation", elem_id="terms"
+                )
+                with gradio.Row():
+                    file = gradio.File(label="File", file_types=ENDINGS, height=120)
+                    translated_file = gradio.File(label="Translated file", height=120)
+                file_button = gradio.Button("Translate the file")
             add_examples(self.examples, text)
             chosen = gradio.Dropdown(label="Sentence", type="value", visible=False)
             table = gradio.Dataframe(
@@ -122,7 +188,9 @@ class TranslationPage:
                 elem_id="best",
             )
             frame = gradio.HTML(elem_id="attention")
-            inputs, outputs = [text, beams, penalty, *menus], [output, sentences, chosen]
+            rest = [beams, penalty, terms, *menus]
+            file_button.click(self.translate_file, [file, *rest], translated_file, **ONE_AT_A_TIME)
+            inputs, outputs = [text, *rest], [output, sentences, chosen]
             events = [button.click, text.submit]
             translated = gradio.on(events, self.translate, inputs, outputs, **ONE_AT_A_TIME)
             for event in (translated.success, chosen.input):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..documents.document import Document
 from ..documents.files import DocumentFile
-from ..documents.formats import FORMATS, TextFormat, format_of
+from ..documents.formats import ENDINGS, FORMATS, TextFormat, format_of
 from ..saved.languages import DEFAULT_LANGUAGES, Languages, iso_639, known_language
 from ..tokenization import replace_surrogates
 from ..translation import Translator
@@ -40,7 +40,6 @@ MAX_FILES = 2  # that are translated at a time, at most
 MAX_ALTERNATIVES = 5
 BUSY = "The server is busy. Try again in a moment."
 TEXT_FORMATS = [x.name for x in FORMATS.values() if x.members is None]
-ENDINGS = [ending for x in FORMATS.values() for ending in x.endings]
 T = TypeVar("T")
 
 
