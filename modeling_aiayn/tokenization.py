@@ -369,5 +369,19 @@ def source_token(token: str) -> AddedToken:
 
 def vocabulary_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash the vocabulary: SHA-256 of its entries in the order of their ids, in hexadecimal."""
-    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    return _sha256_of(_entries(tokenizer))
+
+
+def has_vocabulary(tokenizer: PreTrainedTokenizerBase, sha256: str) -> bool:
+    """Whether the vocabulary has this hash, or had it before tokens were appended."""
+    entries = _entries(tokenizer)
+    sizes = range(len(entries), len(entries) - len(tokenizer.get_added_vocab()) - 1, -1)
+    return any(_sha256_of(entries[:size]) == sha256 for size in sizes)
+
+
+def _entries(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, int]]:
+    return sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+
+
+def _sha256_of(entries: list[tuple[str, int]]) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

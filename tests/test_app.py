@@ -234,8 +234,8 @@ def test_a_wrong_file_is_a_message(url):
     for name, message in (("a.srt", "no text to"), ("a.xyz", "Invalid file type"), (None, "must")):
         path = Path(tempfile.mkdtemp(), name or "a")
         path.write_text("x")
+        given = handle_file(path) if name else None
         with pytest.raises(AppError, match=message):
-            given = handle_file(path) if name else None
             client.predict(given, 4, 1.0, "", api_name="/translate_file")
 
 

@@ -105,7 +105,7 @@ def test_terms_are_translated_at_every_entrance(translator):
     (text,) = translator([" ".join(texts)], split_sentences=True)
     assert text == " ".join([dog, york, widget])
     pipe = pipeline("aiayn-translation", model=find_model("aiayn-en-de"), glossary=TERMS)
-    assert pipe(texts[0])["translation_text"] == dog
+    assert pipe(texts[0])[0]["translation_text"] == dog
     document = Document("<p>A <b>dog</b> runs.</p>", "html", "en")
     found = document.translated(
         translator(document.sentences), lambda *pair: word_attention(translator, *pair)

@@ -139,6 +139,11 @@ def test_a_tokenizer_with_other_ids_gives_a_warning(folder, tokenizer, caplog):
     (folder / "config.json").write_text(json.dumps(config))
     Translator.from_pretrained(folder)
     assert "not the one" not in caplog.text
+    appended = Translator.from_pretrained(folder)
+    appended.source_tokenizer.add_tokens(["<new>", "<other>"])
+    appended.model.resize_token_embeddings(len(appended.source_tokenizer))
+    Translator(appended.model, appended.source_tokenizer)  # no old id has changed
+    assert "another tokenizer" not in caplog.text
     saved = json.loads((folder / "tokenizer.json").read_text())
     vocab = saved["model"]["vocab"]
     last = sorted(vocab, key=vocab.get)[-2:]

@@ -1,5 +1,10 @@
 """Scores compared with sacreBLEU and with known values."""
 
+import json
+import re
+import subprocess
+import sys
+
 import pytest
 import sacrebleu
 
@@ -33,6 +38,55 @@ def test_moses_bleu_scores_the_tokens_of_moses():
     assert abs(plain - expected) > 5
     assert "tok:none" in scores["bleu_moses_signature"]
     assert scores["bleu_moses_signature"].endswith("sacremoses fr")
+
+
+def test_several_references_and_the_significance_are_sacrebleu_s(run, tmp_path):
+    """As its command computes them, from files."""
+    sources = [f"Sentence {n}." for n in range(40)]
+    first = [f"This is the sentence {n} of a book." for n in range(40)]
+    second = [f"It is sentence {n} in one book." for n in range(40)]
+    ours = [text.replace("book", "book" if n % 3 else "text") for n, text in enumerate(first)]
+    theirs = [text.replace("sentence", "line") for text in second]
+    texts = {"second": second, "ours": ours, "theirs": theirs, "first": first}
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("\n".join([*lines, ""]))
+    pairs = zip(sources, first, strict=True)
+    (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    code, out, err = run(
+        *(
+            "evaluate_translation.py",
+            "--file",
+            tmp_path / "a.tsv",
+            "--hypotheses",
+            tmp_path / "ours",
+        ),
+        *("--references", tmp_path / "second", "--baseline", tmp_path / "theirs"),
+        *("--scores_file", tmp_path / "scores.json"),
+    )
+    assert code == 0, err
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    files = [tmp_path / name for name in ("first", "second", "theirs", "ours")]
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        *files[:2],
+        "-i",
+        *files[2:],
+        "-m",
+        "bleu",
+        "chrf",
+    ]
+    options = ["--paired-bs", "--paired-bs-n", "1000", "-f", "text", "-w", "4"]
+    shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
+    numbers = [*map(float, re.findall(r"│ +([\d.]+) \(", shown))]
+    values = [*map(float, re.findall(r"\(p = ([\d.]+)\)", shown))]
+    names = [f"{metric}{end}" for end in ("_of_baseline", "") for metric in ("bleu", "chrf")]
+    for name, wanted in zip(
+        [*names, "bleu_p_value", "chrf_p_value"], numbers + values, strict=True
+    ):
+        assert scores[name] == pytest.approx(wanted, abs=1e-4)
+    assert "bleu_p_value" in out
 
 
 def test_signatures_describe_the_scores():

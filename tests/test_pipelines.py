@@ -19,7 +19,13 @@ def test_translations_are_the_translator_s(model_folder, batch_size):
     translate = pipeline("aiayn-translation", str(model_folder), device="cpu")
     output = translate(TEXTS, batch_size=batch_size, num_beams=3)
     assert output == [{"translation_text": text} for text in expected]
-    assert translate(TEXTS[0], num_beams=3) == {"translation_text": expected[0]}
+    assert translate(TEXTS[0], num_beams=3) == [{"translation_text": expected[0]}]
+    # The names of transformers 4.
+    named = {"max_length": 3, "truncation": True, "src_lang": None, "tgt_lang": None}
+    cut = Translator.from_pretrained(model_folder)(
+        TEXTS[2:3], max_length_factor=0.0, max_length_offset=3
+    )
+    assert translate(TEXTS[2], **named) == [{"translation_text": cut[0]}]
     streamed = list(translate((text for text in TEXTS), num_beams=3))
     assert streamed == output
     with pytest.raises(ValueError, match="nbest must be 1, got 2"):

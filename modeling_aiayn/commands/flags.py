@@ -22,9 +22,10 @@ from ..saved.languages import (
     choose_languages,
     iso_639,
     known_language,
+    languages_of,
     saved_languages,
 )
-from ..saved.loading import BUNDLED_MODEL, find_model, load_checked
+from ..saved.loading import BUNDLED_MODEL, BUNDLED_MODELS, find_model, load_checked
 from ..saved.tokenizers import load_tokenizer
 from ..translation.letter_case import natural_case
 from ..translation.options import SearchOptions
@@ -170,6 +171,8 @@ def load_translator(
         logger.warning("The sources of pairs must have the model's tags: none is added.")
     elif translator.languages and languages is not None:
         translator.set_languages(languages.source_lang, languages.target_lang)
+    elif isinstance(languages, SourceFlags):
+        _check_direction(translator, model.model[0], languages)
     if engine.glossary is not None:
         translator.use_glossary(engine.glossary)
     if engine.memory is not None:
@@ -179,6 +182,21 @@ def load_translator(
         rows = stream_rows([engine.memory], source, target)
         translator.use_memory({x["source"]: x["target"] for x in rows if x["source"]})
     return translator
+
+
+def _check_direction(translator: Translator, name: str, given: LanguageFlags) -> None:
+    """Check that languages are those of a model of one direction, if its folder names them."""
+    saved = languages_of(translator.source_tokenizer)
+    wanted = (given.source_lang, given.target_lang)
+    for mine, flag in zip(saved, wanted, strict=True):
+        if mine and flag and not known_language(flag, (mine,)):
+            source, target = (x or "another language" for x in wanted)
+            others = [x for x in BUNDLED_MODELS if x != name and name in BUNDLED_MODELS]
+            hint = f"--model {others[0]}" if others else "a model of that direction"
+            raise ValueError(
+                f"{name} translates from {saved[0]} to {saved[1]}, got from {source} to {target}. "
+                f"Use {hint}."
+            )
 
 
 def several_processes(
@@ -200,9 +218,6 @@ def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, C
     The function takes another language for a model of several.
     """
     saved = saved_languages(model.model[0], model.hub)
-    if saved and source.source_lang and not known_language(source.source_lang, saved[:1]):
-        message = "%s was saved as a model from %s to %s, and --source_lang is %s."
-        logger.warning(message, model.model[0], *saved, source.source_lang)
     language = iso_639(source.source_lang or (saved or DEFAULT_LANGUAGES)[0])
     if source.restore_case:
         return language, lambda sentence, language=language: natural_case(sentence, language)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from sacrebleu import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
 
 class PythonNumbers:
@@ -31,9 +32,9 @@ SCORES: dict[str, Callable[[], Any]] = {
 
 
 def score_texts(
-    translations: Sequence[str], references: Sequence[str], resamples: int = 0
+    translations: Sequence[str], *references: Sequence[str], resamples: int = 0
 ) -> dict[str, Any]:
-    """Compute BLEU and chrF with sacreBLEU.
+    """Compute BLEU and chrF with sacreBLEU, against one reference of each text or several.
 
     Returns:
         - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
@@ -50,12 +51,27 @@ def score_texts(
     result: dict[str, Any] = {}
     for name, make_metric in SCORES.items():
         metric = make_metric()
-        score = metric.corpus_score(translations, [references], n_bootstrap=resamples)
+        score = metric.corpus_score(translations, references, n_bootstrap=resamples)
         result[name] = float(score.score)
         if resamples:
             result[f"{name}_confidence"] = float(score._ci)
         result[f"{name}_signature"] = str(metric.get_signature())
     return result
+
+
+def p_values(
+    translations: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """How likely the difference to a baseline is chance: paired bootstrap (Koehn 2004)."""
+    systems = [("baseline", baseline), ("system", translations)]
+    metrics: Any = {"BLEU": PlainBLEU(), "chrF2": PlainCHRF()}
+    test: Any = PairedTest(systems, metrics, references, test_type="bs", n_samples=1000)
+    _, found = test()
+    values = {}
+    for name, metric in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        values[f"{name}_of_baseline"] = float(found[metric][0].score)
+        values[f"{name}_p_value"] = float(found[metric][1].p_value)
+    return values
 
 
 def only_numbers(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -11,6 +11,8 @@ from ..data.metrics import mean_scores, only_numbers, score_texts
 from ..saved.languages import languages_of_rows
 from .translator import Translation, Translator
 
+REFERENCE = "reference"  # begins the names of columns with more references
+
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
     """Perplexity per target token, `</s>` included; options are those of `Translator.score`.
@@ -82,9 +84,15 @@ def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
     return [next(following) if source and target else "" for source, target in sides]
 
 
+def references_of(pairs: Dataset) -> list[list[str]]:
+    """The targets of pairs, and more references in other columns."""
+    others = [name for name in pairs.column_names if name.startswith(REFERENCE)]
+    return [list(pairs[name]) for name in ("target", *others)]
+
+
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
-    """Scores of translations against the targets of pairs by name, and their signatures."""
-    return score_texts(translations, list(pairs["target"]), resamples=1000)
+    """Scores of translations against the references of pairs by name, and their signatures."""
+    return score_texts(translations, *references_of(pairs), resamples=1000)
 
 
 def score_table(scores: dict[str, Any]) -> str:

@@ -19,8 +19,10 @@ TASK = "aiayn-translation"
 class AiaynTranslationPipeline(Pipeline):
     """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
 
-    A text may have several sentences and lines.
-    `SearchOptions`, source_lang and target_lang may be given here or at a call; nbest must be 1.
+    It returns a list, as the translation pipeline of transformers 4 did. A text may have several
+    sentences and lines. `SearchOptions`, source_lang and target_lang may be given here or at a
+    call; nbest must be 1. Of transformers 4's names, src_lang, tgt_lang and max_length are taken,
+    and truncation: a sentence that is too long is always cut, with a warning.
     Without a target_tokenizer it uses the one in the model's folder, or the source's. glossary is
     as for `Translator.use_glossary`.
     """
@@ -48,9 +50,20 @@ class AiaynTranslationPipeline(Pipeline):
         if glossary is not None:
             self.translator.use_glossary(glossary)
 
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """Translate; a text gives a list with one translation."""
+        found = super().__call__(inputs, **options)
+        return [found] if isinstance(inputs, str) else found
+
     def _sanitize_parameters(
-        self, **search_options: Any
+        self, truncation: Any = None, max_length: int | None = None, **search_options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        del truncation
+        for short, name in (("src_lang", "source_lang"), ("tgt_lang", "target_lang")):
+            if short in search_options:
+                search_options[name] = search_options.pop(short)
+        if max_length is not None:
+            search_options |= {"max_length_factor": 0.0, "max_length_offset": max_length}
         # Each call of the pipeline numbers its texts from 0: samples depend on the number.
         return {}, {"numbers": count(), **search_options}, {}
 

@@ -36,13 +36,28 @@ class SavedTranslationPipeline(Pipeline):
         self.target_tokenizer = target_tokenizer or self.tokenizer
 
     def _sanitize_parameters(
-        self, **generation: Any
+        self,
+        truncation: Any = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **generation: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return {}, generation, {}
+        if src_lang is not None:
+            self.tokenizer.src_lang = src_lang
+        if tgt_lang is not None:
+            ids = getattr(self.tokenizer, "lang_code_to_id", {})  # M2M100Tokenizer's
+            first = ids.get(tgt_lang, self.tokenizer.convert_tokens_to_ids(tgt_lang))
+            generation["forced_bos_token_id"] = first
+        return {} if truncation is None else {"truncation": truncation}, generation, {}
 
-    def preprocess(self, input_: str) -> dict[str, Any]:
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """Translate; a text gives a list, as the pipeline of transformers 4 did."""
+        found = super().__call__(inputs, **options)
+        return [found] if isinstance(inputs, str) and isinstance(found, dict) else found
+
+    def preprocess(self, input_: str, **tokenization: Any) -> dict[str, Any]:
         """Encode a text."""
-        return self.tokenizer(input_, return_tensors="pt")
+        return self.tokenizer(input_, return_tensors="pt", **tokenization)
 
     def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> dict[str, Tensor]:
         ids = self.model.generate(**input_tensors, **generation)

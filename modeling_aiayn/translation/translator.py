@@ -35,6 +35,7 @@ from ..tokenization import (
     TARGET_TOKENIZER_FOLDER,
     clean_text,
     decode_lines,
+    has_vocabulary,
     has_words,
     hidden_ids,
     text_encoder,
@@ -236,7 +237,7 @@ class Translator:
                     "tokenizer that the model was trained with."
                 )
         trained_with = getattr(config, "vocabulary_sha256", None)
-        if trained_with not in (None, [vocabulary_sha256(tokenizer) for tokenizer in tokenizers]):
+        if trained_with and not all(map(has_vocabulary, tokenizers, trained_with)):
             logger.warning(
                 "The model was trained with another tokenizer. Words may have other ids, and then "
                 "translations are wrong."
