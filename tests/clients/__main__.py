@@ -26,6 +26,8 @@ CLIENTS = {
     "onnx": ("onnx==1.23.2", "onnxruntime==1.32.0"),
     "optimum": ("optimum-onnx==0.1.0", "transformers==4.57.6", "datasets==4.0.0"),
     "examples": ("scikit-learn==1.7.2",),
+    "libretranslate": ("deep-translator==1.11.4", "libretranslatepy==2.1.4"),
+    "libreoffice": (),
 }
 
 

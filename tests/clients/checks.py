@@ -7,6 +7,8 @@ saved: "translation", "language_model" (bytes), "encoder" and "onnx". It returns
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -33,6 +35,34 @@ METRIC = """
 class Metric:
     def add_batch(self, **batch): pass
     def compute(self, **scored): return {"score": 0.0, "accuracy": 0.0}
+"""
+AIAYN = Path(__file__).parent.parent.parent / ".venv" / "bin" / "aiayn"
+DOG = "Der Hund läuft."
+# A document as a person writes it: a header, marks, a link, a footnote, a list, a table, a box.
+FODT = """<?xml version="1.0" encoding="UTF-8"?>
+<office:document xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0"
+ xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0"
+ xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+ xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"
+ xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
+ xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0"
+ xmlns:xlink="http://www.w3.org/1999/xlink" office:version="1.3"
+ xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
+ office:mimetype="application/vnd.oasis.opendocument.text"><office:automatic-styles>
+<style:style style:name="B" style:family="text"><style:text-properties fo:font-weight="bold"/>
+</style:style></office:automatic-styles><office:body><office:text>
+<text:h text:outline-level="1">The <text:span text:style-name="B">old man</text:span> sleeps.</text:h>
+<text:p>We see a <text:span text:style-name="B">red</text:span> <text:a xlink:type="simple"
+ xlink:href="http://x.y/?a=1&amp;b=2">hat</text:a>.<text:note text:id="f1"
+ text:note-class="footnote"><text:note-citation>1</text:note-citation><text:note-body>
+<text:p>Two dogs run.</text:p></text:note-body></text:note> It is here.</text:p>
+<text:list><text:list-item><text:p>A dog</text:p></text:list-item></text:list>
+<table:table table:name="T"><table:table-column table:number-columns-repeated="2"/>
+<table:table-row><table:table-cell><text:p>A cat</text:p></table:table-cell>
+<table:table-cell><text:p>102</text:p></table:table-cell></table:table-row></table:table>
+<text:p>A man sees <draw:frame draw:name="F" text:anchor-type="as-char" svg:width="4cm"
+ svg:height="1cm"><draw:text-box><text:p>A <text:span text:style-name="B">box</text:span></text:p>
+</draw:text-box></draw:frame> a tree.</text:p></office:text></office:body></office:document>
 """
 EXAMPLES = "https://raw.githubusercontent.com/huggingface/transformers/v5.23.0/examples/pytorch"
 
@@ -258,6 +288,84 @@ def _example(script: str, folder: Path) -> Path:
     path = folder / name
     path.write_text(source.replace("\nimport ", f"\n{METRIC}\nimport ", 1), "utf-8")
     return path
+
+
+# Clients of LibreTranslate for Node.js, and a form as browsers send it.
+NODE = """
+import { libreTranslate } from "libretranslate-ts";
+import { translate } from "libretranslate";
+import other from "translate";
+const [url] = process.argv.slice(2);
+libreTranslate.setApiEndpoint(url);
+const detected = await libreTranslate.detect("Der Hund rennt.");
+const found = await libreTranslate.translate("The dog runs.", "en", "de");
+Object.assign(other, { engine: "libre", url: `${url}/translate`, from: "en" });
+const form = new FormData();
+for (const [name, value] of [["q", "The dog runs."], ["source", "auto"], ["target", "de"]])
+  form.append(name, value);
+const answer = await fetch(`${url}/translate`, { method: "POST", body: form });
+console.log(JSON.stringify([
+  detected.language, found.translatedText, (await answer.json()).translatedText,
+  await translate({ query: "The dog runs.", source: "auto", target: "de", apiurl: url }),
+  await other("The dog runs.", "de"),
+]));
+"""
+
+
+def check_libretranslate(folders: Path) -> str:
+    """Clients of LibreTranslate translate and detect by `aiayn serve`."""
+    from deep_translator import LibreTranslator
+    from libretranslatepy import LibreTranslateAPI
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url, directions = f"http://127.0.0.1:{port}", ("aiayn-en-de", "aiayn-de-en")
+    command = [AIAYN, "serve", "--directions", *directions, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert any("Running on" in line for line in server.stderr)
+            options = {"source": "en", "target": "de", "api_key": "x", "custom_url": f"{url}/"}
+            assert LibreTranslator(**options).translate("The dog runs.") == DOG
+            client = LibreTranslateAPI(f"{url}/")
+            assert client.translate("The dog runs.", "en", "de") == DOG
+            assert client.detect("Der Hund rennt.")[0]["language"] == "de"
+            if shutil.which("npm") is None:
+                return "Python's clients translate and detect; npm is not installed"
+            packages = ("libretranslate-ts@0.5.12", "libretranslate@1.0.1", "translate@3.1.0")
+            subprocess.run(["npm", "install", "--silent", *packages], cwd=folders, check=True)
+            (folders / "clients.mjs").write_text(NODE)
+            node = ["node", folders / "clients.mjs", url]
+            found = json.loads(subprocess.run(node, capture_output=True, check=True).stdout)
+            assert found == ["de", *[DOG] * 4], found
+        finally:
+            server.terminate()
+    return "2 clients in Python, 3 for Node.js and a browser's form translate, 2 detect"
+
+
+def check_libreoffice(folders: Path) -> str:
+    """Documents that LibreOffice wrote are translated, and it opens them again."""
+    if shutil.which("soffice") is None:
+        return "skipped: LibreOffice is not installed (apt-get install libreoffice-writer-nogui)"
+    (folders / "a.fodt").write_text(FODT)
+    texts = {}
+    for kind in ("odt", "docx"):
+        _convert(folders, "a.fodt", kind)
+        names = ["--input", f"a.{kind}", "--output", f"b.{kind}"]
+        subprocess.run([AIAYN, "translate", *names], cwd=folders, check=True)
+        for name in ("a", "b"):
+            _convert(folders, f"{name}.{kind}", "txt:Text")
+            texts[name] = (folders / f"{name}.txt").read_text("utf-8-sig").splitlines()
+        (folders / "a.txt").unlink(), (folders / "b.txt").unlink()
+        assert len(texts["a"]) == len(texts["b"]) == 6, texts
+        assert "Der alte Mann" in "".join(texts["b"]), texts
+        assert not re.search("The|the ", "".join(texts["b"])), texts
+    return f"2 documents of {len(texts['a'])} lines are translated and open again"
+
+
+def _convert(folder: Path, name: str, kind: str) -> None:
+    home = f"-env:UserInstallation=file://{folder}/office"
+    command = ["soffice", home, "--headless", "--convert-to", kind, name]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 if __name__ == "__main__":
