@@ -45,6 +45,20 @@ TEXTS = ["The dog sees.", "", "My old friend has given a red apple to the cat.",
 WRITTEN = [text for text in TEXTS if text.strip()]
 
 
+def test_a_memory_is_taken_to_the_letter(run, tmp_path):
+    translator = Translator.from_pretrained("aiayn-en-de")
+    translator.use_memory({" A dog runs. ": "Der Köter  - rennt", "102": "CII"})
+    texts = ["A dog  runs.", "A dog runs.", "A cat runs.", "102"]
+    first, known, other, number = translator(texts)
+    assert (known, number) == ("Der Köter  - rennt", "CII")
+    (cat, dog) = Translator.from_pretrained("aiayn-en-de")([texts[2], texts[0]])
+    assert (first, other) == (dog, cat)
+    (tmp_path / "a.tsv").write_text("A dog runs.\tDer Köter rennt\n\tleer\n")
+    command = ("translate.py", "--memory", tmp_path / "a.tsv", "--format", "html", "--text")
+    code, out, err = run(*command, "<p>A <b>dog</b> runs. A cat runs.</p>")
+    assert (code, out) == (0, f"<p>Der <b>Köter</b> rennt {cat}</p>\n"), err
+
+
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_a_translation_depends_on_its_sentence_alone(translator, num_beams):
     alone = [translator([text], num_beams=num_beams)[0] for text in TEXTS]
