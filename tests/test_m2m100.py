@@ -511,9 +511,9 @@ def test_a_server_has_every_direction_and_one_queue(peer, tmp_path):
         assert served.attention("the dog", "der hund", languages=directions[0]).shape == (2, 2)
         refused = ask("en", "fr").json()["error"]
         assert "and 10 more (GET /languages), got source 'en' and target 'fr'" in refused
-        # The server does not guess which of three languages it is.
-        fields = {"q": "the dog", "source": "auto", "target": "de", "format": "text"}
-        assert client.post("/translate", json=fields).status_code == 400
+        fields = {"q": "the dog sees the cat", "source": "auto", "target": "de", "format": "text"}
+        detected = client.post("/translate", json=fields).json()["detectedLanguage"]
+        assert detected["language"] == CODES["en"] and detected["confidence"] > 99
         fields |= {"q": f"the <i>dog</i> {texts['en'][0]}", "source": "en", "format": "html"}
         (answer,) = client.post("/translate", json=fields).json().values()
         assert answer.count("<i>") == 1
