@@ -364,6 +364,14 @@ def test_runs_of_a_word_document_keep_their_formats():
     assert end.index("TWO DOGS") < end.index('"end"')
 
 
+def test_a_paragraph_without_text_of_its_own_stays(tmp_path):
+    formula = "<m:oMath><m:r><m:t>velocity</m:t></m:r></m:oMath>"
+    text = f"<w:p {W} xmlns:m='m'>{formula}<w:del><w:r><w:t>Old</w:t></w:r></w:del></w:p>"
+    document = Document(text, "docx", "en")
+    assert document.sentences == []
+    assert document.translated([], diagonal) == text.replace("'", '"')
+
+
 def test_a_wrong_file_is_one_line(tmp_path, run):
     entities = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 9))
     bomb = f'<!DOCTYPE x [<!ENTITY a0 "a">{entities}]><office><p>&a8;</p></office>'

@@ -81,7 +81,7 @@ class DocumentFile:
     def translate(
         self,
         translator: Translator,
-        options: SearchOptions,
+        options: SearchOptions | None = None,
         prepare: Callable[[str], str] = str,
         translate_pools: Callable[..., Iterator[list[Translation]]] | None = None,
         **batch_sizes: int,
@@ -97,6 +97,7 @@ class DocumentFile:
         pools = read_pools(source_texts(map(prepare, self.sentences)), POOL_SIZE)
         translate_pools = translate_pools or translator.translate_pools
         with translation_bar(len(self.sentences)) as report:
+            options = options or translator.search_options()
             found = [*translate_pools(pools, options, report=report, **batch_sizes)]
         logger.info("Translated %d segments.", len(found))
 

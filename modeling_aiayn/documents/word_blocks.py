@@ -135,7 +135,7 @@ def _texts(node: Any) -> Iterator[str]:
     for child in node.childNodes:
         if child.localName == "t":
             yield from (text.data for text in child.childNodes)
-        elif child.localName != "p":
+        elif child.localName in ("r", "sdtContent", *CONTAINERS):
             yield from _texts(child)
 
 
