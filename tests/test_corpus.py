@@ -86,6 +86,13 @@ def test_exports_of_other_programs_are_read(tmp_path, caplog):
         for name in ("a.tmx", "b.tmx.gz", "a.csv", "a.parquet", "a.json")
     }
     assert found["a.tmx"] == found["b.tmx.gz"] == [("A dog & so.", "Ein Hund & so."), ("No", "")]
+    (tmp_path / "a.csv").write_text("en,de\nA dog, big,Ein Hund\n")
+    with pytest.raises(ValueError, match=r"a\.csv record 1: more cells than columns"):
+        read_rows(str(tmp_path / "a.csv"), "en", "de")
+    spaced = TMX.replace("<tmx ", '<tmx xmlns="http://www.lisa.org/tmx14" ')
+    (tmp_path / "c.tmx").write_text(spaced.replace("EN-us", "EN_us"))
+    (first, *_) = read_rows(str(tmp_path / "c.tmx"), "en_US", "de-AT")
+    assert first == {"source": "A dog & so.", "target": "Ein Hund & so."}
     assert found["a.csv"] == [('A "dog", 1.', "102"), ("", "NA"), ("null", "c")]
     assert found["a.parquet"] == found["a.json"] == [("A dog", "Ein Hund"), ("a", "b")]
     scored = read_rows(str(tmp_path / "score.tsv"), "de", "en", ("score", "en", "de"))

@@ -3,6 +3,7 @@
 import io
 import random
 import re
+import time
 from xml.etree import ElementTree
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -310,7 +311,7 @@ def test_sources_of_xliff_get_a_target():
     one, two = re.findall(r"<target state=\"needs-review-translation\">(.*?)</target>", found)
     assert one == (
         'THE <g id="1">RED DOG</g> RUNS<x id="2"/>. IT <bpt id="3">&lt;b&gt;</bpt>SLEEPS'
-        '<ept id="3">&lt;/b&gt;</ept> &amp; <![CDATA[<b>]]>.'
+        '<ept id="3">&lt;/b&gt;</ept> &amp; &lt;B&gt;.'
     )
     assert two == "102"
     second = '<xliff version="2.0"><unit><segment><source>A <pc id="1">dog</pc></source></segment>'
@@ -372,6 +373,82 @@ def test_a_paragraph_without_text_of_its_own_stays(tmp_path):
     assert document.translated([], diagonal) == text.replace("'", '"')
 
 
+def test_texts_in_atoms_side_by_side_stay_apart():
+    note = "<text:note><text:p>{}</text:p></text:note>"
+    odt = (
+        f"<x xmlns:text='t'><text:p>A dog{note.format('One')}{note.format('Two')} runs</text:p></x>"
+    )
+    found = translated(odt, "odt", str.upper)
+    assert content_of(found) == "A DOGONETWO RUNS" and "\0" not in found
+    boxes = "".join(f"<w:r><w:pict><w:p>{run_of(x)}</w:p></w:pict></w:r>" for x in ("One", "Two"))
+    assert content_of(translated(f"<w:p {W}>{boxes}</w:p>", "docx", str.upper)) == "ONETWO"
+
+
+def test_ranges_within_a_text_are_marks():
+    begin, end = '<w:bookmarkStart w:id="1"/>', '<w:bookmarkEnd w:id="1"/>'
+    text = f"<w:p {W}>{run_of('See ')}{begin}{run_of('Figure 1')}{end}{run_of(' here')}</w:p>"
+    found = translated(text, "docx", str.upper)
+    assert found.index("SEE") < found.index(begin) < found.index("FIGURE") < found.index(end)
+    assert found.index(end) < found.index("HERE")
+    half = f"<w:p {W}>{run_of('See ')}{begin}{run_of('it')}</w:p>"
+    assert translated(half, "docx").index(begin) < translated(half, "docx").index("See")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("srt", "1\n00:00:00,5 --> 00:00:01,0\n\n\n2\n00:00:01,1 --> 00:00:02,0\na dog\nruns\n"),
+        ("srt", "1\n00:00:01 --> 00:00:02\na dog\n\n2\n00:00:02, 100 --> 00:00:03\nruns"),
+        ("vtt", "WEBVTT\n\n00:00.500 --> 00:01.000\n \na dog\n\n00:01.000 --> 00:02.000\nis\n"),
+        ("epub", "<html><body><p>a dog<br/>runs</p><hr/></body></html>"),
+    ],
+)
+def test_odd_files_are_read(kind, text):
+    wanted = re.sub("a dog|runs|is", lambda found: found[0].upper(), text)
+    assert translated(text, kind, str.upper) == wanted
+
+
+def test_odd_sources_of_xliff():
+    for source, target in (
+        (" a <![CDATA[&nbsp;<b>]]> ", " A &amp;NBSP;&lt;B&gt; "),
+        ("ä", "Ä"),
+        ("{N, plural, =0 {none} other {many}}", None),
+    ):
+        text = f"<x><unit><source>{source}</source></unit></x>"
+        text = f'<?xml version="1.0" encoding="ISO-8859-1"?>\n{text}'
+        found = translated(text, "xliff", str.upper)
+        added = f"</source><target>{target}</target>" if target else "</source>"
+        assert found == text.replace("ISO-8859-1", "UTF-8").replace("</source>", added)
+
+
+def test_an_empty_translation_loses_no_cue():
+    document = Document("1\n00:01,0 --> 00:02,0\nA dog\nruns\n", "srt", "en")
+    assert document.translated([""], diagonal).count("\n") == 4
+
+
+def test_a_partly_translated_plural_keeps_its_translation():
+    text = 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "ein A"\nmsgstr[1] ""\n'
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=CHARSET\\n"\n\n'
+    found = polib.pofile(translated(header + text, "po", str.upper))
+    assert found[0].msgstr_plural == {0: "ein A", 1: "B"}
+    assert found.metadata["Content-Type"] == "text/plain; charset=UTF-8"
+
+
+def test_long_runs_of_blanks_and_tags_take_no_long_time():
+    """A pattern that tries each place again would take minutes."""
+    many = 100_000
+    cue = "1\n00:01,0 --> 00:02,0\n"
+    for kind, text in (
+        ("po", f'msgid "a{" " * many}b"\nmsgstr ""\n'),
+        ("po", f'msgid "<{"a" * many}"\nmsgstr ""\n'),
+        ("srt", cue + "".join(f"<a{n}>" for n in range(many // 10))),
+        ("srt", f"{cue}a{' ' * many}\nb"),
+    ):
+        started = time.monotonic()
+        translated(text, kind)
+        assert time.monotonic() - started < 20, text[:40]
+
+
 def test_a_wrong_file_is_one_line(tmp_path, run):
     entities = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 9))
     bomb = f'<!DOCTYPE x [<!ENTITY a0 "a">{entities}]><office><p>&a8;</p></office>'
@@ -389,6 +466,8 @@ def test_a_wrong_file_is_one_line(tmp_path, run):
         ("c.odt", zipped({"content.xml": bomb}), "must not define entities"),
         ("e.odt", zipped({"content.xml": "<p>A dog"}), "Invalid XML"),
         ("f.docx", zipped({**FILES["docx"], "word/vbaProject.bin": "x"}), "has macros"),
+        ("d.odt", zipped({"content.xml": "<p>" * 3000 + "</p>" * 3000}), "nested too deeply"),
+        ("l.odt", zipped({"content.xml": b" " * 21_000_000}), "at most 20,000,000 bytes"),
         ("g.docx", unpacked, "at most 200,000,000 bytes"),
         ("h.epub", good, "no text to translate"),
         ("i.srt", "A dog".encode("utf-16"), "not UTF-8"),
@@ -406,17 +485,18 @@ def test_a_wrong_file_is_one_line(tmp_path, run):
 def test_the_bundled_model_translates_each_format(tmp_path, run, caplog):
     caplog.set_level("INFO")
     translator = Translator.from_pretrained("aiayn-en-de")
+    contents = {kind: text.encode() for kind, text in TEXTS.items()}
+    contents |= {kind: zipped(files) for kind, files in FILES.items()}
     written = {}
-    for kind in (*TEXTS, *FILES):
-        content = TEXTS[kind].encode() if kind in TEXTS else zipped(FILES[kind])
+    for kind, content in contents.items():
         file = DocumentFile(content, kind, "en", "de")
         written[kind] = file.translate(translator, translator.search_options())
         again = DocumentFile(written[kind], kind, "de")
         assert kind in ("po", "xliff") or "Hund" in " ".join(again.sentences)
     path, output = tmp_path / "a.odt", tmp_path / "b.odt"
-    path.write_bytes(content := zipped(FILES["odt"]))
+    path.write_bytes(contents["odt"])
     code, out, err = run("translate.py", "--input", path, "--output", output)
     assert (code, out) == (0, ""), err
     assert f"Reading {path} as --format odt." in caplog.text
-    assert f"Translated {len(DocumentFile(content, 'odt', 'en').sentences)} " in caplog.text
+    assert f"Translated {len(DocumentFile(contents['odt'], 'odt', 'en').sentences)} " in caplog.text
     assert output.read_bytes() == written["odt"]

@@ -180,7 +180,9 @@ def load_translator(
 
         source, target = (x or y for x, y in zip(translator.codes, DEFAULT_LANGUAGES, strict=True))
         rows = stream_rows([engine.memory], source, target)
-        translator.use_memory({x["source"]: x["target"] for x in rows if x["source"]})
+        translator.use_memory(
+            {x["source"]: x["target"] for x in rows if x["source"] and x["target"]}
+        )
     return translator
 
 

@@ -3,10 +3,12 @@
 The pairs are a `datasets.Dataset` with the columns "source" and "target", without blanks around.
 """
 
+import csv
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,8 @@ logger = logging.getLogger(__name__)
 COLUMNS = ["source", "target"]
 FEATURES = Features({name: Value("string") for name in COLUMNS})
 # Files that `datasets` reads, with a column for each language, by their endings.
-TABLES = {".csv": "csv", ".parquet": "parquet", ".json": "json"}
-FILE_ENDINGS = (".tsv", ".jsonl", ".tmx", *TABLES)
+TABLES = {".parquet": "parquet", ".json": "json"}
+FILE_ENDINGS = (".tsv", ".jsonl", ".tmx", ".csv", *TABLES)
 BATCH_SIZE = 10_000  # pairs that are compared at a time
 BUFFER_SIZE = 100_000  # pairs of a stream among which one is drawn
 
@@ -133,6 +135,8 @@ def stream_rows(
             rows = (_languages(*record, source, target) for record in read_json_lines(path))
         elif path.removesuffix(".gz").endswith(".tmx"):
             rows = tmx_rows(path, source, target)
+        elif path.removesuffix(".gz").endswith(".csv"):
+            rows = _csv_rows(path, source, target)
         elif kind := TABLES.get(Path(path.removesuffix(".gz")).suffix):
             rows = _table_rows(path, kind, source, target)
         else:
@@ -304,12 +308,16 @@ def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
     try:
         with open_binary(path) as file:
             for event, node in ElementTree.iterparse(file, ("start", "end")):
-                if node.tag == "body" and event == "start":
+                name = node.tag.rpartition("}")[2]
+                if name == "body" and event == "start":
                     body = node
-                elif node.tag == "tu" and event == "end":
-                    texts = {_language_of(x): _text_of(x.find("seg")) for x in node.iter("tuv")}
+                elif name == "tu" and event == "end":
+                    texts = {
+                        _language_of(x): _text_of(x.find("{*}seg")) for x in node.iterfind("{*}tuv")
+                    }
                     short = {name.partition("-")[0]: text for name, text in texts.items()} | texts
-                    yield short.get(source.lower(), ""), short.get(target.lower(), "")
+                    sides = (short.get(_language_name(x), "") for x in (source, target))
+                    yield next(sides), next(sides)
                     body.clear()  # it would keep all units
     except ElementTree.ParseError as error:
         raise ValueError(f"{path}: invalid TMX: {error}.") from error
@@ -317,6 +325,10 @@ def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
 
 def _language_of(tuv: ElementTree.Element) -> str:
     name = tuv.get("{http://www.w3.org/XML/1998/namespace}lang") or tuv.get("lang") or ""
+    return _language_name(name)
+
+
+def _language_name(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
@@ -324,13 +336,23 @@ def _text_of(segment: ElementTree.Element | None) -> str:
     """The text of a segment, in one line and without codes of other programs."""
     if segment is None:
         return ""
-    inner = ("".join(x.itertext()) * (x.tag == "hi") + (x.tail or "") for x in segment)
+    inner = ("".join(x.itertext()) * x.tag.endswith("hi") + (x.tail or "") for x in segment)
     return " ".join("".join([segment.text or "", *inner]).split())
 
 
+def _csv_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+    try:
+        with TextIOWrapper(open_binary(path), "utf-8-sig", newline="") as file:
+            for number, record in enumerate(csv.DictReader(file), start=1):
+                if None in record:
+                    raise ValueError(f"{path} record {number}: more cells than columns. Quote it.")
+                yield _languages(f"{path} record {number}", record, source, target)
+    except csv.Error as error:
+        raise ValueError(f"{path}: invalid CSV: {error}.") from error
+
+
 def _table_rows(path: str, kind: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
-    records = load_dataset(kind, data_files=path, split="train", streaming=True, **options)
+    records = load_dataset(kind, data_files=path, split="train", streaming=True)
     for number, record in enumerate(records, start=1):
         yield _languages(f"{path} record {number}", record, source, target)
 

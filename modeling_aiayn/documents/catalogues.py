@@ -4,8 +4,9 @@ import re
 
 from ..translation.segments.marks import Block, BlockBuilder
 from .tagged_text import add_tagged
+from .xml_blocks import FORMS
 
-BLANKS = re.compile(r"(^\s+|\s*[\n\t]\s*|\s+$)")
+BLANKS = re.compile(r"([\n\t]+)")
 
 
 def parse_po(text: str) -> list[str | Block]:
@@ -19,11 +20,16 @@ def parse_po(text: str) -> list[str | Block]:
         messages.append(message)
         return f"\0{len(messages) - 1}\0"
 
+    if catalogue.metadata:
+        catalogue.metadata["Content-Type"] = "text/plain; charset=UTF-8"
     for entry in catalogue.untranslated_entries():
+        if FORMS.search(entry.msgid):
+            continue
         if entry.msgid_plural:
+            forms = entry.msgstr_plural or {0: "", 1: ""}
             entry.msgstr_plural = {
-                number: place(entry.msgid_plural if number else entry.msgid)
-                for number in entry.msgstr_plural or (0, 1)
+                number: text or place(entry.msgid_plural if number else entry.msgid)
+                for number, text in forms.items()
             }
         else:
             entry.msgstr = place(entry.msgid)
@@ -40,9 +46,10 @@ def _blocks(message: str) -> list[str | Block]:
     parts: list[str | Block] = []
     for index, part in enumerate(BLANKS.split(message)):
         builder = BlockBuilder()
-        if index % 2:
+        if index % 2 or not part.strip():
             parts.append(escape(part))
         else:
-            add_tagged(builder, part, write=escape, write_tag=escape)
-            parts += builder.parts(lambda text, _: escape(text))
+            before, text, after = part.partition(part.strip())
+            add_tagged(builder, text, write=escape, write_tag=escape)
+            parts += [before, *builder.parts(lambda text, _: escape(text)), after]
     return parts

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,8 @@ from .formats import FORMATS
 
 logger = logging.getLogger(__name__)
 
-MAX_UNPACKED = 200_000_000  # bytes
+MAX_UNPACKED, MAX_TEXTS = 200_000_000, 20_000_000  # bytes of all files, and of those with text
+DAMAGED = (BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 # Programs in a document.
 MACROS = re.compile(r"(.*/)?vbaProject\.bin|Basic/.*|Scripts/.*")
 
@@ -53,19 +55,22 @@ class DocumentFile:
         return {
             name: Document(_decoded(content, name), *options)
             for name, content in self._unpacked().items()
-            if re.fullmatch(members, name, re.IGNORECASE)
+            if _is_member(members, name)
         }
 
     def _unpacked(self) -> dict[str, bytes]:
         try:
             with ZipFile(io.BytesIO(self.content)) as archive:
-                if sum(info.file_size for info in archive.infolist()) > MAX_UNPACKED:
-                    raise ValueError(f"The file must have at most {MAX_UNPACKED:,} bytes unpacked.")
+                members = FORMATS[self.format_name].members or ""
+                for pattern, most in ((".*", MAX_UNPACKED), (members, MAX_TEXTS)):
+                    those = [x for x in archive.infolist() if _is_member(pattern, x.filename)]
+                    if sum(info.file_size for info in those) > most:
+                        raise ValueError(f"The file must have at most {most:,} bytes unpacked.")
                 if any(MACROS.fullmatch(name) for name in archive.namelist()):
                     raise ValueError("The document has macros. Save it without them.")
                 return {name: archive.read(name) for name in archive.namelist()}
         # RuntimeError: it is encrypted; NotImplementedError: another method of compression.
-        except (BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        except (*DAMAGED, RuntimeError, NotImplementedError) as error:
             raise ValueError(f"The file is not a valid .{self.format_name}: {error}.") from error
 
     @cached_property
@@ -122,6 +127,10 @@ class DocumentFile:
                 content = archive.read(info) if text is None else text.encode()
                 new.writestr(info, content, info.compress_type)
         return written.getvalue()
+
+
+def _is_member(pattern: str, name: str) -> bool:
+    return re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) is not None
 
 
 def _decoded(content: bytes, name: str) -> str:

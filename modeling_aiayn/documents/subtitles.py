@@ -10,7 +10,7 @@ from ..translation.segments.marks import Block, BlockBuilder, Escape
 from .html_blocks import escape_html
 from .tagged_text import add_tagged
 
-TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+TIME = r"(?:\d+:)?\d{1,2}:\d{2}(?:[.,] ?\d{1,3})?"
 TIMES = re.compile(rf"^[ \t]*({TIME})[ \t]*-->[ \t]*({TIME})[^\n]*(?:\n|\Z)", re.MULTILINE)
 LINE = re.compile(r"\S(?:[^\n]*\S)?")
 # Markup around the whole text of a cue.
@@ -22,6 +22,7 @@ OTHER = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014♪\[(]")
 DIALOGUE = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014]")
 # Of cues that may be one sentence: at most so many seconds between them, and characters in all.
 PAUSE, LONGEST = 1.0, 300
+MAX_AROUND = 5  # tags around all of a cue
 # Before a break: blanks around it are dropped. No text contains this character.
 BREAK = "\0"
 
@@ -40,7 +41,7 @@ def parse_vtt(text: str) -> list[str | Block]:
     """Read WebVTT: notes, styles and times, and the text of cues."""
 
     def body(text: str, _: bool) -> str:
-        return re.split(r"^[ \t\r]*$", text, maxsplit=1, flags=re.MULTILINE)[0]
+        return re.split(r"^\r?$", text, maxsplit=1, flags=re.MULTILINE)[0]
 
     write = partial(html.escape, quote=False)
     return _parse(text, body, escape_html, html.unescape, write)
@@ -75,7 +76,7 @@ def _lines(text: str, body: Callable[[str, bool], str]) -> Iterator[tuple[str, s
     for cue, following in zip(cues, ends, strict=True):
         content = body(text[cue.end() : following], following == len(text))
         start, end = _inner(text, cue.end(), cue.end() + len(content))
-        goes_on = 0 <= _seconds(cue[1]) - ended <= PAUSE and not END.search(last)
+        goes_on = bool(last) and 0 <= _seconds(cue[1]) - ended <= PAUSE and not END.search(last)
         for line in LINE.finditer(text, start, end):
             begins = OTHER if not goes_on or ended else DIALOGUE
             goes_on = goes_on and size < LONGEST and not begins.match(line.group())
@@ -90,18 +91,19 @@ def _inner(text: str, start: int, end: int) -> tuple[int, int]:
     """The place of a cue's text without the markup around all of it."""
     if place := PLACE.match(text, start, end):
         start = place.end()
-    while around := AROUND.fullmatch(text, start, end):
-        start, end = text.index(">", start) + 1, around.start(2)
+    for _ in range(MAX_AROUND):
+        if around := AROUND.fullmatch(text, start, end):
+            start, end = text.index(">", start) + 1, around.start(2)
     return start, end
 
 
 def _seconds(time: str) -> float:
     total = 0.0
-    for part in time.replace(",", ".").split(":"):
+    for part in time.replace(",", ".").replace(" ", "").split(":"):
         total = 60 * total + float(part)
     return total
 
 
 def without_breaks(text: str) -> str:
     """Finish translated subtitles."""
-    return re.sub(f" *{BREAK} *", "", text)
+    return re.sub(f"(?<! ) *{BREAK} *", "", text)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ..translation.segments.marks import BlockBuilder
 
 # A tag, a time in a cue, or the place of a subtitle, such as {\an8}.
-TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^<>]*>|<\d[\d:.]*>|\{\\[^{}\n]*\}")
+TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*+)[^<>]*+>|<\d[\d:.]*>|\{\\[^{}\n]*\}")
 
 
 def add_tagged(

@@ -15,7 +15,7 @@ from typing import Any
 from ..tokenization import has_words
 from ..translation.segments.marks import BlockBuilder
 from .html_blocks import escape_html
-from .xml_blocks import Elements, XmlReader, child_of, tags, with_nested
+from .xml_blocks import Elements, XmlReader, child_of, range_of, tags, with_nested
 
 # Elements around runs.
 CONTAINERS = frozenset(
@@ -42,7 +42,7 @@ class Item:
     kind: str
     raw: str
     run: str = ""  # the tags before the text of a run of this format
-    text: str = ""  # or the kind of a field's character
+    text: str = ""  # or the kind of a field's character, or the name of a range
 
 
 class WordReader(XmlReader):
@@ -69,7 +69,7 @@ class WordReader(XmlReader):
                 _add_run(builder, text, (end + this_run, end + run) if this_run != run else None)
                 continue
             for item in group:
-                _add_other(builder, item.kind, f"{end}{item.raw}{run}")
+                _add_other(builder, item, f"{end}{item.raw}{run}")
         self.parts += [_raw(child_of(node, "pPr")), self.ranges["start"], run]
         self.parts += [*builder.parts(escape_html), end, self.ranges["end"]]
         self.ranges = {"start": "", "end": ""}
@@ -86,6 +86,9 @@ class WordReader(XmlReader):
                 yield Item("open", before + opening)
                 yield from self._items(inner)
                 yield Item("close", closing + after)
+            elif range_name := range_of(child):
+                kind = "open" if child.localName.endswith("Start") else "close"
+                yield Item(kind, child.toxml(), text=range_name)
             elif child.localName not in ("pPr", *NEEDLESS):
                 raw = self.kept(child)
                 if not self.is_range(child, raw):
@@ -117,13 +120,14 @@ def _add_run(builder: BlockBuilder, text: str, run_tags: tuple[str, str] | None)
         builder.close("run", run_tags[1])
 
 
-def _add_other(builder: BlockBuilder, kind: str, raw: str) -> None:
-    if kind == "atom":
+def _add_other(builder: BlockBuilder, item: Item, raw: str) -> None:
+    name = item.text or "container"
+    if item.kind == "atom":
         builder.add_atom(raw)
-    elif kind == "open":
-        builder.open("container", raw)
+    elif item.kind == "open":
+        builder.open(name, raw)
     else:  # of no mark, a break stays between sentences
-        builder.close("container" if kind == "close" else kind, raw)
+        builder.close(name if item.kind == "close" else item.kind, raw)
 
 
 def _raw(properties: Any) -> str:

@@ -14,13 +14,17 @@ from ..translation.segments.marks import Block, BlockBuilder
 from .html_blocks import FIXED, INLINE, VOID, escape_html
 
 DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>\s*")
+ENCODING = re.compile(r"""encoding\s*=\s*(?:"[^"]*"|'[^']*')""")
 # Characters by HTML's names, which XHTML may have: the parser would drop them.
-NAMED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")
+NAMED = re.compile(r"<!\[CDATA\[.*?\]\]>|&(?!(?:amp|lt|gt|quot|apos);)\w+;", re.DOTALL)
 # A text that stands within an atom of another one, such as a footnote, and the texts after it. No
-# XML document contains this character.
-NESTED, SEPARATOR = re.compile("\0(\\d+)\0"), "\0\0"
-# Elements that begin or end a range, such as a bookmark: they stay in their order.
+# XML document contains these characters.
+NESTED, SEPARATOR = re.compile("\0(\\d+)\1"), "\0\0"
+# Elements that begin or end a range, such as a bookmark, and attributes with its name.
 RANGE = re.compile("(start|end)$", re.IGNORECASE)
+RANGE_NAMES = ("w:id", "text:name", "text:change-id", "office:name")
+# A message with several forms, as Angular and others write them.
+FORMS = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 
 
 def tags(node: Any) -> tuple[str, str]:
@@ -38,6 +42,24 @@ def child_of(node: Any, name: str) -> Any:
     return next((child for child in node.childNodes if child.localName == name), None)
 
 
+def range_of(node: Any) -> str:
+    """The name of a range whose begin and end are in one element, or nothing."""
+    if not RANGE.search(node.localName or ""):
+        return ""
+    kind = RANGE.sub("", node.localName)
+    name = next(filter(None, map(node.getAttribute, RANGE_NAMES)), "")
+    both = [
+        x
+        for x in node.parentNode.childNodes
+        if RANGE.sub("", x.localName or "") == kind and name in map(x.getAttribute, RANGE_NAMES)
+    ]
+    return f"{kind} {name}" if name and len(both) == 2 else ""
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith("<") else html.unescape(found[0])
+
+
 @dataclass(frozen=True)
 class Elements:
     """What the elements of a format are, by their names without prefixes."""
@@ -53,6 +75,13 @@ class Elements:
         """Whether a sentence ends at an element within a text."""
         is_other = self.atoms is not None and node.localName not in (None, *self.atoms)
         return node.localName in self.breaks or (is_other and not is_kept(node))
+
+    def half_of(self, node: Any) -> tuple[bool, str] | None:
+        """Whether an empty element begins a mark or ends one, and the mark's name."""
+        if node.localName in self.begins | self.ends:
+            return node.localName in self.begins, "pair"
+        name = range_of(node)
+        return (node.localName.lower().endswith("start"), name) if name else None
 
 
 def _names(names: str) -> frozenset[str]:
@@ -92,17 +121,21 @@ class XmlReader:
         """Markup and blocks; nested texts come last."""
         if "<!ENTITY" in text:
             raise ValueError("An XML document must not define entities.")
-        declaration = DECLARATION.match(text)
+        found = DECLARATION.match(text)
+        declaration = ENCODING.sub('encoding="UTF-8"', found.group()) if found else ""
+        content = NAMED.sub(_unescaped, text[found.end() if found else 0 :])
         try:
-            parsed = minidom.parseString(NAMED.sub(lambda x: html.unescape(x[0]), text).encode())
+            parsed = minidom.parseString((declaration + content).encode())
+            self.parts.append(declaration)
+            for node in parsed.childNodes:
+                self.walk(node)
+            for node in self._nested:  # grows
+                self.parts.append(SEPARATOR)
+                self.walk(node)
         except ExpatError as error:
             raise ValueError(f"Invalid XML: {error}.") from error
-        self.parts.append(declaration.group() if declaration else "")
-        for node in parsed.childNodes:
-            self.walk(node)
-        for node in self._nested:  # grows
-            self.parts.append(SEPARATOR)
-            self.walk(node)
+        except RecursionError as error:
+            raise ValueError("Invalid XML: its elements are nested too deeply.") from error
         return [part for part in self.parts if part]
 
     def walk(self, node: Any) -> None:
@@ -134,14 +167,18 @@ class XmlReader:
         if not self._has_texts(node):
             return str(node.toxml())
         self._nested.append(node)
-        return f"\0{len(self._nested) - 1}\0"
+        return f"\0{len(self._nested) - 1}\1"
 
     def is_range(self, node: Any, raw: str) -> bool:
-        """Whether an element begins or ends a range; it then stands before or after the text."""
+        """Whether an element begins or ends a range whose other half is in another text.
+
+        It then stands before or after the text.
+        """
         side = RANGE.search(node.localName or "")
-        if side:
+        if side and not range_of(node):
             self.ranges[side[1].lower()] += raw
-        return side is not None
+            return True
+        return False
 
     def _take_all(self, node: Any) -> None:
         for child in node.childNodes:
@@ -149,7 +186,7 @@ class XmlReader:
 
     def _take(self, node: Any) -> None:
         elements, name = self.elements, node.localName
-        if node.nodeType == node.TEXT_NODE:
+        if node.nodeType in (node.TEXT_NODE, node.CDATA_SECTION_NODE):
             self._raw += node.toxml()
             self._builder.add_text(node.data, partial(html.escape, quote=False))
         elif name in elements.inline and not is_kept(node):
@@ -157,10 +194,12 @@ class XmlReader:
             self._mark(self._builder.open, name, opening)
             self._take_all(node)
             self._mark(self._builder.close, name, closing)
-        elif name in elements.begins:
-            self._mark(self._builder.open, "pair", node.toxml())
-        elif name in elements.ends:
-            self._mark(self._builder.close, "pair", node.toxml())
+        elif half := elements.half_of(node):
+            mark = self._builder.open if half[0] else self._builder.close
+            self._mark(mark, half[1], node.toxml())
+        elif elements.ends_sentence(node) and not node.childNodes:
+            self._flush()
+            self.parts.append(node.toxml())
         elif elements.ends_sentence(node):
             opening, closing = tags(node)
             self._flush()
@@ -181,7 +220,8 @@ class XmlReader:
     def _flush(self) -> None:
         parts = self._builder.parts(escape_html)
         if any(isinstance(part, Block) and has_words(part.text) for part in parts):
-            self.parts += [self.ranges["start"], *parts, self.ranges["end"]]
+            before, _, after = self._raw.partition(self._raw.strip())
+            self.parts += [before, self.ranges["start"], *parts, self.ranges["end"], after]
         else:
             self.parts.append(self._raw)
         self._begin()
@@ -195,7 +235,7 @@ class XliffReader(XmlReader):
         source, target = child_of(node, "source"), child_of(node, "target")
         if source is None:
             super().walk(node)
-        elif is_kept(node) or (target and target.childNodes):
+        elif is_kept(node) or (target and target.childNodes) or FORMS.search(source.toxml()):
             self.parts.append(node.toxml())
         else:
             opening, closing = tags(node)

@@ -53,7 +53,7 @@ class Batcher:
         self._short = math.inf  # sentences of a batch that takes shared_seconds
         self._short_until = -math.inf
         self._requests: deque[deque[tuple[Any, asyncio.Future[str]]]] = deque()
-        self._thread = thread
+        self.thread = thread
         self._running = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -103,7 +103,7 @@ class Batcher:
             raise QueueFullError
         self._running += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+            return await asyncio.get_running_loop().run_in_executor(self.thread, function)
         finally:
             self._running -= 1
 
@@ -113,7 +113,7 @@ class Batcher:
             started = loop.time()
             sentences = [sentence for sentence, _ in batch]
             try:
-                translations = await loop.run_in_executor(self._thread, self.translate, sentences)
+                translations = await loop.run_in_executor(self.thread, self.translate, sentences)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # each request reports it; panics are no Exception

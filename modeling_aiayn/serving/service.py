@@ -83,7 +83,9 @@ class ServedModel:
     async def translate_file(self, file: DocumentFile) -> bytes:
         """Translate a file."""
         found = await self.batcher([*map(self.as_item, file.sentences)])
-        return await self.batcher.run(partial(file.translated, found, self.attention))
+        # Between the places of two marks, the thread that computes translates for others.
+        attention = partial(self.batcher.thread, self.attention)
+        return await asyncio.to_thread(file.translated, found, attention)
 
     async def _joined(self, document: Document, translations: list[str]) -> str:
         join = partial(document.translated, translations, self.attention)
@@ -197,8 +199,12 @@ class Service:
             raise HTTPException(400, f"format must be {names}, got {format_name!r}.")
         languages = (iso_639(source), iso_639(target))
         documents = [Document(text, format_name, *languages) for text in texts]
-        _check_lengths(model, (sentence for each in documents for sentence in each.sentences))
-        wanted = str(fields.get("alternatives") or 0)
+        try:
+            sentences = [sentence for each in documents for sentence in each.sentences]
+        except (ValueError, OSError) as error:  # it is not of its format
+            raise HTTPException(400, str(error)) from error
+        _check_lengths(model, sentences)
+        wanted = str(fields.get("alternatives") or 0)[:3]
         count = min(int(wanted), MAX_ALTERNATIVES) if wanted.isdecimal() else 0
         found = await self._while_free(request, model.translate(documents, 1 + count))
         best, others = [texts[0] for texts in found], [texts[1:] for texts in found]
@@ -237,10 +243,13 @@ class Service:
             await asyncio.to_thread(lambda: file.sentences)
             return file
 
-        file = await read(DEFAULT_LANGUAGES[0])
-        self._use(request, fields, sum(map(len, file.sentences)))
-        (source, target), model, _ = self._direction_and_model(fields, " ".join(file.sentences))
+        client = self._client(request, fields)
+        text = ""
+        if fields.get("source", "auto") == "auto":
+            text = " ".join((await read(DEFAULT_LANGUAGES[0])).sentences)
+        (source, target), model, _ = self._direction_and_model(fields, text)
         file = await read(iso_639(source), iso_639(target))
+        self._count(request, client, sum(map(len, file.sentences)))
         file.check_words()
         _check_lengths(model, file.sentences)
         return await self._while_free(request, model.translate_file(file))
@@ -295,11 +304,21 @@ class Service:
 
     def _use(self, request: Request, fields: Mapping[str, Any], characters: int) -> None:
         request.state.facts["characters"] = characters
+        self._count(request, self._client(request, fields), characters)
+
+    def _client(self, request: Request, fields: Mapping[str, Any]) -> str:
+        """Check the key of a request, and count it; without keys, nobody has a name."""
+        if self.keys is None:
+            return ""
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        client = self.keys.client(str(fields.get("api_key") or bearer))
+        request.state.facts["key"] = client
+        self.keys.use(client, "requests", 1)
+        return client
+
+    def _count(self, request: Request, client: str, characters: int) -> None:
+        request.state.facts["characters"] = characters
         if self.keys is not None:
-            bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-            client = self.keys.client(str(fields.get("api_key") or bearer))
-            request.state.facts["key"] = client
-            self.keys.use(client, "requests", 1)
             self.keys.use(client, "characters", characters)
 
     async def _fields(self, request: Request) -> dict[str, Any]:
@@ -323,7 +342,7 @@ class Service:
             raise HTTPException(400, "q must be a text or a list of texts.")
         if sum(map(len, texts)) > self.max_characters:
             raise HTTPException(413, self._limit)
-        return [replace_surrogates(text) for text in texts]
+        return [replace_surrogates(text).replace("\0", "\ufffd") for text in texts]
 
     def _direction_and_model(
         self, fields: Mapping[str, Any], text: str

@@ -77,9 +77,11 @@ class PlacedSentence:
         ]
         starts = self._divided(parts) if breaks else [0]
         for mark, start in zip(breaks, starts[1:], strict=True):
-            # A part without a word of its own shows the last one.
-            again = "" if start < len(self.target_units) else self.target[slice(*self._last_word)]
-            here = self.target_units[start][0] if not again else len(self.target)
+            here, again = len(self.target), ""
+            if start < len(self.target_units):
+                here = self.target_units[start][0]
+            else:  # a part without a word of its own shows the last one
+                again = self.target[slice(*self._last_word)]
             places[mark] = Place(here, here, after=again)
         ends = [*starts[1:], len(self.target_units)]
         for part, (first, last), *window in zip(parts, pairwise(bounds), starts, ends, strict=True):
