@@ -231,7 +231,11 @@ def test_a_file_is_translated_with_a_glossary(page, tmp_path):
 
 def test_a_wrong_file_is_a_message(url):
     client = Client(url, verbose=False)
-    for name, message in (("a.srt", "no text to"), ("a.xyz", "Invalid file type"), (None, "must")):
+    for name, message in (
+        ("a.srt", "no untranslated text"),
+        ("a.xyz", "Invalid file type"),
+        (None, "Choose a file"),
+    ):
         path = Path(tempfile.mkdtemp(), name or "a")
         path.write_text("x")
         given = handle_file(path) if name else None

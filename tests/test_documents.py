@@ -510,7 +510,7 @@ def test_the_command_translates_documents(run, tmp_path, caplog):
     code, out, err = run("translate.py", "--format", "text", "--text", "A dog \udcff.")
     assert code == 0 and "Line 1: replaced invalid Unicode with U+FFFD." in caplog.text, err
     code, out, err = run("translate.py", "--format", "html", "--text", "<p>")
-    assert (code, out) == (1, "") and "no text to translate" in err
+    assert (code, out) == (1, "") and "no untranslated text" in err
 
 
 def test_the_box_of_a_task_is_copied_whatever_follows_it():

@@ -9,7 +9,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import polib
 import pytest
-import srt
 import torch
 import webvtt
 
@@ -219,11 +218,8 @@ def test_sentences_go_on_over_lines_and_cues():
 
 def lines_of(kind, text):
     """The times and the lines of each cue, as another library reads them."""
-    if kind == "srt":
-        cues = [(cue.start, cue.end, cue.content) for cue in srt.parse(text)]
-    else:
-        cues = [(cue.start, cue.end, cue.raw_text) for cue in webvtt.from_string(text)]
-    return [(start, end, content.split("\n")) for start, end, content in cues]
+    cues = webvtt.from_buffer(io.StringIO(text), format=kind)
+    return [(cue.start, cue.end, cue.raw_text.split("\n")) for cue in cues]
 
 
 def random_subtitles(rng, kind):
@@ -280,7 +276,7 @@ def test_a_break_stands_where_the_attention_divides_the_words():
     links = torch.zeros(7, 7)
     for target, source in enumerate((0, 1, 4, 5, 2, 3, 6)):
         links[target, source] = 1.0
-    text = "1\n00:01,0 --> 00:02,0\nI have seen\n\n2\n00:02,0 --> 00:03,0\nthe old man again\n"
+    text = "1\n00:00:01,000 --> 00:00:02,000\nI have seen\n\n2\n00:00:02,000 --> 00:00:03,000\nthe old man again\n"
     for target, parts in (
         ("Ich habe den alten Mann wieder gesehen", ("Ich habe", "den alten Mann wieder gesehen")),
         ("Ja", ("Ja", "Ja")),
@@ -288,7 +284,7 @@ def test_a_break_stands_where_the_attention_divides_the_words():
         document = Document(text, "srt", "en")
         size = len(target.split())
         found = document.translated([target], lambda *_, n=size: links[:n])
-        assert [cue.content for cue in srt.parse(found)] == [*parts]
+        assert [line for *_, lines in lines_of("srt", found) for line in lines] == [*parts]
 
 
 def test_a_catalogue_gets_its_missing_translations():
@@ -469,9 +465,9 @@ def test_a_wrong_file_is_one_line(tmp_path, run):
         ("d.odt", zipped({"content.xml": "<p>" * 3000 + "</p>" * 3000}), "nested too deeply"),
         ("l.odt", zipped({"content.xml": b" " * 21_000_000}), "at most 20,000,000 bytes"),
         ("g.docx", unpacked, "at most 200,000,000 bytes"),
-        ("h.epub", good, "no text to translate"),
+        ("h.epub", good, "no untranslated text"),
         ("i.srt", "A dog".encode("utf-16"), "not UTF-8"),
-        ("j.srt", b"1\n\n2\n", "no text to translate"),
+        ("j.srt", b"1\n\n2\n", "no untranslated text"),
         ("k.po", b"msgid", "Syntax error"),
     ):
         (tmp_path / name).write_bytes(content)

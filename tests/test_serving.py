@@ -584,7 +584,7 @@ def test_files_are_translated_fetched_and_bounded():
         for name, content, status, message in (
             ("a.exe", b"x", 400, "file must be a file that ends in .txt or .html"),
             ("a.odt", b"x", 400, "not a valid .odt"),
-            ("a.srt", b"x", 400, "no text to translate"),
+            ("a.srt", b"x", 400, "no untranslated text"),
             ("a.po", b"msgid", 400, "Syntax error"),
             ("a.txt", b"\xff", 400, "not UTF-8"),
             ("a.txt", b"x" * 70, 413, "too long for the model"),

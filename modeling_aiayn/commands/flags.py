@@ -192,12 +192,13 @@ def _check_direction(translator: Translator, name: str, given: LanguageFlags) ->
     wanted = (given.source_lang, given.target_lang)
     for mine, flag in zip(saved, wanted, strict=True):
         if mine and flag and not known_language(flag, (mine,)):
-            source, target = (x or "another language" for x in wanted)
+            source, target = wanted
             others = [x for x in BUNDLED_MODELS if x != name and name in BUNDLED_MODELS]
-            hint = f"--model {others[0]}" if others else "a model of that direction"
+            is_reverse = {*wanted} - {None} <= {*saved} and others
+            hint = f"--model {others[0]}" if is_reverse else "a model of that direction"
             raise ValueError(
-                f"{name} translates from {saved[0]} to {saved[1]}, got from {source} to {target}. "
-                f"Use {hint}."
+                f"{name} translates from {saved[0]} to {saved[1]}, got --source_lang {source} and "
+                f"--target_lang {target}. Use {hint}."
             )
 
 

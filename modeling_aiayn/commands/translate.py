@@ -74,7 +74,7 @@ class TranslateFlags:
     def __post_init__(self) -> None:
         if self.text is not None and self.input is not None:
             raise ValueError("Give either --text or --input, not both.")
-        found = format_of(self.input or "")
+        found = format_of((self.input or "").removesuffix(".gz"))
         self.is_guessed = self.format is None and found is not None and found.has_markup
         self.format = self.format or (found.name if found and self.is_guessed else "lines")
         if self.wrapped and self.format != "text":

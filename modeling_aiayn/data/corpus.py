@@ -299,11 +299,11 @@ def _warn_of_first_line(path: str, cells: Sequence[str], columns: Columns) -> No
     if all(cell.strip().lower() in names for cell in cells):
         logger.warning("%s: the first line looks like a header, and is read as a pair.", path)
     if all(cell.startswith('"') and cell.endswith('"') for cell in cells):
-        logger.warning("%s: the lines look quoted. Quotes are read as text: use .csv.", path)
+        logger.warning("%s: the first line is quoted. Quotes are read as text: remove them.", path)
 
 
 def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Read a translation memory; a unit without both languages is a pair without text."""
+    """Read a translation memory; a missing language of a unit is an empty text."""
     body = ElementTree.Element("body")
     try:
         with open_binary(path) as file:
@@ -318,7 +318,7 @@ def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
                     short = {name.partition("-")[0]: text for name, text in texts.items()} | texts
                     sides = (short.get(_language_name(x), "") for x in (source, target))
                     yield next(sides), next(sides)
-                    body.clear()  # it would keep all units
+                    body.clear()  # otherwise all units stay in memory
     except ElementTree.ParseError as error:
         raise ValueError(f"{path}: invalid TMX: {error}.") from error
 
@@ -345,7 +345,9 @@ def _csv_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
         with TextIOWrapper(open_binary(path), "utf-8-sig", newline="") as file:
             for number, record in enumerate(csv.DictReader(file), start=1):
                 if None in record:
-                    raise ValueError(f"{path} record {number}: more cells than columns. Quote it.")
+                    raise ValueError(
+                        f"{path} record {number}: more cells than columns. Quote commas."
+                    )
                 yield _languages(f"{path} record {number}", record, source, target)
     except csv.Error as error:
         raise ValueError(f"{path}: invalid CSV: {error}.") from error

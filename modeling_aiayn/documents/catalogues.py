@@ -13,7 +13,7 @@ def parse_po(text: str) -> list[str | Block]:
     """Read a catalogue: messages without a translation are translated, and marked as fuzzy."""
     import polib
 
-    catalogue = polib.pofile(f"\n{text}")  # a text with a line end is no name of a file
+    catalogue = polib.pofile(f"\n{text}")  # with a line end it is not taken for a file's name
     messages: list[str] = []
 
     def place(message: str) -> str:

@@ -81,7 +81,7 @@ class DocumentFile:
     def check_words(self) -> None:
         """Check that there is something to translate."""
         if not any(map(has_words, self.sentences)):
-            raise ValueError("The file has no text to translate. Check its format.")
+            raise ValueError("The file has no untranslated text. Check its content and format.")
 
     def translate(
         self,

@@ -90,6 +90,6 @@ ENDINGS = [ending for text_format in FORMATS.values() for ending in text_format.
 
 
 def format_of(path: str | Path) -> TextFormat | None:
-    """The format that the ending of a file's name tells; .gz is ignored."""
-    name = str(path).lower().removesuffix(".gz")
+    """The format that the ending of a file's name tells."""
+    name = str(path).lower()
     return next((x for x in FORMATS.values() if name.endswith(x.endings)), None)

@@ -1,4 +1,4 @@
-"""Subtitles: SubRip (.srt) and WebVTT (.vtt). A sentence may go on over lines and cues."""
+"""Subtitles: SubRip (.srt) and WebVTT (.vtt). A sentence may span lines and cues."""
 
 import html
 import re
@@ -20,7 +20,7 @@ AROUND = re.compile(r"\s*<([a-zA-Z]\w*)[^<>]*>(?:(?!</\1\b).)*(</\1\s*>)\s*", re
 END = re.compile(r"[.!?…:♪\])\"”»](?:</\w+>)*$")
 OTHER = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014♪\[(]")
 DIALOGUE = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014]")
-# Of cues that may be one sentence: at most so many seconds between them, and characters in all.
+# Join cues into one sentence: maximum pause in seconds, maximum length in characters.
 PAUSE, LONGEST = 1.0, 300
 MAX_AROUND = 5  # tags around all of a cue
 # Before a break: blanks around it are dropped. No text contains this character.
@@ -69,7 +69,7 @@ def _parse(
 
 
 def _lines(text: str, body: Callable[[str, bool], str]) -> Iterator[tuple[str, str, bool]]:
-    """What stands before each line of text, the line, and whether it goes on with a sentence."""
+    """Yield the markup before a line, the line, and whether it continues a sentence."""
     here, size, last, ended = 0, 0, "", -2 * PAUSE
     cues = [*TIMES.finditer(text)]
     ends = [*(cue.start() for cue in cues), len(text)][1:]

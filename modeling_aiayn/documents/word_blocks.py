@@ -1,6 +1,6 @@
 """The blocks of a Word document (.docx): paragraphs, whose text stands in runs of one format.
 
-The format of most of a paragraph is the sentence's own, and other runs are marks in it.
+The most frequent format of a paragraph is its default. Runs of other formats become marks.
 """
 
 import html
@@ -21,7 +21,7 @@ from .xml_blocks import Elements, XmlReader, child_of, range_of, tags, with_nest
 CONTAINERS = frozenset(
     {"hyperlink", "ins", "moveTo", "smartTag", "fldSimple", "sdt", "customXml", "dir", "bdo"}
 )
-# Content of runs at which a sentence ends; that is a sign; that only a program needs.
+# Content of runs: it ends a sentence; is a special character; is dropped.
 BREAKS = frozenset({"tab", "br", "cr", "ptab"})
 SIGNS = {"noBreakHyphen": "\u2011", "softHyphen": ""}
 NEEDLESS = frozenset({"rPr", "lastRenderedPageBreak", "proofErr"})
@@ -126,7 +126,7 @@ def _add_other(builder: BlockBuilder, item: Item, raw: str) -> None:
         builder.add_atom(raw)
     elif item.kind == "open":
         builder.open(name, raw)
-    else:  # of no mark, a break stays between sentences
+    else:  # no open mark has the name of a break, so it ends the sentence
         builder.close(name if item.kind == "close" else item.kind, raw)
 
 

@@ -23,7 +23,7 @@ NESTED, SEPARATOR = re.compile("\0(\\d+)\1"), "\0\0"
 # Elements that begin or end a range, such as a bookmark, and attributes with its name.
 RANGE = re.compile("(start|end)$", re.IGNORECASE)
 RANGE_NAMES = ("w:id", "text:name", "text:change-id", "office:name")
-# A message with several forms, as Angular and others write them.
+# Plural and select messages (ICU), which are not translated.
 FORMS = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 
 
@@ -62,13 +62,13 @@ def _unescaped(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class Elements:
-    """What the elements of a format are, by their names without prefixes."""
+    """The roles of a format's elements, by their names without prefixes."""
 
     texts: frozenset[str]  # with text to translate
     inline: frozenset[str] = frozenset()  # around a part of a sentence
     atoms: frozenset[str] | None = None  # stay as they are; None: all others
     breaks: frozenset[str] = frozenset()  # end a sentence
-    begins: frozenset[str] = frozenset()  # an empty element for the begin of a part, and its end
+    begins: frozenset[str] = frozenset()  # empty elements that start a mark, and that end it
     ends: frozenset[str] = frozenset()
 
     def ends_sentence(self, node: Any) -> bool:

@@ -100,7 +100,7 @@ class TranslationPage:
         translator = self.directed(terms, languages)
         text_format = format_of(path or "")
         if path is None or text_format is None:
-            message = f"A file must end in {' or '.join(ENDINGS)}."
+            message = f"Choose a file that ends in {' or '.join(ENDINGS)}."
             raise gradio.Error(message, print_exception=False)
         source_lang = iso_639((languages or [self.source_lang])[0])
         content = Path(path).read_bytes()

@@ -5,12 +5,14 @@ from collections.abc import Iterable
 
 from ..saved.languages import iso_639
 
+MAX_CHARACTERS = 2000  # of a text that are read
+
 
 def detect(text: str, languages: Iterable[str]) -> tuple[str, float]:
-    """The language that a text is most likely in, and how sure that is, in percent."""
+    """The most likely of languages for a text, and its probability among them in percent."""
     from py3langid import rank
 
-    scores = dict(rank(text))
+    scores = dict(rank(text[:MAX_CHARACTERS]))
     found = {name: scores.get(iso_639(name), -math.inf) for name in languages}
     best = max(found, key=found.__getitem__)
     total = sum(math.exp(score - found[best]) for score in found.values() if score > -math.inf)

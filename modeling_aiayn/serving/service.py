@@ -83,7 +83,7 @@ class ServedModel:
     async def translate_file(self, file: DocumentFile) -> bytes:
         """Translate a file."""
         found = await self.batcher([*map(self.as_item, file.sentences)])
-        # Between the places of two marks, the thread that computes translates for others.
+        # Each attention is a job of its own, so that other requests run in between.
         attention = partial(self.batcher.thread, self.attention)
         return await asyncio.to_thread(file.translated, found, attention)
 
@@ -168,7 +168,7 @@ def every_direction(
 
 @dataclass(frozen=True)
 class Service:
-    """Models by source and target language; with keys, a request for a translation needs one."""
+    """Models by source and target language; with keys, translation and detection need one."""
 
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
@@ -258,7 +258,7 @@ class Service:
         """Answer GET /download_file/NAME."""
         path = request.state.files.path(request.path_params["name"])
         if path is None:
-            raise HTTPException(404, "There is no such file, or not any more.")
+            raise HTTPException(404, "The file does not exist or was deleted. Translate it again.")
         return FileResponse(path, filename=path.name)
 
     async def detect(self, request: Request) -> JSONResponse:
