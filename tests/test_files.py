@@ -369,6 +369,12 @@ def test_a_paragraph_without_text_of_its_own_stays(tmp_path):
     assert document.translated([], diagonal) == text.replace("'", '"')
 
 
+def test_a_field_without_a_separator_keeps_its_words():
+    begin, end = (f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "end"))
+    text = f"<w:p {W}>{begin}{run_of('A dog')}{end}</w:p>"
+    assert content_of(translated(text, "docx", str.upper)) == "A DOG"
+
+
 def test_texts_in_atoms_side_by_side_stay_apart():
     note = "<text:note><text:p>{}</text:p></text:note>"
     odt = (

@@ -5,7 +5,7 @@ aiayn train-translation student.yaml --train_file data/distilled.jsonl data/trai
     --validation_file data/valid --output_dir runs/student
 
 Of the hypotheses of each search (all beams, or --nbest N), the one nearest to the reference is
-written. Of sources alone (--input instead of --file) it is the best one.
+written. With --input, sources without references, the best one is written.
 """
 
 import json
@@ -76,7 +76,7 @@ def write_pairs(description: str, **defaults: Any) -> None:
     given = (pair_flags.source_lang, pair_flags.target_lang)
     languages = columns if flags.file else LanguageFlags(*given)
     translator = load_translator(model, engine, languages)
-    if translator.needs_languages:  # of sources alone, the default is no language of theirs
+    if translator.needs_languages:  # with --input, the default languages may not be the model's
         translator.direction()
     options = translator.search_options(**given_options(search))
     references: Sequence[str] | None = None

@@ -103,7 +103,7 @@ def _is_foreign(text: str, language: str) -> bool:
 def _facts(batch: dict[str, list[str]], sides: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The columns of FACTS for a batch of pairs; the scripts of the texts replace the texts.
 
-    sides are those whose languages are checked, with the languages.
+    sides are the columns whose languages are checked, each with its language.
     """
     rows = [*zip(batch["source"], batch["target"], strict=True)]
     lengths = [sorted((len(source), len(target))) for source, target in rows]

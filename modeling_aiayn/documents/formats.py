@@ -29,7 +29,7 @@ class TextFormat:
     packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
     extra: str = "documents"
     values: Callable[[str], list[Value]] = lambda _: []  # of attributes that are translated
-    finish: Callable[[str], str] = str  # what is done with a translated text
+    finish: Callable[[str], str] = str  # the last step, on the translated text
     members: str | None = None  # the files that have text, if it is a zip
 
     def check_packages(self) -> None:

@@ -3,7 +3,6 @@
 import html
 import re
 from collections.abc import Iterable
-from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -52,7 +51,7 @@ DESCRIPTION = re.compile(r"<meta\s[^>]*\bname\s*=\s*[\"']?description\b", re.IGN
 COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 
 
-def escape_html(text: str, _: str) -> str:
+def escape_html(text: str, _: str = "") -> str:
     """Write text so that HTML reads it as text."""
     return html.escape(text, quote=False)
 
@@ -192,7 +191,7 @@ class _Reader:
         if kind in ("start", "void"):
             self._add_values(name, raw, start)
         if kind == "text":
-            self._builder.add_text(html.unescape(raw), partial(html.escape, quote=False))
+            self._builder.add_text(html.unescape(raw), escape_html)
         elif kind == "fixed" or (kind == "start" and name in FIXED):
             self._fixed = _Fixed(name, start)
         elif kind == "other" or (kind == "void" and name in INLINE):

@@ -3,7 +3,6 @@
 import html
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from ..tokenization import has_words
 from ..translation.segments.marks import Block, BlockBuilder, Escape
@@ -43,8 +42,7 @@ def parse_vtt(text: str) -> list[str | Block]:
     def body(text: str, _: bool) -> str:
         return re.split(r"^\r?$", text, maxsplit=1, flags=re.MULTILINE)[0]
 
-    write = partial(html.escape, quote=False)
-    return _parse(text, body, escape_html, html.unescape, write)
+    return _parse(text, body, escape_html, html.unescape, escape_html)
 
 
 def _parse(

@@ -3,12 +3,10 @@
 The most frequent format of a paragraph is its default. Runs of other formats become marks.
 """
 
-import html
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -103,7 +101,7 @@ class WordReader(XmlReader):
         for piece in node.childNodes:
             if piece.localName == "t" or piece.localName in SIGNS:
                 text = SIGNS.get(piece.localName, "".join(x.data for x in piece.childNodes))
-                raw = f"{run}{escape_html(text, '')}</{prefix}t>{closing}"
+                raw = f"{run}{escape_html(text)}</{prefix}t>{closing}"
                 yield Item("text", raw, run, text)
             elif piece.localName not in NEEDLESS:
                 raw = f"{opening}{self.kept(piece)}{closing}"
@@ -115,7 +113,7 @@ class WordReader(XmlReader):
 def _add_run(builder: BlockBuilder, text: str, run_tags: tuple[str, str] | None) -> None:
     if run_tags:
         builder.open("run", run_tags[0])
-    builder.add_text(text, partial(html.escape, quote=False))
+    builder.add_text(text, escape_html)
     if run_tags:
         builder.close("run", run_tags[1])
 
@@ -144,24 +142,23 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _without_fields(items: Iterator[Item]) -> list[Item]:
-    """Make a mark of each field that shows words, and an atom of each other one.
+    """Make a mark of each field that shows words, and an atom of every other field.
 
     The characters of a field that begins or ends in another paragraph stay in their order.
     """
     found: list[Item] = []
-    opened: list[tuple[int, int | None]] = []  # the places of begins, and of what is shown
+    opened: list[tuple[int, int]] = []  # the places of begins, and of the shown text
     for item in items:
         found.append(item)
         if item.text == "begin" and item.kind == "field":
-            opened.append((len(found) - 1, None))
+            opened.append((len(found) - 1, len(found)))
         elif item.kind == "field" and opened:
             begin, shown = opened.pop()
             if item.text == "separate":
                 opened.append((begin, len(found)))
                 continue
-            inner = found[begin if shown is None else shown : -1]
-            has_text = has_words("".join(x.text for x in inner if x.kind == "text"))
-            if shown is not None and has_text:
+            inner = found[shown:-1]
+            if has_words("".join(x.text for x in inner if x.kind == "text")):
                 head = "".join(x.raw for x in found[begin:shown])
                 found[begin:] = [Item("open", head), *inner, Item("close", item.raw)]
             else:

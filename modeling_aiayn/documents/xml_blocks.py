@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from xml.dom import minidom
 from xml.parsers.expat import ExpatError
@@ -188,7 +187,7 @@ class XmlReader:
         elements, name = self.elements, node.localName
         if node.nodeType in (node.TEXT_NODE, node.CDATA_SECTION_NODE):
             self._raw += node.toxml()
-            self._builder.add_text(node.data, partial(html.escape, quote=False))
+            self._builder.add_text(node.data, escape_html)
         elif name in elements.inline and not is_kept(node):
             opening, closing = tags(node)
             self._mark(self._builder.open, name, opening)

@@ -303,7 +303,6 @@ class Service:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     def _use(self, request: Request, fields: Mapping[str, Any], characters: int) -> None:
-        request.state.facts["characters"] = characters
         self._count(request, self._client(request, fields), characters)
 
     def _client(self, request: Request, fields: Mapping[str, Any]) -> str:

@@ -137,7 +137,7 @@ class BlockBuilder:
         self._siblings.append(mark)
 
     def add_break(self, raw: str) -> None:
-        """Add what divides the text into parts that keep their order, such as lines."""
+        """Add a divider, such as a line end. The parts before and after it keep their order."""
         self._add_plain(" ")
         place = len(self.text)
         self._siblings.append(Mark(place, place, raw, is_break=True))

@@ -84,9 +84,10 @@ class PlacedSentence:
                 again = self.target[slice(*self._last_word)]
             places[mark] = Place(here, here, after=again)
         ends = [*starts[1:], len(self.target_units)]
-        for part, (first, last), *window in zip(parts, pairwise(bounds), starts, ends, strict=True):
+        windows = zip(starts, ends, strict=True)
+        for part, (first, last), window in zip(parts, pairwise(bounds), windows, strict=True):
             inner = [x for x in marks if first <= x.start < last and not x.is_break]
-            self._place(inner, (window[0], window[1]), part, places)
+            self._place(inner, window, part, places)
         return places
 
     @property
@@ -95,7 +96,7 @@ class PlacedSentence:
         return (words or self.target_units or [(0, 0)])[-1]
 
     def _divided(self, parts: list[list[int]]) -> list[int]:
-        """The target words at which parts begin: those that attend most to each part's words.
+        """The target words at which parts begin, so that each attends most to its source words.
 
         A part begins at a word, behind a blank if the target has any. If there are fewer words than
         parts, the last ones begin at its end.
