@@ -28,6 +28,8 @@ CLIENTS = {
     "examples": ("scikit-learn==1.7.2",),
     "libretranslate": ("deep-translator==1.11.4", "libretranslatepy==2.1.4"),
     "libreoffice": (),
+    "ray": ("ray[data]==2.60.0",),
+    "spark": ("pyspark==4.1.0",),
 }
 
 

@@ -6,15 +6,18 @@ saved: "translation", "language_model" (bytes), "encoder" and "onnx". It returns
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from datasets import Dataset
@@ -36,7 +39,8 @@ class Metric:
     def add_batch(self, **batch): pass
     def compute(self, **scored): return {"score": 0.0, "accuracy": 0.0}
 """
-AIAYN = Path(__file__).parent.parent.parent / ".venv" / "bin" / "aiayn"
+ROOT = Path(__file__).parent.parent.parent
+AIAYN = ROOT / ".venv" / "bin" / "aiayn"
 DOG = "Der Hund läuft."
 # A document as a person writes it: a header, marks, a link, a footnote, a list, a table, a box.
 FODT = """<?xml version="1.0" encoding="UTF-8"?>
@@ -340,6 +344,60 @@ def check_libretranslate(folders: Path) -> str:
         finally:
             server.terminate()
     return "2 clients in Python, 3 for Node.js and a browser's form translate, 2 detect"
+
+
+def kill_actors(job: psutil.Process) -> int:
+    """Kill a random actor of Ray every one to five seconds until the job ends. Count the kills."""
+    kills, chosen = 0, random.Random(0)
+    while job.is_running() and job.status() != psutil.STATUS_ZOMBIE:
+        processes = job.children(recursive=True)
+        actors = [process for process in processes if "ray::MapWorker" in process.name()]
+        if actors:
+            chosen.choice(actors).kill()
+            kills += 1
+        time.sleep(chosen.uniform(1, 5))
+    return kills
+
+
+def check_ray(folders: Path) -> str:
+    """A job that is killed, resumed, and loses 20 actors translates each row once."""
+    rows = [{"text": f"The dog sees {number} cats."} for number in range(40_000)]
+    corpus, output = folders / "corpus.json", folders / "ray"
+    corpus.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    command = [sys.executable, ROOT / "examples" / "translate_with_ray.py", corpus, output]
+    command += ["--format", "json", "--output_format", "json", "--batch_size", "100"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    options = {"env": environment, "stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(command, **options) as killed:
+        while not list(output.glob("*.json")):
+            time.sleep(0.1)
+        killed.kill()
+    time.sleep(5)  # Ray ends its own processes
+    with subprocess.Popen([*command, "--resume"], **options) as resumed:
+        kills = kill_actors(psutil.Process(resumed.pid))
+    found = [json.loads(line) for file in output.glob("*.json") for line in file.open()]
+    assert resumed.returncode == 0 and kills >= 20, kills
+    assert sorted(row["id"] for row in found) == list(range(len(rows)))
+    assert all(row["text"] == rows[row["id"]]["text"] for row in found)
+    assert all(str(row["id"]) in row["translation"] for row in found)
+    return f"{len(rows)} rows, each once, though the job and {kills} actors were killed"
+
+
+def check_spark(folders: Path) -> str:
+    """spark-submit runs the example in two tasks."""
+    texts = [f"The dog sees {number} cats." for number in range(3000)]
+    corpus, output = folders / "corpus.parquet", folders / "spark"
+    Dataset.from_dict({"id": list(range(3000)), "text": texts}).to_parquet(corpus)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    options = ("--master", "local[2]", "--conf", "spark.sql.files.maxPartitionBytes=16k")
+    example = ROOT / "examples" / "translate_with_spark.py"
+    command = ["spark-submit", *options, example, corpus, output]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    found = Dataset.from_parquet([str(file) for file in output.glob("*.parquet")])
+    assert sorted(zip(found["id"], found["text"], strict=True)) == list(enumerate(texts))
+    assert all(str(row["id"]) in row["translation"] for row in found)
+    return f"mapInPandas in {len(list(output.glob('*.parquet')))} tasks: 3000 rows, each once"
 
 
 def check_libreoffice(folders: Path) -> str:
