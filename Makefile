@@ -8,7 +8,7 @@ TEXT ?= The little dog runs across the green grass.
 # Pass TEXT through the environment as it is: neither make nor the shell expands its dollar signs.
 override export TEXT := $(value TEXT)
 
-.PHONY: demo translate test test-long test-processors versions clients check format clean
+.PHONY: demo translate test test-long test-processors versions clients docs check format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -48,6 +48,10 @@ versions: $(INSTALLED)
 # Other libraries that use a saved folder, each in an environment of its own.
 clients: $(INSTALLED)
 	$(BIN)/python tests/clients
+
+# The site, in build/site. A warning, such as a link that leads nowhere, is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 python docs/annotate.py
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ Every line of [`attention.py`](../modeling_aiayn/attention.py) and
 Need" ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) that it implements. `python
 docs/annotate.py` makes this page from the code, and a test fails if they differ.
 [Exercises](exercises.md): ten bugs to find.
+
+[![Figure 1 of the paper; in the site, its boxes lead to the code](figure-1.svg)](figure-1.svg)
 """
 
 
@@ -40,7 +43,9 @@ def _annotated_file(file: dict[str, Any]) -> str:
     blocks = [f"## {Path(file['file']).name}\n\n{file['intro']}"]
     for note, start, end in zip(file["notes"], starts, [*starts[1:], len(lines)], strict=True):
         code = "\n".join(lines[start:end]).strip("\n")
-        blocks.append(f"{note['note']}\n```py\n{code}\n```\n")
+        name = re.match(r"(?:def|class) (\w+)", note["at"])
+        heading = f"### {name[1]}\n\n" if name and not lines[start].startswith(" ") else ""
+        blocks.append(f"{heading}{note['note']}\n```py\n{code}\n```\n")
     return "\n".join(blocks)
 
 

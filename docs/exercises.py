@@ -16,19 +16,18 @@ DOCS = Path(__file__).parent
 BUGS: list[dict[str, Any]] = yaml.safe_load((DOCS / "exercises.yaml").read_text("utf-8"))
 PAGE = """# Exercises: find the bug
 
-Ten bugs, most of them from real code. None gives an error message: the model runs, trains, and is
-wrong. Plant one, and find it with [the paper beside the code](annotated.md):
+Each of these ten bugs changes one line of `modeling_aiayn`. There is no error message, but the
+model is wrong. Plant a bug, and find it with [the paper beside the code](annotated.md):
 
 ```
 python docs/exercises.py 3
 ```
 
-It changes one line in `modeling_aiayn`. If you cannot find it by reading, run `make test`. The
-answer is below each symptom. `git restore modeling_aiayn` restores the code; it also undoes your
-own changes there.
+If you cannot find it, run `make test`. The answer is below each symptom.
+`git restore modeling_aiayn` restores the code and discards your own changes there.
 
-Bugs 3, 6, 7 and 8 change what a trained model translates. `translate.py` does not show most of
-them, because `Translator` has its own copy of the layers. `generate()` does:
+Bugs 3, 6, 7 and 8 change translations. `translate.py` does not show most of them; this program
+does:
 
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -42,8 +41,8 @@ inputs = tokenizer(texts, padding=True, return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```
 
-Bugs 5 and 10 show when `make demo` trains a model: the validation loss falls, and the BLEU stays
-at 0. Without a bug, it is about 48 after 300 updates and 99 at the end.
+Bugs 5 and 10 show in `make demo`: the validation loss falls, but the BLEU stays at 0. Without a
+bug, the BLEU is 99 at the end.
 """
 
 
@@ -68,7 +67,7 @@ def exercises_page() -> str:
         parts.append(
             f"## {number}\n\n{bug['symptom']}\n\n<details><summary>Answer</summary>\n\n"
             f"{bug['answer']}\n`{name}` must have:\n\n```py\n{bug['old']}\n```\n\n"
-            f"`{bug['test']}` finds it.\n\n</details>\n"
+            f"Test: `{bug['test']}`\n\n</details>\n"
         )
     return "\n".join(parts)
 

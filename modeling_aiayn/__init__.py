@@ -23,7 +23,7 @@ from .modeling_aiayn import (
 )
 from .stacks import AiaynDecoder, AiaynEncoder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AiaynConfig",

@@ -35,6 +35,7 @@ COMMANDS = [
     line
     for block in re.findall(r"```bash\n(.*?)```", PAGES, flags=re.S)
     for line in block.replace("\\\n", " ").splitlines()
+    if not line.startswith("#")
 ]
 # An export to ONNX traces a model for ten seconds, and processes import what they need.
 LONG = re.compile("export_onnx|score_alignment|--processes")
